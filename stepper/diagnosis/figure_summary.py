@@ -125,12 +125,15 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
     figures = _decode_figures(facts)
     read_images = [image for image in images if image.why != NOT_SAVED]
     distinct = list(dict.fromkeys(read_images))
-    room = min(MAX_FIGURE, (MAX_SUMMARY - MAX_REST) // max(1, len(distinct)))
+    fair_share = (MAX_SUMMARY - MAX_REST) // max(1, len(distinct))
+    room = min(MAX_FIGURE, fair_share)
     lines: list[str] = []
     for number, image in enumerate(distinct, 1):
         times = read_images.count(image)
-        line = _format_image(number, image, figures.get(image.key), times, room)
-        if sum(map(len, lines)) + len(line) + MAX_REST > MAX_SUMMARY:
+        figure = figures.get(image.key)
+        line = _format_image(number, image, figure, times, room)
+        length = sum(map(len, lines)) + len(line)
+        if length + MAX_REST > MAX_SUMMARY:
             rest = _format_count(len(distinct) - len(lines), "image")
             lines.append(f"… and {rest} in the same folder")
             break
@@ -183,7 +186,8 @@ def _format_image(
     path = clean(image.path).replace("\n", "")
     if not SAFE_PATH.fullmatch(path):
         path = _quote(path, len(path))
-    head = f"Figure {number}: {path} ({image.width:,} × {image.height:,})"
+    size = f"{image.width:,} × {image.height:,}"
+    head = f"Figure {number}: {path} ({size})"
     if times > 1:
         head += f", shown {times:,} times"
     problems = []
@@ -253,8 +257,9 @@ def _list_plotly_contents(content: Any) -> list[str]:
         traces.append(f"traces of {_format_count(other_types, 'other type')}")
     parts.append(", ".join(traces) or "no traces")
     if figure.names:
-        names = [_quote(name, MAX_LABEL) for name in figure.names[:MAX_NAMES]]
-        text = f"named {', '.join(names)}"
+        first_names = figure.names[:MAX_NAMES]
+        quoted = ", ".join(_quote(name, MAX_LABEL) for name in first_names)
+        text = f"named {quoted}"
         left_out = len(figure.names) - MAX_NAMES
         if left_out > 0:
             text += f" and {left_out:,} more"
@@ -284,7 +289,9 @@ def _join_parts(
 ) -> str:
     """Return the head, all problems and as many of the parts as there is room for."""
     problems = [*problems, *_list_invisible_axes(figure)]
-    line = f"{head}: {'; '.join(problems)}" if problems else head
+    line = head
+    if problems:
+        line += f": {'; '.join(problems)}"
     for part in parts:
         if len(line) + len(part) + 4 > room:
             return line + " …"
@@ -324,8 +331,11 @@ def _list_contents(figure: Figure) -> list[str]:
         parts.append(f"{total:,} axes")
     bars = figure.colour_bars
     if bars:
-        labels = [_quote(bar, MAX_LABEL) for bar in bars[:3] if bar]
-        parts.append(" ".join([_format_count(len(bars), "color bar"), *labels]))
+        text = _format_count(len(bars), "color bar")
+        for bar in bars[:3]:
+            if bar:
+                text += f" {_quote(bar, MAX_LABEL)}"
+        parts.append(text)
     parts.append(_format_legend(figure.legend))
     for number, axes in enumerate(figure.axes, 1):
         # Blank axes are already listed as a problem.
@@ -337,18 +347,23 @@ def _list_contents(figure: Figure) -> list[str]:
 
 
 def _list_axes_contents(axes: Axes, name: str) -> list[str]:
-    texts = [text for text in (axes.title, axes.kind) if text]
-    names = [name, *(_quote(text, MAX_TITLE) for text in texts)]
+    names = [name]
+    for text in (axes.title, axes.kind):
+        if text:
+            names.append(_quote(text, MAX_TITLE))
     sides = [
         _format_axis("x", axes.xlabel, axes.xlim, axes.xscale),
         _format_axis("y", axes.ylabel, axes.ylim, axes.yscale),
     ]
-    artists = [_format_artists(*artist) for artist in sorted(axes.artists, key=_order)]
-    images = [_format_axes_image(image) for image in axes.images[:2]]
+    contents = []
+    for artist in sorted(axes.artists, key=_order):
+        contents.append(_format_artists(*artist))
+    for image in axes.images[:2]:
+        contents.append(_format_axes_image(image))
     return [
         " ".join(filter(None, names)),
         ", ".join(filter(None, sides)),
-        ", ".join(filter(None, artists + images)),
+        ", ".join(filter(None, contents)),
         _format_legend(axes.legend),
     ]
 
@@ -369,9 +384,13 @@ def _format_artists(kind: str, count: int, points: int) -> str:
 
 
 def _format_axes_image(image: Image) -> str:
-    text = "image " + " × ".join(f"{side:,}" for side in image.shape)
-    limits = [_format_end(end) for end in (image.min, image.max) if end is not None]
-    limits = list(dict.fromkeys(limits))
+    shape = " × ".join(f"{side:,}" for side in image.shape)
+    text = f"image {shape}"
+    limits = []
+    for end in (image.min, image.max):
+        limit = _format_end(end)
+        if end is not None and limit not in limits:
+            limits.append(limit)
     if not limits:
         return text
     if len(limits) == 1:
@@ -387,10 +406,13 @@ def _format_axis(
     if label:
         parts.append(_quote(label, MAX_LABEL))
     if len(ends) == 2:
-        parts.append(f"{_format_end(ends[0])} to {_format_end(ends[1])}")
+        first = _format_end(ends[0])
+        last = _format_end(ends[1])
+        parts.append(f"{first} to {last}")
     if scale:
-        is_safe = SCALE.fullmatch(scale)
-        parts.append(f"({scale if is_safe else _quote(scale, MAX_LABEL)})")
+        if not SCALE.fullmatch(scale):
+            scale = _quote(scale, MAX_LABEL)
+        parts.append(f"({scale})")
     return " ".join([name, *parts]) if parts else ""
 
 
@@ -405,7 +427,8 @@ def _format_end(end: str | float | None) -> str:
 def _format_legend(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return f"legend {', '.join(_quote(name, MAX_LABEL) for name in names[:MAX_NAMES])}"
+    quoted = [_quote(name, MAX_LABEL) for name in names[:MAX_NAMES]]
+    return f"legend {', '.join(quoted)}"
 
 
 def _format_count(count: int, noun: str, plural: str = "") -> str:
@@ -424,5 +447,7 @@ def _format_size(size: int) -> str:
 
 def _quote(value: Any, limit: int) -> str:
     """Return a text of the user's in double quotes, without quotes or line breaks."""
-    text = one_line(" ".join(clean(str(value)).split()), limit)
-    return '"' + text.replace('"', "'") + '"'
+    words = clean(str(value)).split()
+    text = one_line(" ".join(words), limit)
+    text = text.replace('"', "'")
+    return f'"{text}"'

@@ -32,13 +32,19 @@ def format_file_lines(
         path = relative(change.path)
         if path:
             changes[path] = change
-    by_cell = {relative(path) for path, own in facts.open if own}
-    by_kernel = {relative(path) for path, _ in facts.open}
-    by_cell |= {path for path, change in changes.items() if change.own}
-    by_kernel |= set(changes)
-    unchanged = {path for path, change in changes.items() if change.change == "same"}
-    unchanged |= {relative(path) for path in facts.earlier}
-    unchanged.add(relative(notebook))
+    by_cell = set()
+    by_kernel = set(changes)
+    for path, is_own in facts.open:
+        by_kernel.add(relative(path))
+        if is_own:
+            by_cell.add(relative(path))
+    unchanged = {relative(notebook)}
+    unchanged.update(map(relative, facts.earlier))
+    for path, change in changes.items():
+        if change.own:
+            by_cell.add(path)
+        if change.change == "same":
+            unchanged.add(path)
 
     sizes = {}
     start = facts.began or since_ns - TICK
@@ -48,9 +54,16 @@ def format_file_lines(
     for path, change in changes.items():
         if change.change == "written" and path not in unchanged:
             sizes[path] = change.size
-    written = [path for path in sizes if path in by_cell]
-    opened = [path for path in sizes if path in by_kernel - by_cell]
-    others = [path for path in sizes if path not in by_kernel | by_cell]
+    written = []
+    opened = []
+    others = []
+    for path in sizes:
+        if path in by_cell:
+            written.append(path)
+        elif path in by_kernel:
+            opened.append(path)
+        else:
+            others.append(path)
 
     own_changes = [change for change in changes.values() if change.own]
     lines = _format_cell_changes(own_changes, written, sizes, environment)
@@ -73,7 +86,8 @@ def _format_cell_changes(
     for change in changes:
         path = relative(change.path)
         if change.change == "renamed":
-            renamed[path] = relative(change.renamed_to) or change.renamed_to
+            new_path = change.renamed_to
+            renamed[path] = relative(new_path) or new_path
         elif change.change == "new folder":
             folders.append(path)
         elif change.change == "deleted":
@@ -88,16 +102,19 @@ def _format_cell_changes(
         "renamed": [f"{old} to {new}" for old, new in renamed.items()],
         "deleted": deleted,
     }
-    parts = [
-        f"{verb} {join_items(paths, MAX_LIST)}"
-        for verb, paths in actions.items()
-        if paths
-    ]
+    parts = []
+    for verb, paths in actions.items():
+        if paths:
+            parts.append(f"{verb} {join_items(paths, MAX_LIST)}")
     return [f"This cell {'; '.join(parts)}"] if parts else []
 
 
 def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
-    return [f"{path} ({_format_size(sizes[path])})" for path in paths]
+    texts = []
+    for path in paths:
+        size = _format_size(sizes[path])
+        texts.append(f"{path} ({size})")
+    return texts
 
 
 def _format_size(size: int) -> str:

@@ -133,7 +133,7 @@ def _describe_unreachable(
 def _explain_name_in_file(
     name: str, file: str, error: ErrorFacts, notebook: NotebookNames
 ) -> list[str]:
-    """Return the sentence on a name in a file, which cannot use the notebook's names."""
+    """Return the sentence on a name in a file, which cannot use the notebook's."""
     similar = find_close_names(name, error.locals)
     if similar:
         names = [f"`{other}`" for other in similar]

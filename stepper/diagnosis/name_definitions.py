@@ -59,7 +59,8 @@ class Definition(NamedTuple):
     def text(self) -> str:
         """The line as a report names it."""
         source_line = quote_line(self.cell.source, self.line)
-        return f"line {self.line} of {self.cell.label} ({source_line}), {self.status}"
+        location = f"line {self.line} of {self.cell.label}"
+        return f"{location} ({source_line}), {self.status}"
 
 
 class NameChange(NamedTuple):
@@ -142,7 +143,8 @@ class NotebookNames:
         state = self.state
         last = state.last_sources.get(cell.id)
         last = state.succeeded_sources.get(cell.id, last)
-        return self.ran_in_kernel(cell) and last == hash_source(cell.source)
+        is_same = last == hash_source(cell.source)
+        return is_same and self.ran_in_kernel(cell)
 
     def find_last_run(self, cell: Cell) -> RunEnded | None:
         """Return the last run of a cell, None if the journal has none."""
@@ -183,7 +185,7 @@ class NotebookNames:
         return last_line
 
     def iter_deletions(self, cell: Cell, name: str) -> Iterator[tuple[int, str, str]]:
-        """Yield (line, verb, quoted source) of the lines of a cell that unbind a name."""
+        """Yield (line, verb, quoted source) of the lines that unbind a name."""
         for line, verb in self.list_changes(cell, name):
             if verb != BOUND:
                 yield line, verb, quote_line(cell.source, line)
@@ -208,10 +210,11 @@ class NotebookNames:
     def mentions_name(self, name: str) -> bool:
         """Whether the source of another code cell contains a name as a word."""
         word = re.compile(rf"\b{re.escape(name)}\b")
-        return any(
-            cell.is_code and cell.id != self.cell.id and word.search(cell.source)
-            for cell in self.cells
-        )
+        for cell in self.cells:
+            is_other = cell.is_code and cell.id != self.cell.id
+            if is_other and word.search(cell.source):
+                return True
+        return False
 
     def describe_scope(self, name: str) -> str:
         """Return in which scope a name is defined, or why a line does not bind it.
@@ -246,8 +249,11 @@ class NotebookNames:
 
     def find_earlier_version(self, name: str) -> str:
         """Return which former source of a cell defined a name, '' if there is none."""
-        cells = {cell.id: cell for cell in self.cells}
-        present_sources = {hash_source(cell.source) for cell in self.cells}
+        cells = {}
+        present_sources = set()
+        for cell in self.cells:
+            cells[cell.id] = cell
+            present_sources.add(hash_source(cell.source))
         for run in self.state.runs[: -MAX_EARLIER_RUNS - 1 : -1]:
             source = self.state.sources_by_hash.get(run.source_hash, "")
             if run.source_hash in present_sources or name not in source:
@@ -261,8 +267,9 @@ class NotebookNames:
     def _describe_owner(self, cell: Cell | None) -> str:
         if cell is None:
             return "a cell that was deleted"
-        label = "this cell" if cell.id == self.cell.id else cell.label
-        return f"an earlier version of {label}"
+        if cell.id == self.cell.id:
+            return "an earlier version of this cell"
+        return f"an earlier version of {cell.label}"
 
 
 def describe_failure(run: RunEnded) -> str:
@@ -288,7 +295,8 @@ def format_scope(mention: Mention, cell: Cell) -> str:
         return ""
     if mention.scope == FUNCTION:
         line = find_source_line(source, mention.scope_line, scope)
-        return f"`{name}` is local to `{scope}` (line {line} of {cell.label})"
+        location = f"line {line} of {cell.label}"
+        return f"`{name}` is local to `{scope}` ({location})"
     if mention.scope == CLASS:
         return (
             f"`{name}` is set in the body of the class `{scope}` ({location}): "
@@ -321,7 +329,8 @@ def list_python_changes(source: str, name: str) -> tuple[NameChange, ...]:
     for mention in name_analysis.analyze_source(source).mentions:
         is_top_level = mention.name == name and not mention.scope
         if is_top_level and mention.how in CHANGE_VERBS:
-            changes.append(NameChange(mention.line, CHANGE_VERBS[mention.how]))
+            verb = CHANGE_VERBS[mention.how]
+            changes.append(NameChange(mention.line, verb))
     return tuple(sorted(changes))
 
 

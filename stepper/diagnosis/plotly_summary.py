@@ -53,6 +53,10 @@ POINT_ATTRIBUTES = (
 )
 
 
+# Two numbers or two texts (dates), () if the range is unknown.
+Range = tuple[float, float] | tuple[str, str] | tuple[()]
+
+
 @dataclass(frozen=True)
 class Traces:
     """The traces of one type: their number and their points, None if unknown."""
@@ -71,7 +75,7 @@ class Axis:
 
     name: str
     title: str = ""
-    ends: tuple[float, float] | tuple[str, str] | tuple[()] = ()
+    ends: Range = ()
     categories: int = 0
     scale: str = ""
     empty: bool = False
@@ -90,30 +94,39 @@ class PlotlyFigure:
 
 def parse_figure(content: Any) -> PlotlyFigure | None:
     """Return the facts about a figure, None if the JSON is not that of a figure."""
-    if not isinstance(content, dict) or not isinstance(content.get("data"), list):
+    data = _as_object(content).get("data")
+    if not isinstance(data, list):
         return None
-    traces = [trace for trace in content["data"] if isinstance(trace, dict)]
+    traces = [trace for trace in data if isinstance(trace, dict)]
+    first_traces = traces[:MAX_TRACES]
     layout = _as_object(content.get("layout"))
-    names = {_as_text(trace.get("name")): None for trace in traces[:MAX_TRACES]}
+    names = [_as_text(trace.get("name")) for trace in first_traces]
+    distinct_names = dict.fromkeys(names)
     frames = content.get("frames")
     return PlotlyFigure(
         title=_get_title(layout),
         traces=tuple(_group_traces(traces)),
-        names=tuple(name for name in names if name),
-        axes=tuple(_parse_axes(traces[:MAX_TRACES], layout)),
+        names=tuple(filter(None, distinct_names)),
+        axes=tuple(_parse_axes(first_traces, layout)),
         frames=len(frames) if isinstance(frames, list) else 0,
     )
 
 
 def _group_traces(traces: list[dict[str, Any]]) -> Iterable[Traces]:
     """Yield the traces of each type, with the sum of their points."""
-    counts: dict[str, list[int | None]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for trace in traces:
-        counts.setdefault(_get_type(trace), []).append(_count_points(trace))
-    for kind, points in counts.items():
-        known = [count for count in points if count is not None]
-        total = sum(known) if len(known) == len(points) else None
-        yield Traces(kind, len(points), total)
+        group = groups.setdefault(_get_type(trace), [])
+        group.append(trace)
+    for kind, group in groups.items():
+        total: int | None = 0
+        for trace in group:
+            points = _count_points(trace)
+            if points is None or total is None:
+                total = None
+            else:
+                total += points
+        yield Traces(kind, len(group), total)
 
 
 def _get_type(trace: Mapping[str, Any]) -> str:
@@ -140,31 +153,51 @@ def _get_binary_data(values: Any) -> tuple[str, str] | None:
 
 def _count_values(values: Any) -> int:
     if isinstance(values, list):
-        return sum(len(row) if isinstance(row, list) else 1 for row in values)
+        count = 0
+        for row in values:
+            count += len(row) if isinstance(row, list) else 1
+        return count
     binary = _get_binary_data(values)
     if binary is None:
         return 0
     code, data = binary
-    byte_count = len(data) * 3 // 4 - data[-2:].count("=")
+    padding = data[-2:].count("=")
+    byte_count = len(data) * 3 // 4 - padding
     return byte_count // array.array(code).itemsize
 
 
 def _parse_axes(
     traces: list[dict[str, Any]], layout: Mapping[str, Any]
 ) -> Iterable[Axis]:
+    columns = _group_columns(traces)
+    names = sorted(columns, key=_get_axis_order)
+    room = MAX_VALUES
+    for name in names[:MAX_AXES]:
+        read_columns = columns[name]
+        room -= sum(map(_count_values, read_columns))
+        if room < 0:
+            read_columns = []
+        layout_key = f"{name[0]}axis{name[1:]}"
+        axis_layout = _as_object(layout.get(layout_key))
+        yield _parse_axis(name, read_columns, axis_layout)
+
+
+def _group_columns(traces: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of the traces by the name of their axis."""
     columns: dict[str, list[Any]] = {}
     for trace in traces:
         for letter in ("x", "y"):
             axis = trace.get(letter + "axis", letter)
-            if letter in trace and isinstance(axis, str) and AXIS.fullmatch(axis):
-                columns.setdefault(axis, []).append(trace[letter])
-    names = sorted(columns, key=lambda axis: (len(axis), axis[1:], axis))
-    room = MAX_VALUES
-    for name in names[:MAX_AXES]:
-        room -= sum(map(_count_values, columns[name]))
-        read_columns = columns[name] if room >= 0 else []
-        axis_layout = _as_object(layout.get(f"{name[0]}axis{name[1:]}"))
-        yield _parse_axis(name, read_columns, axis_layout)
+            is_axis = isinstance(axis, str) and AXIS.fullmatch(axis)
+            if is_axis and letter in trace:
+                column = columns.setdefault(axis, [])
+                column.append(trace[letter])
+    return columns
+
+
+def _get_axis_order(axis: str) -> tuple[int, str, str]:
+    """Return the sort key for x, y, x2, y2 and so on."""
+    return len(axis), axis[1:], axis
 
 
 def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axis:
@@ -176,20 +209,20 @@ def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axi
     values = [value for column in columns for value in _decode_values(column)]
     numbers = [value for value in values if _is_finite_number(value)]
     texts = {value for value in values if isinstance(value, str)}
-    if texts and not numbers and all(map(DATE.fullmatch, texts)):
-        return Axis(name, title, (min(texts), max(texts)), scale=scale)
     if texts and numbers:
         return Axis(name, title, scale=scale)
+    if texts and all(map(DATE.fullmatch, texts)):
+        dates = (min(texts), max(texts))
+        return Axis(name, title, dates, scale=scale)
     if texts:
         return Axis(name, title, categories=len(texts), scale=scale)
     if numbers:
-        return Axis(name, title, (min(numbers), max(numbers)), scale=scale)
+        limits = (min(numbers), max(numbers))
+        return Axis(name, title, limits, scale=scale)
     return Axis(name, title, scale=scale, empty=bool(values))
 
 
-def _parse_range(
-    ends: Any, scale: str
-) -> tuple[float, float] | tuple[str, str] | tuple[()]:
+def _parse_range(ends: Any, scale: str) -> Range:
     """Return the range that a layout sets.
 
     Plotly stores the exponents of a logarithmic range.
@@ -227,11 +260,11 @@ def _decode_values(column: Any) -> list[Any]:
 
 
 def _is_finite_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
         return False
     if isinstance(value, int):
         return abs(value) < MAX_INTEGER
-    return math.isfinite(value)
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _get_title(layout: Mapping[str, Any]) -> str:

@@ -17,7 +17,9 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
+from os.path import basename, dirname, isdir, isfile, join, realpath, relpath
 from pathlib import Path
+from typing import NamedTuple
 
 from stepper.common.project_files import SECONDS, TURN, Tree, walk
 from stepper.diagnosis.distribution_names import CONDA_NAMES
@@ -44,6 +46,14 @@ SITE_PACKAGES = "lib*/python3*/*-packages"  # also Debian's dist-packages
 DEFINITION = r"^(?:(?:async +)?def|class) +({0})\b|^({0}) *(?::[^=\n]+)?=[^=]"
 
 
+class SourceDefinition(NamedTuple):
+    """A line of a source file of the project that defines a name."""
+
+    path: str
+    line: int
+    name: str
+
+
 class ProjectEnvironment:
     """The files and the environments of one project.
 
@@ -52,88 +62,114 @@ class ProjectEnvironment:
 
     def __init__(self, project: str, search: str | None = None) -> None:
         self.given_root = os.path.abspath(project)
-        self.root = os.path.realpath(project)
+        self.root = realpath(project)
         self.search = search
         self._tree: tuple[float, Tree] | None = None
 
     def display_folder(self, folder: str) -> str:
         """Return a folder relative to the project if it is inside, else its path."""
-        path = os.path.realpath(folder)
-        if path == self.root or path.startswith(self.root + os.sep):
-            path = os.path.relpath(path, self.root) + os.sep
+        path = realpath(folder)
+        folder_prefix = self.root + os.sep
+        is_inside = path.startswith(folder_prefix)
+        if is_inside or path == self.root:
+            relative = relpath(path, self.root)
+            path = relative + os.sep
         return _to_text(path)
 
     def relative_path(self, path: str) -> str:
         """Return a path without links relative to the project, '' if it is outside."""
-        base = self.root.rstrip(os.sep) + os.sep
-        full_path = os.path.join(self.root, path)
+        root = self.root.rstrip(os.sep)
+        base = root + os.sep
+        full_path = self._get_full_path(path)
         if not full_path.startswith(base):
             return ""
         return _to_text(full_path[len(base) :])
 
+    def _get_full_path(self, path: str) -> str:
+        return join(self.root, path)
+
     def get_tree(self, refresh: bool = False) -> Tree:
         """Return the project's files and folders."""
         now = time.monotonic()
-        if refresh or self._tree is None or now - self._tree[0] > TREE_LIFETIME:
-            self._tree = (now, walk(self.root))
-        return self._tree[1]
+        if self._tree is not None and not refresh:
+            listed_at, tree = self._tree
+            if now - listed_at <= TREE_LIFETIME:
+                return tree
+        tree = walk(self.root)
+        self._tree = (now, tree)
+        return tree
 
     def find_similar_paths(self, path: str, cwd: str) -> list[str]:
         """Return existing paths most similar to a missing one, relative to `cwd`."""
-        if not path or len(path) > MAX_PATH or not _are_valid_paths(path, cwd):
+        if not path or len(path) > MAX_PATH:
             return []
-        here = os.path.realpath(cwd)
+        if not _are_valid_paths(path, cwd):
+            return []
+        here = realpath(cwd)
         tree = self.get_tree()
-        target = Path(os.path.normpath(os.path.join(here, path)))
-        similar = self._rank_similar(target, [*tree.files, *tree.folders])
+        full_path = join(here, path)
+        target = Path(os.path.normpath(full_path))
+        all_paths = [*tree.files, *tree.folders]
+        similar = self._rank_similar(target, all_paths)
         # If no path is similar, the name of a folder above may be misspelled.
         for parent in target.parents[:MAX_RESULTS]:
-            if similar or os.path.isdir(parent):
+            if similar or isdir(parent):
                 break
             similar = self._rank_similar(parent, tree.folders)
         if not os.path.isabs(path):
-            similar = [os.path.relpath(other, here) for other in similar]
+            similar = [relpath(other, here) for other in similar]
         return [_to_text(other) for other in similar]
 
     def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
-        folder = os.path.relpath(os.path.realpath(target.parent), self.root)
-        own_path = os.path.normpath(os.path.join(folder, target.name))
-        names = {path: os.path.basename(path) for path in paths}
-        scores = score_similar_names(target.name, dict.fromkeys(names.values()))
+        parent = realpath(target.parent)
+        folder = relpath(parent, self.root)
+        own_path = join(folder, target.name)
+        own_path = os.path.normpath(own_path)
+        names = {path: basename(path) for path in paths}
+        distinct_names = dict.fromkeys(names.values())
+        scores = score_similar_names(target.name, distinct_names)
         ranked = []
         for path, name in names.items():
             if name in scores and path != own_path:
-                distance = folder_distance(folder, os.path.dirname(path))
-                ranked.append((-scores[name], distance, path))
+                distance = folder_distance(folder, dirname(path))
+                rank = -scores[name]
+                ranked.append((rank, distance, path))
         similar = []
         for _, _, path in sorted(ranked):
-            full_path = os.path.join(self.root, path)
+            full_path = self._get_full_path(path)
             # Skip deleted paths, and pipes, on which a reader would hang.
-            if os.path.isfile(full_path) or os.path.isdir(full_path):
+            is_folder = isdir(full_path)
+            if is_folder or isfile(full_path):
                 similar.append(full_path)
             if len(similar) == MAX_RESULTS:
                 break
         return similar
 
-    def find_definitions(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
-        """Return (path, line, name) of source files that define one of the names."""
-        alternatives = "|".join(name for name in names if name.isidentifier())
+    def find_definitions(self, names: Sequence[str]) -> list[SourceDefinition]:
+        """Return the lines of source files that define one of the names."""
+        identifiers = filter(str.isidentifier, names)
+        alternatives = "|".join(identifiers)
         if not alternatives:
             return []
-        pattern = re.compile(DEFINITION.format(alternatives), re.MULTILINE)
-        definitions: list[tuple[str, int, str]] = []
+        expression = DEFINITION.format(alternatives)
+        pattern = re.compile(expression, re.MULTILINE)
+        definitions: list[SourceDefinition] = []
         deadline = time.monotonic() + SECONDS
         files = self.get_tree().files
-        sources = [path for path in files if path.endswith(".py")]
-        sources.sort(key=lambda path: (path.count("/"), path))
+        sources = sorted(path for path in files if path.endswith(".py"))
+        sources.sort(key=lambda path: path.count("/"))
         for path in sources[:MAX_SOURCES]:
-            if time.monotonic() > deadline or len(definitions) >= MAX_RESULTS:
+            is_late = time.monotonic() > deadline
+            if is_late or len(definitions) >= MAX_RESULTS:
                 break
-            text = _read_start(os.path.join(self.root, path))
+            text = _read_start(self._get_full_path(path))
             match = pattern.search(text)
             if match:
-                line = text.count("\n", 0, match.start()) + 1
-                definitions.append((_to_text(path), line, match[1] or match[2]))
+                line_breaks = text.count("\n", 0, match.start())
+                line = line_breaks + 1
+                name = match[1] or match[2]
+                definition = SourceDefinition(_to_text(path), line, name)
+                definitions.append(definition)
         return definitions
 
     def find_local_modules(self, name: str, cwd: str) -> list[tuple[str, str]]:
@@ -141,28 +177,34 @@ class ProjectEnvironment:
 
         The folder is relative to `cwd`.
         """
-        if not re.fullmatch(r"\w+(\.\w+)*", name) or not _are_valid_paths(cwd):
+        is_module_name = re.fullmatch(r"\w+(\.\w+)*", name)
+        if not is_module_name or not _are_valid_paths(cwd):
             return []
-        here = os.path.relpath(os.path.realpath(cwd), self.root)
+        here = realpath(cwd)
+        here = relpath(here, self.root)
         tail = name.replace(".", "/")
-        modules = {path for path in self.get_tree().files if path.endswith(".py")}
+        files = self.get_tree().files
+        modules = {path for path in files if path.endswith(".py")}
         # Python also imports packages without __init__.py.
-        packages = {os.path.dirname(path) for path in modules}
+        packages = set(map(dirname, modules))
         folders = {}
         for path in modules | packages:
             stem = path.removesuffix(".py")
             if f"/{stem}".endswith(f"/{tail}"):
-                folders[path] = stem.removesuffix(tail).rstrip("/")
+                folder = stem.removesuffix(tail)
+                folders[path] = folder.rstrip("/")
 
         def sort_key(path: str) -> tuple[bool, int, str]:
             # Modules inside a package come last: they need the package's name.
-            in_package = f"{folders[path]}/__init__.py" in modules
-            return in_package, folder_distance(here, folders[path]), path
+            folder = folders[path]
+            in_package = f"{folder}/__init__.py" in modules
+            return in_package, folder_distance(here, folder), path
 
         results = []
         for path in sorted(folders, key=sort_key)[:MAX_RESULTS]:
-            folder = os.path.relpath(folders[path] or ".", here)
-            results.append((_to_text(path), _to_text(folder)))
+            folder = folders[path] or "."
+            relative = relpath(folder, here)
+            results.append((_to_text(path), _to_text(relative)))
         return results
 
     def list_written_since(
@@ -171,11 +213,15 @@ class ProjectEnvironment:
         """Return (path, size) of the files written since a time, the newest first."""
         written = []
         for path, status in self._iter_statuses(exclude):
+            modified = status.st_mtime_ns
             # Programs can set a file's mtime, also to a future time.
-            if min(status.st_mtime_ns, status.st_ctime_ns) >= when_ns:
-                written.append((status.st_mtime_ns, path, status.st_size))
+            if min(modified, status.st_ctime_ns) >= when_ns:
+                written.append((modified, path, status.st_size))
         written.sort(reverse=True)
-        return [(_to_text(path), size) for _, path, size in written[:MAX_WRITTEN]]
+        newest = []
+        for _, path, size in written[:MAX_WRITTEN]:
+            newest.append((_to_text(path), size))
+        return newest
 
     def has_changed_since(
         self, when_ns: int, exclude: Collection[str], folders: Sequence[str]
@@ -189,11 +235,11 @@ class ProjectEnvironment:
         # their files count.
         project_folders = {self.root}
         for folder in self.get_tree().folders:
-            project_folders.add(os.path.join(self.root, folder))
+            project_folders.add(self._get_full_path(folder))
         outside = set()
         for folder in folders:
             if folder and _are_valid_paths(folder):
-                outside.add(os.path.realpath(folder))
+                outside.add(realpath(folder))
         outside -= project_folders
         outside_statuses = filter(None, map(_get_status, outside))
         # The ctime, because a moved file keeps its mtime.
@@ -209,14 +255,17 @@ class ProjectEnvironment:
         excluded = set()
         for path in exclude:
             if _are_valid_paths(path):
-                excluded.add(os.path.realpath(os.path.join(self.root, path)))
+                full_path = self._get_full_path(path)
+                excluded.add(realpath(full_path))
         tree = self.get_tree(refresh=True)
         deadline = time.monotonic() + SECONDS
         for number, path in enumerate(tree.files):
-            if number % TURN == 0 and time.monotonic() > deadline:
+            is_turn = number % TURN == 0
+            if is_turn and time.monotonic() > deadline:
                 return
-            full_path = os.path.join(self.root, path)
-            if full_path in excluded or TEMPORARY.search(os.path.basename(path)):
+            full_path = self._get_full_path(path)
+            name = basename(path)
+            if full_path in excluded or TEMPORARY.search(name):
                 continue
             status = _get_status(full_path)
             if status and stat.S_ISREG(status.st_mode):
@@ -229,20 +278,21 @@ class ProjectEnvironment:
         # written in C.
         if top_name in sys.stdlib_module_names:
             return True
-        folders = [
-            os.path.join(cwd, entry)
-            for entry in search_path
-            if _are_valid_paths(entry, cwd)
-        ]
+        folders = []
+        for entry in search_path:
+            if _are_valid_paths(entry, cwd):
+                folders.append(join(cwd, entry))
         for folder in folders:
-            base = os.path.join(folder, top_name)
-            if os.path.exists(base) or os.path.exists(f"{base}.py"):
+            package = join(folder, top_name)
+            module = f"{package}.py"
+            if os.path.exists(package) or os.path.exists(module):
                 return True
         for folder in folders:
             names = _list_names(folder)
             if names is None:
                 return True
-            if top_name in {name.partition(".")[0] for name in names}:
+            stems = {name.partition(".")[0] for name in names}
+            if top_name in stems:
                 return True
         return False
 
@@ -252,44 +302,53 @@ class ProjectEnvironment:
         The command must be run in the project's root. '' if neither pip nor another
         installer is available.
         """
-        python = os.path.join(self.root, python)
-        prefix = os.path.dirname(os.path.dirname(python))
+        python = self._get_full_path(python)
+        folder = dirname(python)
+        prefix = dirname(folder)
         names = shlex.join(map(_to_text, distributions))
-        if os.path.isdir(os.path.join(prefix, "conda-meta")):
+        conda_folder = join(prefix, "conda-meta")
+        if isdir(conda_folder):
             # conda's names are in lower case.
-            conda_names = [
-                CONDA_NAMES.get(name, name).lower() for name in distributions
-            ]
+            conda_names = []
+            for name in distributions:
+                conda_name = CONDA_NAMES.get(name, name)
+                conda_names.append(conda_name.lower())
+            names = shlex.join(conda_names)
             quoted_prefix = self._quote(prefix)
-            return f"conda install --prefix {quoted_prefix} {shlex.join(conda_names)}"
+            return f"conda install --prefix {quoted_prefix} {names}"
         manager = self._find_project_manager(prefix)
         if manager:
             return f"{manager} add {names}"
         quoted_python = self._quote(python)
         pip_command = f"{quoted_python} -m pip install {names}"
-        pip = next(Path(prefix).glob(f"{SITE_PACKAGES}/pip"), None)
-        if pip is None:
+        prefix_path = Path(prefix)
+        has_pip = any(prefix_path.glob(f"{SITE_PACKAGES}/pip"))
+        if not has_pip:
             uv = self._find_uv()
             if uv:
                 return f"{uv} pip install --python {quoted_python} {names}"
         # An interpreter of another host has no files here.
-        is_local = any(Path(prefix).glob(SITE_PACKAGES))
+        is_local = any(prefix_path.glob(SITE_PACKAGES))
         config = _read_venv_config(prefix)
         sees_base = config.get("include-system-site-packages") == "true"
-        if pip is not None or not is_local or sees_base:
+        if has_pip or not is_local or sees_base:
             return pip_command
-        base = os.path.dirname(config.get("home", "") or os.path.join(prefix, "bin"))
+        base_bin = config.get("home", "")
+        if not base_bin:
+            base_bin = join(prefix, "bin")
+        base = dirname(base_bin)
         if any(Path(base).glob("lib*/python3*/ensurepip")):
             return f"{quoted_python} -m ensurepip && {pip_command}"
         return ""
 
     def _find_project_manager(self, prefix: str) -> str:
         """Return the tool that locked the environment at `prefix`, '' without one."""
-        venv = os.path.join(self.root, ".venv")
-        if os.path.realpath(prefix) != os.path.realpath(venv):
+        venv = realpath(self._get_full_path(".venv"))
+        if realpath(prefix) != venv:
             return ""
         for lock, manager in LOCK_FILES.items():
-            has_lock = os.path.isfile(os.path.join(self.root, lock))
+            lock_path = self._get_full_path(lock)
+            has_lock = isfile(lock_path)
             if has_lock and shutil.which(manager, path=self.search):
                 return manager
         return ""
@@ -312,16 +371,18 @@ class ProjectEnvironment:
         path = os.path.normpath(path)
         for base in (self.given_root, self.root):
             if path.startswith(base.rstrip("/") + "/"):
-                path = os.path.relpath(path, base)
+                path = relpath(path, base)
         return shlex.quote(_to_text(path))
 
 
 def _read_venv_config(prefix: str) -> dict[str, str]:
     """Return the settings of pyvenv.cfg, {} if there is no such file."""
     settings = {}
-    for line in _read_start(os.path.join(prefix, "pyvenv.cfg")).splitlines():
+    text = _read_start(join(prefix, "pyvenv.cfg"))
+    for line in text.splitlines():
         key, _, value = line.partition("=")
-        settings[key.strip().lower()] = value.strip()
+        name = key.strip()
+        settings[name.lower()] = value.strip()
     return settings
 
 
@@ -362,8 +423,10 @@ def _get_status(path: str) -> os.stat_result | None:
 
 def _read_start(path: str) -> str:
     """Return the beginning of a file, '' if it is not a readable regular file."""
-    if not os.path.isfile(path) or os.path.islink(path):
-        return ""  # reading a pipe would hang
+    if os.path.islink(path):
+        return ""
+    if not isfile(path):  # reading a pipe would hang
+        return ""
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
         return stream.read(MAX_BYTES)
     return ""

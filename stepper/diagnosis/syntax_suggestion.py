@@ -119,11 +119,14 @@ def suggest_change(source: str, fault: Fault) -> str:
     if not isinstance(line, int):
         return ""
     offset = fault.attributes.get("offset")
-    column = offset if isinstance(offset, int) and offset > 0 else 0
+    column = 0
+    if isinstance(offset, int) and offset > 0:
+        column = offset
     lines = [*source.split("\n"), ""]
     cell_line = lines[min(line, len(lines)) - 1]
     file = _get_file(fault)
-    is_same_line = cell_line.strip() and cell_line.strip() == text.strip()
+    stripped_line = cell_line.strip()
+    is_same_line = stripped_line and stripped_line == text.strip()
     if not file and (not fault.frames or is_same_line):
         change = ""
         if not re.search(SELF_EXPLANATORY, fault.evalue):
@@ -142,13 +145,15 @@ def suggest_change(source: str, fault: Fault) -> str:
 def _get_file(fault: Fault) -> str:
     """Return the file of a syntax error, '' if it is in a cell or in a string."""
     name = str(fault.attributes.get("filename") or "")
-    is_file = name[:1] != "<" and "/" in name and "ipykernel" not in name
-    return name if is_file else ""
+    if name.startswith("<") or "ipykernel" in name:
+        return ""
+    return name if "/" in name else ""
 
 
 def _format_location(line: int, column: int, text: str, container: str = "") -> str:
     position = f", column {column}" if column else ""
-    return f"line {line}{container}{position}: `{text.strip()[:120]}`"
+    excerpt = text.strip()[:120]
+    return f"line {line}{container}{position}: `{excerpt}`"
 
 
 def _find_changes(source: str) -> str:
@@ -199,7 +204,10 @@ def _find_error(source: str) -> SyntaxPosition | None:
         except SyntaxError as error:
             lines = text.split("\n")
             line = min(max(error.lineno or 1, 1), len(lines))
-            unread = sum(map(len, lines[line - 1 :])) - (error.offset or 0)
+            remaining_lines = lines[line - 1 :]
+            unread = sum(map(len, remaining_lines))
+            if error.offset:
+                unread -= error.offset
             position = SyntaxPosition(line, unread)
         except Exception:  # noqa: BLE001
             # Nested too deeply, or a null byte.
@@ -210,7 +218,8 @@ def _find_error(source: str) -> SyntaxPosition | None:
 
 
 def _replace_magic(match: re.Match[str]) -> str:
-    return match[1] + "..." + "\n" * match[0].count("\n")
+    line_breaks = "\n" * match[0].count("\n")
+    return f"{match[1]}...{line_breaks}"
 
 
 def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
@@ -232,7 +241,8 @@ def _iter_single_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 def _apply_nearby(
     lines: Sequence[str], index: int, rows: Sequence[Replacement]
 ) -> Iterator[Edit]:
-    nearest = sorted(range(len(lines)), key=lambda number: abs(number - index))
+    numbers = range(len(lines))
+    nearest = sorted(numbers, key=lambda number: abs(number - index))
     for row in rows:
         for number in nearest[:MAX_DISTANCE]:
             yield from _apply(lines, number, row)
@@ -246,7 +256,8 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     source = "\n".join(lines)
 
     def sort_key(number: int) -> tuple[bool, int]:
-        continues = lines[number].rstrip()[-1:] in ("", ",")
+        line = lines[number].rstrip()
+        continues = not line or line.endswith(",")
         return continues, abs(number - index)
 
     numbers = sorted(range(len(lines)), key=sort_key)
@@ -263,38 +274,46 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 
 def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield sources in which lines at the error are moved into or out of a block."""
-    code_lines = [
-        number
-        for number, line in enumerate(lines)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    widths = {number: _indentation(lines[number]) for number in code_lines}
-    above = [number for number in code_lines if index - MAX_DISTANCE < number < index]
-    has_tabs = any("\t" in lines[number][: widths[number]] for number in code_lines)
-    if index not in widths or not above or has_tabs:
+    widths: dict[int, int] = {}
+    above: list[int] = []
+    below: list[int] = []
+    for number, line in enumerate(lines):
+        code = line.lstrip()
+        if not code or code.startswith("#"):
+            continue
+        width = len(line) - len(code)
+        if "\t" in line[:width]:
+            return
+        widths[number] = width
+        if index - MAX_DISTANCE < number < index:
+            above.append(number)
+        elif number > index:
+            below.append(number)
+    if index not in widths or not above:
         return
     width = widths[index]
-    below = [number for number in code_lines if number > index]
     block = [index, *takewhile(lambda number: widths[number] >= width, below)]
     # The lines above with the same indentation may belong to the block above too.
     siblings = [*takewhile(lambda number: widths[number] == width, above[::-1])]
     group = siblings[::-1]
     goals = {widths[number] for number in above}
     last = above[-1]
-    opens_block = lines[last].split("#")[0].rstrip().endswith(":")
-    goals.add(widths[last] + 4 if opens_block else widths[last])
+    last_code, _, _ = lines[last].partition("#")
+    opens_block = last_code.rstrip().endswith(":")
+    last_width = widths[last]
+    goals.add(last_width + 4 if opens_block else last_width)
     goals.discard(width)
+    groups = ([index], block, [*group, index], group)
     for goal in sorted(goals, key=lambda goal: (abs(goal - width), width - goal)):
-        for numbers in ([index], block, [*group, index], group):
+        for numbers in groups:
             if not numbers:
                 continue
-            headers = [
-                number
-                for number in above
-                if number < numbers[0] and widths[number] < goal
-            ]
-            header = headers[-1] if headers else -1
-            yield _indent(lines, Block(numbers, goal - width, header))
+            header = -1
+            for number in above:
+                if number < numbers[0] and widths[number] < goal:
+                    header = number
+            change = goal - width
+            yield _indent(lines, Block(numbers, change, header))
 
 
 def _apply(
@@ -306,9 +325,10 @@ def _apply(
     if not match:
         return
     new = match.expand(row.replacement).strip()
-    description = row.description.format(new=new, old=match[0].strip())
-    changed_line = re.sub(row.pattern, row.replacement, line, count=count)
-    changed = [*lines[:number], changed_line, *lines[number + 1 :]]
+    old = match[0].strip()
+    description = row.description.format(new=new, old=old)
+    changed = list(lines)
+    changed[number] = re.sub(row.pattern, row.replacement, line, count=count)
     yield Edit("\n".join(changed), f"{description} line {number + 1}")
 
 
@@ -320,16 +340,16 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
     changed = [*lines]
     for number in block.lines:
         width = _indentation(lines[number]) + block.change
-        changed[number] = " " * width + lines[number].lstrip()
+        indentation = " " * width
+        changed[number] = indentation + lines[number].lstrip()
     first = block.lines[0]
     last = block.lines[-1]
     name = f"line {first + 1}"
     if len(block.lines) > 1:
         name = f"lines {first + 1}–{last + 1}"
     old_width = _indentation(lines[first])
-    description = (
-        f"{name} indented by {old_width + block.change} spaces (now {old_width})"
-    )
+    new_width = old_width + block.change
+    description = f"{name} indented by {new_width} spaces (now {old_width})"
     if block.header >= 0:
         description += f", in the block of line {block.header + 1}"
     return Edit("\n".join(changed), description)
