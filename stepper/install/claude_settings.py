@@ -27,9 +27,9 @@ Data = dict[str, Json]
 class Handler(NamedTuple):
     """A hook handler of Claude Code. `rule` is its `if`, `timeout` is in seconds.
 
-    `asks` is the argument of the hook script if it is not the name of the event, such as
-    for a second handler of the same event. A handler that `wakes` runs in the background
-    for hours; Claude Code notifies the agent with its output when it exits.
+    `asks` is the argument of the hook script if it is not the name of the event, such
+    as for a second handler of the same event. A handler that `wakes` runs in the
+    background for hours; Claude Code notifies the agent with its output when it exits.
     """
 
     event: str

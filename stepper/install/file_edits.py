@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def find_assets(kind: str) -> Path:
-    """Return the folder `hooks` or `skills` of this package, in the wheel or checkout."""
+    """Return the folder `hooks` or `skills` of this package (wheel or checkout)."""
     packed = PACKAGE / "assets" / kind
     return packed if packed.is_dir() else PACKAGE.parent / kind
 

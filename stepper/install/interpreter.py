@@ -1,4 +1,4 @@
-"""Runs a process to its end, and asks a Python what it is. Stdlib only."""
+"""Run processes to completion and probe Python interpreters. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stepper.common.errors import StepperError
 # The kernel's helper runs on it (stepper/kernels/helper_loader.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
 PROBE_SECONDS = 30.0
-# Also Python 2 can run it: it must live to tell its version. The mark sets it apart
-# from what a site prints.
+# Python 2 must be able to run it too, to report its version. The mark separates the
+# result from what site customization prints.
 PROBE_MARK = "stepper-probe"
 PROBE = f"""
 import sys
@@ -22,19 +22,23 @@ try:
     names = [name for name in ("ipykernel", "pip") if find_spec(name)]
 except ImportError:
     names = []
-sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % (tuple(sys.version_info[:3]) + (" ".join(names),)))
+values = tuple(sys.version_info[:3]) + (" ".join(names),)
+sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % values)
 """
 
 
 class Interpreter(NamedTuple):
-    """What a Python said of itself: its version, and which of ipykernel and pip it has."""
+    """A Python version, and which of the modules ipykernel and pip it has."""
 
     version: str
     modules: tuple[str, ...]
 
 
 def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProcess[str]:
-    """Run a command without input, to its end or `seconds`. Exit code -1: it could not run, or did not end."""
+    """Run a command without input for up to `seconds`.
+
+    The exit code is -1 if the command could not be started or timed out.
+    """
     try:
         return run_process(
             command,
@@ -55,30 +59,37 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
 
 
 def get_output_tail(done: CompletedProcess[str]) -> str:
-    """Return the end of what a process said, for a message (at most 1,000 characters)."""
-    return (done.stderr.strip() or done.stdout.strip())[
-        -1000:
-    ] or f"exit code {done.returncode}, no message"
+    """Return the last 1,000 characters of a process's output, for a message."""
+    output = done.stderr.strip() or done.stdout.strip()
+    return output[-1000:] or f"exit code {done.returncode}, no message"
 
 
-def probe(python: str, name: str = "", mend: str = "") -> Interpreter:
-    """Ask an interpreter what it is; it writes no bytecode. Raise StepperError where it does not run."""
-    told = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
-    found = re.search(
-        rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$", told.stdout, re.MULTILINE
-    )
-    if not found:
+def probe(python: str, name: str = "", hint: str = "") -> Interpreter:
+    """Return the version and modules of an interpreter; write no bytecode.
+
+    Raises:
+        StepperError: The interpreter does not run.
+    """
+    process = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
+    pattern = rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$"
+    match = re.search(pattern, process.stdout, re.MULTILINE)
+    if not match:
+        reason = get_output_tail(process)
+        raise StepperError(f"{name or python} does not run: {reason}", hint)
+    return Interpreter(match[1], tuple(match[2].split()))
+
+
+def probe_kernel_python(python: str, name: str, hint: str) -> Interpreter:
+    """Return the version and modules of an interpreter for kernels.
+
+    Raises:
+        StepperError: The interpreter does not run or is too old for the kernel.
+    """
+    interpreter = probe(python, name, hint)
+    version = tuple(map(int, interpreter.version.split(".")))
+    if version < OLDEST_KERNEL_PYTHON:
         raise StepperError(
-            f"{name or python} does not run: {get_output_tail(told)}", mend
+            f"{name} is Python {interpreter.version}: the kernel needs 3.9 or newer",
+            hint,
         )
-    return Interpreter(found[1], tuple(found[2].split()))
-
-
-def probe_kernel_python(python: str, name: str, mend: str) -> Interpreter:
-    """Return what an interpreter says of itself; raise StepperError where no kernel can run on it."""
-    about = probe(python, name, mend)
-    if tuple(map(int, about.version.split("."))) < OLDEST_KERNEL_PYTHON:
-        raise StepperError(
-            f"{name} is Python {about.version}: the kernel needs 3.9 or newer", mend
-        )
-    return about
+    return interpreter

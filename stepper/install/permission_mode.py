@@ -1,4 +1,7 @@
-"""The permission mode in which Claude Code starts here, and what becomes of an edit in it (see docs/development/claude-code.md)."""
+"""The permission mode in which Claude Code starts, and its effect on notebook edits.
+
+The modes are described in docs/development/claude-code.md.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from stepper.install import claude_settings
 from stepper.install.file_edits import read_settings
 from stepper.policy.model import Limits
 
-UNSET = "auto"  # where no settings name a mode, of the client 2.1.330
-# in a project's own settings the client starts in `default` instead
+UNSET = "auto"  # Claude Code 2.1.330 uses it if no settings file names a mode
+# Claude Code ignores this mode in a project's settings and starts in `default`.
 UNTRUSTED = "bypassPermissions"
 RUNS_IMMEDIATELY = "edits are not asked for, and each code cell runs at once"
 WAITS_FOR_RUN = "its cell waits for `stepper run`"
@@ -44,25 +47,32 @@ def get_config_folder() -> Path:
 
 
 def find_mode(project: Path) -> tuple[str, str]:
-    """Return the mode that the settings name, and which of them: the nearest wins. Raise StepperError."""
+    """Return the configured mode and the settings file that sets it.
+
+    The settings of the project take precedence over those of the user.
+
+    Raises:
+        StepperError: A settings file can't be read.
+    """
     own = get_config_folder()
     for folder, name in (
         (project / ".claude", "settings.local.json"),
         (project / ".claude", "settings.json"),
         (own, "settings.json"),
     ):
-        told = read_settings(folder / name)[1].get("permissions", {}).get("defaultMode")
-        if isinstance(told, str):
-            return ("default" if folder != own and told == UNTRUSTED else told), str(
-                folder / name
-            )
+        permissions = read_settings(folder / name)[1].get("permissions", {})
+        mode = permissions.get("defaultMode")
+        if isinstance(mode, str):
+            if folder != own and mode == UNTRUSTED:
+                mode = "default"
+            return mode, str(folder / name)
     return UNSET, ""
 
 
 def describe_mode(project: Path, limits: Limits) -> str:
-    """Return the mode in words, and what becomes of an edit in it."""
+    """Return a description of the mode and of its effect on an edit."""
     try:
-        told, where = find_mode(project)
+        mode, file = find_mode(project)
         files = [
             read_settings(project / ".claude" / name)[1]
             for name in ("settings.json", "settings.local.json")
@@ -76,18 +86,18 @@ def describe_mode(project: Path, limits: Limits) -> str:
         if isinstance(rule, str)
     }
     usual, asking = MODES.get(
-        "default" if told == "manual" else told,
+        "default" if mode == "manual" else mode,
         ("unknown to stepper", "unknown to stepper"),
     )
     if (
-        told in ("default", "manual")
+        mode in ("default", "manual")
         and limits.auto_run != "ask"
         and {*claude_settings.list_permission_rules(limits.patterns)} <= allowed
     ):
         usual = f"the rules of --allow are there: {RUNS_IMMEDIATELY}"
     why = (
-        f"permissions.defaultMode in {where}"
-        if where
+        f"permissions.defaultMode in {file}"
+        if file
         else "what Claude Code starts in without permissions.defaultMode"
     )
-    return f"{told} ({why}): {asking if limits.auto_run == 'ask' else usual}"
+    return f"{mode} ({why}): {asking if limits.auto_run == 'ask' else usual}"
