@@ -11,7 +11,14 @@ import pytest
 
 from stepper.messages.run_report import Report
 from stepper.session import background_runs
-from stepper.session.clients import BackgroundCall, Caller
+from stepper.session.background_call import (
+    TRANSITIONS,
+    BackgroundCall,
+    CallEvent,
+    CallState,
+    IllegalTransitionError,
+)
+from stepper.session.clients import Caller
 
 
 class Client:
@@ -35,7 +42,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         log: list[object] = []
         work = asyncio.create_task(asyncio.sleep(0, Report("it ran", "✓ it ran")))
         await work
-        call = BackgroundCall("toolu_1", Caller(), work, in_background=True)
+        call = BackgroundCall("toolu_1", Caller(), work, CallState.BACKGROUND)
         kernel_manager = SimpleNamespace(kernel=None)
         state = SimpleNamespace(
             background_calls={"toolu_1": SimpleNamespace(session="s")}, running=None
@@ -71,7 +78,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         await asyncio.sleep(0.05)
         assert (
             second.told == ([] if taken else first.told)
-            and bool(call.delivered_report) is taken
+            and bool(call.delivery) is taken
         )
         second.takes.set_result(True)
         await asyncio.sleep(0.05)
@@ -88,3 +95,48 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on
 
     asyncio.run(played())
+
+
+FINAL = {CallState.RETURNED, CallState.REPORTED, CallState.UNDELIVERED}
+
+
+@pytest.mark.parametrize("state", CallState)
+@pytest.mark.parametrize("event", CallEvent)
+def test_each_event_in_each_state_follows_the_table_or_raises(
+    state: CallState, event: CallEvent
+) -> None:
+    async def apply() -> BackgroundCall:
+        work = asyncio.create_task(asyncio.sleep(0, None))
+        call = BackgroundCall("toolu_1", Caller(), work, state)
+        call.apply(event)
+        return call
+
+    expected = TRANSITIONS[state].get(event)
+    if expected is None:
+        with pytest.raises(IllegalTransitionError, match=f"toolu_1 is {state.value}"):
+            asyncio.run(apply())
+        return
+    call = asyncio.run(apply())
+    assert call.state is expected
+    assert call.in_background is (expected not in {*FINAL, CallState.FOREGROUND})
+    assert call.is_settled is (expected in FINAL)
+    assert call.is_being_reported is (
+        call.in_background and expected is not CallState.BACKGROUND
+    )
+
+
+def test_each_state_is_reachable_and_leads_to_a_final_state() -> None:
+    assert TRANSITIONS.keys() == set(CallState)
+    assert {state for state in CallState if not TRANSITIONS[state]} == FINAL
+    targets = {state: set(events.values()) for state, events in TRANSITIONS.items()}
+    # A call starts in the foreground, or is restored from the journal.
+    reachable = {CallState.FOREGROUND, CallState.BACKGROUND}
+    for _ in CallState:
+        reachable |= {target for state in reachable for target in targets[state]}
+    assert reachable == set(CallState)
+    ending = set(FINAL)
+    for _ in CallState:
+        ending |= {state for state in CallState if targets[state] & ending}
+    assert ending == set(CallState)
+    used = {event for events in TRANSITIONS.values() for event in events}
+    assert used == set(CallEvent)

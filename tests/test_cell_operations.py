@@ -605,7 +605,7 @@ def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(
     assert agent.ask("eval", source="1 + 1")["output"] == "2"
     agent.run("x = 5")
     agent.ask("shutdown", notebook=agent.ask("status")["notebook"])
-    with pytest.raises(StepperError, match="has no live kernel"):
+    with pytest.raises(StepperError, match="has no running kernel"):
         agent.ask("eval", source="x")
     assert "state lost" in agent.run("x = 6")["text"]
 

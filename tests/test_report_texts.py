@@ -362,7 +362,7 @@ def test_eval_keeps_the_deadline(project: Project) -> None:
 def test_eval_without_a_kernel_says_so(project: Project) -> None:
     project.new("One")
     done = project.stepper("eval", "1", check=1)
-    assert "no live kernel" in done.stderr
+    assert "has no running kernel" in done.stderr
 
 
 @pytest.mark.nightly

@@ -457,7 +457,7 @@ def test_wrong_use_is_named(project: Quick) -> None:
         [code("1", "a")],
         kernelspec={"name": "ir", "language": "R", "display_name": "R"},
     )
-    assert "language 'r'" in project.stepper("verify", "r", check=1).stderr
+    assert "a notebook in 'r'" in project.stepper("verify", "r", check=1).stderr
     (project.folder / "notebooks" / "old.ipynb").write_text(
         '{"nbformat": 3, "worksheets": []}'
     )

@@ -481,10 +481,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
     ):
         return ""
     # it is about to be woken
-    if any(
-        call.delivered_report or call.is_delivering
-        for call in session.background_calls.values()
-    ):
+    if any(call.is_being_reported for call in session.background_calls.values()):
         return ""
     workspace.sent_on[owner] = progress
     if steps and not state.open_steps:

@@ -30,7 +30,7 @@ from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import replaced_notebook, user_commands
-from stepper.session.clients import BackgroundCall
+from stepper.session.background_call import BackgroundCall
 from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 

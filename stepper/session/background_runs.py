@@ -1,7 +1,8 @@
 """Background runs: the calls, and how their results are delivered exactly once.
 
 A call runs in the background only if a client can notify the agent. If no client can do
-so when the call finishes, its result becomes an undelivered report.
+so when the call finishes, its result becomes an undelivered report. The states of a
+call are in `background_call`; only this module changes them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,14 @@ from stepper.messages import background_runs, run_report
 from stepper.messages.run_report import Report
 from stepper.policy import journal_events
 from stepper.session import backgrounding
-from stepper.session.clients import BackgroundCall, Caller, Waker
+from stepper.session.background_call import (
+    BackgroundCall,
+    CallEvent,
+    CallState,
+    Delivery,
+    Waker,
+)
+from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
@@ -29,6 +37,7 @@ CLIENT_PID = "CLAUDE_PID"  # environment variable of hooks: the client's process
 # start a daemon waits for the client of a call that an earlier daemon got.
 CLIENT_GRACE_SECONDS = 15.0
 RECOVERY_SECONDS = 3.0  # for the calls of an earlier daemon
+MAX_PROMPTS = 1  # after more prompts or ends of turns, a result counts as read
 
 Work = Coroutine[Any, Any, "Report | None"]
 
@@ -49,7 +58,7 @@ def start_call(
     )
     entry = session.state.background_calls.get(call.id)
     if entry is not None:
-        call.in_background = True
+        call.state = CallState.BACKGROUND
         call.match_reported = entry.matched
     previous_call = session.background_calls.get(call.id)
     if previous_call:
@@ -62,8 +71,18 @@ def start_call(
 def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
     """Wait for a background call again, because its caller reconnected."""
     if call.in_background:
-        call.in_background = False
+        call.apply(CallEvent.RECONNECTED)
         session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
+
+
+def continue_in_background(session: Session, call: BackgroundCall, owner: str) -> None:
+    """Let a call continue in the background; `owner` may get its result later."""
+    session.log(
+        journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
+    )
+    # A call that a client requests again may be in the background already.
+    if not call.in_background:
+        call.apply(CallEvent.BACKGROUNDED)
 
 
 async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
@@ -74,14 +93,9 @@ async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> b
     while not call.task.done():
         wait_seconds = backgrounding.compute_wait_seconds(session, call)
         remaining = call.started_at + wait_seconds - time.monotonic()
-        has_waker = any(waker.is_waiting for waker in call.wakers)
-        if remaining <= 0 and has_waker and not call.caller.disconnected.is_set():
-            session.log(
-                journal_events.Backgrounded(
-                    at=format_now(), call=call.id, session=owner
-                )
-            )
-            call.in_background = True
+        is_connected = not call.caller.disconnected.is_set()
+        if remaining <= 0 and call.has_waker and is_connected:
+            continue_in_background(session, call, owner)
             matched_line = backgrounding.get_matched_line(session, call)
             call.match_reported = bool(matched_line)
             return False
@@ -116,15 +130,14 @@ def list_unattended_calls(
     unattended = []
     for session in sessions:
         for call in session.background_calls.values():
-            has_waker = any(waker.is_waiting for waker in call.wakers)
-            if call.delivered_report or has_waker:
+            if call.delivery or call.has_waker:
                 continue
-            if _get_owner(session, call) == owner:
+            if get_owner(session, call) == owner:
                 unattended.append((session, call))
     return unattended
 
 
-def _get_owner(session: Session, call: BackgroundCall) -> str | None:
+def get_owner(session: Session, call: BackgroundCall) -> str | None:
     """Return the agent session that gets the result; None in the foreground."""
     entry = session.state.background_calls.get(call.id)
     return entry.session if entry else None
@@ -140,46 +153,56 @@ async def deliver_next_report(
     sessions = {call: session for session, call in calls}
     if not sessions:
         return
-    call, report = await _wait_for_report(sessions, caller)
+    call, report = await wait_for_report(sessions, caller)
     if call is None:
         return
     session = sessions[call]
-    is_result = call.delivers_result
     is_accepted = await caller.deliver(report.text)
-    call.is_delivering = False
-    if is_accepted:
-        session.delivered_reports.append(report)
-        entry = session.state.background_calls.get(call.id)
-        if entry and not is_result:
-            session.log(replace(entry, at=format_now(), matched=True))
-        call.delivered_report = report if is_result else None
-        call.delivered_to = caller
-        call.prompts_since = 0
-    elif not is_result:
-        call.match_reported = False
-    if call.delivered_report:
-        _release_wakers(call)
-    else:
-        _notify_waker(session, call)
+    if call.is_settled:
+        return  # meanwhile another request returned the result
+    if not is_accepted:
+        refuse_report(session, call)
+        return
+    session.delivered_reports.append(report)
+    if call.state is CallState.SENDING_LINE:
+        accept_line(session, call)
+        return
+    call.apply(CallEvent.ACCEPTED)
+    call.delivery = Delivery(report, caller)
+    call.release_wakers()
 
 
-async def _wait_for_report(
-    sessions: dict[BackgroundCall, Session], caller: Caller
+def accept_line(session: Session, call: BackgroundCall) -> None:
+    """Record that a client accepted the line that matches the wake pattern."""
+    call.apply(CallEvent.ACCEPTED)
+    entry = session.state.background_calls.get(call.id)
+    if entry:
+        session.log(replace(entry, at=format_now(), matched=True))
+    # The call may have finished meanwhile.
+    _notify_waker(session, call)
+
+
+async def wait_for_report(
+    sessions: Mapping[BackgroundCall, Session],
+    caller: Caller,
+    seconds: float | None = None,
+    first: bool = False,
 ) -> tuple[BackgroundCall | None, Report]:
     """Wait until one of the calls has a report for this caller.
 
-    Return (None, an empty report) if the caller disconnects first, or if another client
-    got the result.
+    Hooks and MCP clients wait with this function; `first` gives the caller precedence
+    over others. Return (None, an empty report) if the time is up, if the caller
+    disconnects, or if another client got the result. Otherwise the call is in the
+    state SENDING_LINE or SENDING_RESULT, and the caller must end that state.
     """
     waker = Waker(caller)
     for call, session in sessions.items():
-        call.wakers.append(waker)
+        position = 0 if first else len(call.wakers)
+        call.wakers.insert(position, waker)
         _notify_waker(session, call)
     disconnected = asyncio.ensure_future(caller.disconnected.wait())
-    await asyncio.wait(
-        (asyncio.ensure_future(waker.result), disconnected),
-        return_when=asyncio.FIRST_COMPLETED,
-    )
+    futures: list[asyncio.Future[Any]] = [waker.result, disconnected]
+    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     disconnected.cancel()
     for call in sessions:
         if waker in call.wakers:
@@ -195,7 +218,7 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
 
     Without such a client, a result becomes an undelivered report.
     """
-    if not call.in_background or call.delivered_report or call.is_delivering:
+    if call.state is not CallState.BACKGROUND:
         return
     if session.background_calls.get(call.id) is not call:
         return
@@ -216,10 +239,10 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
         return
     for waker in call.wakers:
         if waker.is_waiting:
-            waker.result.set_result((call, report))
-            call.is_delivering = True
-            call.delivers_result = is_finished
+            event = CallEvent.SENDS_RESULT if is_finished else CallEvent.SENDS_LINE
+            call.apply(event)
             call.match_reported = call.match_reported or not is_finished
+            waker.result.set_result((call, report))
             return
     if is_finished:
         _record_undelivered(session, call)
@@ -227,6 +250,7 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
 
 def _record_undelivered(session: Session, call: BackgroundCall) -> None:
     """Make the result of a call an undelivered report."""
+    call.apply(CallEvent.HAS_NO_CLIENT)
     session.background_calls.pop(call.id)
     text = background_runs.format_finished_meanwhile(
         session.name, get_report(call).text
@@ -236,7 +260,7 @@ def _record_undelivered(session: Session, call: BackgroundCall) -> None:
             at=format_now(),
             text=text,
             call=call.id,
-            session=_get_owner(session, call) or "",
+            session=get_owner(session, call) or "",
         )
     )
 
@@ -268,24 +292,31 @@ def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
         _notify_waker(session, call)
         return
     call.task.exception()  # the caller gets it; this keeps asyncio from logging it
-    _release_wakers(call)
+    call.apply(CallEvent.FINISHED)
+    call.release_wakers()
     if session.background_calls.get(call.id) is call:
         del session.background_calls[call.id]
     session.finished_call_ids.append(call.id)
 
 
 def mark_reported(session: Session, call: BackgroundCall) -> None:
-    """Record that the result of a call was reported."""
+    """Record that the agent has the result of a background call."""
+    if call.is_settled:
+        return
+    call.apply(CallEvent.READ)
     session.background_calls.pop(call.id, None)
     session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
-    _release_wakers(call)
+    call.release_wakers()
 
 
-def _release_wakers(call: BackgroundCall) -> None:
-    """Release the clients that wait for a call, without a report."""
-    for waker in call.wakers:
-        if waker.is_waiting:
-            waker.result.set_result((None, Report("")))
+def refuse_report(session: Session, call: BackgroundCall) -> None:
+    """End the delivery of a report that the caller did not take."""
+    if call.is_settled:
+        return
+    if call.state is CallState.SENDING_LINE:
+        call.match_reported = False
+    call.apply(CallEvent.REFUSED)
+    _notify_waker(session, call)
 
 
 def match_prompt_to_reports(
@@ -307,9 +338,12 @@ def match_prompt_to_reports(
         for report in matched_reports:
             session.delivered_reports.remove(report)
         for call in list(session.background_calls.values()):
-            call.prompts_since += _get_owner(session, call) == owner
-            is_read = call.delivered_report in matched_reports or call.prompts_since > 1
-            if call.delivered_report and is_read:
+            delivery = call.delivery
+            if delivery is None:
+                continue
+            delivery.prompts_since += get_owner(session, call) == owner
+            is_matched = delivery.report in matched_reports
+            if is_matched or delivery.prompts_since > MAX_PROMPTS:
                 mark_reported(session, call)
     return lines
 
@@ -334,8 +368,7 @@ def check_background_calls(session: Session, since: float) -> None:
         if not call.task.done():
             _notify_waker(session, call)
             continue
-        client = call.delivered_to
-        if call.delivered_report and client and not client.is_alive():
+        if call.delivery and not call.delivery.client.is_alive():
             _record_undelivered(session, call)
     is_grace_over = time.monotonic() > since + CLIENT_GRACE_SECONDS
     for call_id in list(session.state.background_calls):
@@ -390,15 +423,13 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
 
 def _has_client(call: BackgroundCall) -> bool:
     """Return whether a client waits for a call, gets its result or started it."""
-    if call.caller.is_alive() or call.delivered_report or call.is_delivering:
-        return True
-    return any(waker.is_waiting for waker in call.wakers)
+    return call.caller.is_alive() or call.is_being_reported or call.has_waker
 
 
 def finish_deliveries(session: Session) -> None:
     """Mark reports that running clients accepted as delivered."""
     for call in list(session.background_calls.values()):
-        if call.delivered_report and call.delivered_to and call.delivered_to.is_alive():
+        if call.delivery and call.delivery.client.is_alive():
             mark_reported(session, call)
 
 
@@ -410,23 +441,22 @@ async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
     calls = [
         call
         for call in session.background_calls.values()
-        if _get_owner(session, call) == owner
-        and not (call.delivered_report or call.is_delivering)
+        if call.state is CallState.BACKGROUND and get_owner(session, call) == owner
     ]
+    # No other client may get the results meanwhile.
     for call in calls:
-        call.is_delivering = True
+        call.apply(CallEvent.SENDS_RESULT)
     is_starting = session.kernel_manager.is_starting
     is_interrupted = await session.interrupt()
     if is_interrupted and calls:
         await asyncio.wait([call.task for call in calls], timeout=seconds)
     texts = []
     for call in calls:
-        call.is_delivering = False
         if is_interrupted and call.task.done():
             texts.append(get_report(call).text)
             mark_reported(session, call)
         else:
-            _notify_waker(session, call)
+            refuse_report(session, call)
     if texts or not is_interrupted:
         return "\n".join(texts)
     return background_runs.format_interrupted(session.name, is_starting)

@@ -12,7 +12,7 @@ from stepper.messages.run_report import Report
 from stepper.policy import cell_changes, cell_directives
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
-from stepper.session.clients import BackgroundCall
+from stepper.session.background_call import BackgroundCall
 from stepper.session.protocols import KernelDescription
 from stepper.session.session import Session
 

@@ -22,8 +22,9 @@ from stepper.messages.run_report import Report, limit_report
 from stepper.policy import cell_changes, cell_list_edits, journal_events
 from stepper.policy.model import Cell, Verdict
 from stepper.session import background_runs, status_queries, undelivered_reports
+from stepper.session.background_call import BackgroundCall
 from stepper.session.cell_responses import CellRunResponse
-from stepper.session.clients import BackgroundCall, Caller, Waker
+from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
@@ -62,10 +63,7 @@ async def run_with_limit(
         call = background_runs.start_call(session, call_id, caller, work())
     await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
     if not call.task.done() and not caller.disconnected.is_set():
-        session.log(
-            journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
-        )
-        call.in_background = True
+        background_runs.continue_in_background(session, call, owner)
         return format_interim(session, call)
     await asyncio.wait([call.task])
     response = create_response(session, call)
@@ -99,11 +97,14 @@ async def wait_for_background(
     calls = [
         call
         for call in session.background_calls.values()
-        if call.in_background and _get_owner(session, call) == owner
+        if call.in_background and background_runs.get_owner(session, call) == owner
     ]
     if not calls:
         return None
-    call = await _wait_for_call(calls, caller, seconds)
+    sessions = dict.fromkeys(calls, session)
+    call, _ = await background_runs.wait_for_report(
+        sessions, caller, seconds, first=True
+    )
     if call is None:
         # Another client may have got the result of one of the calls.
         unfinished = [
@@ -113,43 +114,13 @@ async def wait_for_background(
         ]
         return format_interim(session, unfinished[0]) if unfinished else None
     if not call.task.done():
+        background_runs.accept_line(session, call)
         return format_interim(session, call)
     response = create_response(session, call)
     background_runs.mark_reported(session, call)
     if caller.disconnected.is_set():
         _record_undelivered(session, response)
     return response
-
-
-async def _wait_for_call(
-    calls: Sequence[BackgroundCall], caller: Caller, seconds: float
-) -> BackgroundCall | None:
-    """Return the call that finished or whose wake pattern matched.
-
-    Return None if the time is up or the caller disconnects.
-    """
-    waker = Waker(caller)
-    for call in calls:
-        call.wakers.insert(0, waker)
-    disconnected = asyncio.ensure_future(caller.disconnected.wait())
-    futures: list[asyncio.Future[Any]] = [waker.result, disconnected]
-    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    disconnected.cancel()
-    for call in calls:
-        if waker in call.wakers:
-            call.wakers.remove(waker)
-    if not waker.result.done():
-        waker.result.cancel()
-        return None
-    reported_call, _ = waker.result.result()
-    if reported_call is not None:
-        reported_call.is_delivering = False
-    return reported_call
-
-
-def _get_owner(session: Session, call: BackgroundCall) -> str:
-    entry = session.state.background_calls.get(call.id)
-    return entry.session if entry else ""
 
 
 def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:

@@ -30,8 +30,9 @@ from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.duration_estimate import Estimate
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
+from stepper.session.background_call import BackgroundCall
 from stepper.session.cell_outputs import OutputWriter
-from stepper.session.clients import BackgroundCall, Caller
+from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.kernel_manager import KernelManager, format_now
 from stepper.session.protocols import (

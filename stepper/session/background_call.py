@@ -1,0 +1,163 @@
+"""A tool call whose cells may continue in the background, as a state machine.
+
+TRANSITIONS is the only definition of the order of states. `background_runs` causes the
+transitions and records the lasting ones in the journal, from which the next daemon
+restores the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stepper.messages.run_report import Report
+from stepper.session.clients import Caller
+
+
+class CallState(Enum):
+    """How far the result of a call has come."""
+
+    FOREGROUND = "foreground"  # its client waits for the response
+    RETURNED = "returned"  # the response contained the result
+    BACKGROUND = "background"  # the client got an interim report
+    SENDING_LINE = "sending line"  # a client receives a line that matches `wake=`
+    SENDING_RESULT = "sending result"  # a client receives the result
+    # A client accepted the result. It can still lose it before the agent reads it.
+    ACCEPTED = "accepted"
+    REPORTED = "reported"  # the agent has the result
+    UNDELIVERED = "undelivered"  # the result became an undelivered report
+
+
+class CallEvent(Enum):
+    """What changes the state of a call."""
+
+    FINISHED = "finished"  # while its client waited
+    BACKGROUNDED = "backgrounded"
+    RECONNECTED = "reconnected"  # its client waits again
+    SENDS_LINE = "sends line"
+    SENDS_RESULT = "sends result"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"  # the client did not take the report
+    READ = "read"  # the agent has the result
+    HAS_NO_CLIENT = "has no client"  # no client can take the result, or it exited
+
+
+TRANSITIONS: Mapping[CallState, Mapping[CallEvent, CallState]] = {
+    CallState.FOREGROUND: {
+        CallEvent.FINISHED: CallState.RETURNED,
+        CallEvent.BACKGROUNDED: CallState.BACKGROUND,
+    },
+    CallState.BACKGROUND: {
+        CallEvent.RECONNECTED: CallState.FOREGROUND,
+        CallEvent.SENDS_LINE: CallState.SENDING_LINE,
+        CallEvent.SENDS_RESULT: CallState.SENDING_RESULT,
+        CallEvent.READ: CallState.REPORTED,
+        CallEvent.HAS_NO_CLIENT: CallState.UNDELIVERED,
+    },
+    CallState.SENDING_LINE: {
+        CallEvent.ACCEPTED: CallState.BACKGROUND,
+        CallEvent.REFUSED: CallState.BACKGROUND,
+        CallEvent.READ: CallState.REPORTED,
+    },
+    CallState.SENDING_RESULT: {
+        CallEvent.ACCEPTED: CallState.ACCEPTED,
+        CallEvent.REFUSED: CallState.BACKGROUND,
+        CallEvent.READ: CallState.REPORTED,
+    },
+    CallState.ACCEPTED: {
+        CallEvent.READ: CallState.REPORTED,
+        CallEvent.HAS_NO_CLIENT: CallState.UNDELIVERED,
+    },
+    CallState.RETURNED: {},
+    CallState.REPORTED: {},
+    CallState.UNDELIVERED: {},
+}
+BACKGROUND_STATES = (
+    CallState.BACKGROUND,
+    CallState.SENDING_LINE,
+    CallState.SENDING_RESULT,
+    CallState.ACCEPTED,
+)
+
+
+class IllegalTransitionError(RuntimeError):
+    """An event that is not possible in the present state of a call."""
+
+
+@dataclass(eq=False)
+class Waker:
+    """A client that can notify the agent of one report on a background run."""
+
+    caller: Caller
+    result: asyncio.Future[tuple[BackgroundCall | None, Report]] = field(
+        default_factory=asyncio.Future
+    )
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client still waits for a report."""
+        return not self.result.done() and not self.caller.disconnected.is_set()
+
+
+@dataclass
+class Delivery:
+    """A result that a client accepted."""
+
+    report: Report
+    client: Caller
+    prompts_since: int = 0  # prompts and ends of turns
+
+
+@dataclass(eq=False)
+class BackgroundCall:
+    """A tool call whose cells run in a task of their own."""
+
+    id: str
+    caller: Caller
+    task: asyncio.Task[Report | None]
+    state: CallState = CallState.FOREGROUND
+    # When the call, or the first of its cells, started, by `time.monotonic`.
+    started_at: float = field(default_factory=time.monotonic)
+    has_started: bool = False  # a cell has started
+    is_recovered: bool = False  # an earlier daemon got the call: only its ID is known
+    match_reported: bool = False  # the line that matches `wake=` was reported
+    delivery: Delivery | None = None  # in the state ACCEPTED
+    wakers: list[Waker] = field(default_factory=list)
+
+    def apply(self, event: CallEvent) -> None:
+        """Change the state; raise IllegalTransitionError if the table has no entry."""
+        next_state = TRANSITIONS[self.state].get(event)
+        if next_state is None:
+            raise IllegalTransitionError(
+                f"call {self.id} is {self.state.value}: {event.value} is not possible"
+            )
+        self.state = next_state
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the call runs in the background, or its result is not read yet."""
+        return self.state in BACKGROUND_STATES
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more can happen to the result."""
+        return not TRANSITIONS[self.state]
+
+    @property
+    def is_being_reported(self) -> bool:
+        """Whether a client receives a report on the call, or has the result."""
+        return self.in_background and self.state is not CallState.BACKGROUND
+
+    @property
+    def has_waker(self) -> bool:
+        """Whether a client waits to notify the agent."""
+        return any(waker.is_waiting for waker in self.wakers)
+
+    def release_wakers(self) -> None:
+        """Release the clients that wait for the call, without a report."""
+        for waker in self.wakers:
+            if waker.is_waiting:
+                waker.result.set_result((None, Report("")))
