@@ -101,8 +101,8 @@ def _format_cells(result: VerifyResult) -> list[str]:
         reason = NOTHING_RECORDED if is_all else SOURCE_NOT_RECORDED
         run = CommandLines(result.notebook).shell("run")
         lines.append(
-            f"  ✗ {names} not recorded: {reason}. To run the cells that have not run,"
-            f" run: {run}"
+            f"  ✗ {names} not recorded: {reason}. To run the cells that have not run:"
+            f" `{run}`"
         )
     not_run = by_verdict.get(ReplayVerdict.NOT_RUN, [])
     if not_run:
