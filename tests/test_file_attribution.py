@@ -181,7 +181,7 @@ def test_what_a_cell_did_to_files_is_noted_as_what_came_of_it(
 
 
 def test_a_file_that_is_too_large_for_a_hash_is_known_by_its_time(empty: Lab) -> None:
-    size = file_writes.LARGEST + 1
+    size = file_writes.MAX_HASHED_SIZE + 1
     empty.ok(f"Path('large').write_bytes(b'x' * {size})")
     again = f"Path('large').write_bytes(b'x' * {size})"
     assert changes(empty, again) == {"large": "written"}
@@ -298,7 +298,7 @@ def test_what_it_notes_of_a_cell_has_a_bound(empty: Lab) -> None:
     facts = files_of(
         empty,
         "for n in range(2000): open(f'f{n}', 'w').close()\n"
-        f"for n in range({file_writes.FOLDERS + 100}): os.mkdir(f'g{{n}}')\n",
+        f"for n in range({file_writes.MAX_FOLDERS + 100}): os.mkdir(f'g{{n}}')\n",
     )
     assert len(facts["changes"]) <= 100
     code = "[f for f in _gc.get_objects() if type(f) is type(lambda: 0) and 'FOLDERS' in f.__globals__]"

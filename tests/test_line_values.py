@@ -21,7 +21,7 @@ from stepper.diagnosis.in_kernel import (
     missing_keys,
     value_summary,
 )
-from stepper.diagnosis.in_kernel.expression_values import Spot, Values
+from stepper.diagnosis.in_kernel.expression_values import UserFrame, Values
 from stepper.kernels.in_kernel import safe_inspect
 from tests.test_kernel_helper import Lab, environment, failing, old_python, text
 
@@ -37,7 +37,7 @@ class Loud:
 
 def spot(source: str, /, **scope: Any) -> Any:
     """A place as the kernel's helper sees one: a statement and what its names hold."""
-    made = Spot.__new__(Spot)
+    made = UserFrame.__new__(UserFrame)
     made.tree = ast.parse(source)
     made.statement, made.line, made.values, made.filename = (
         made.tree.body[0],
@@ -280,25 +280,25 @@ def test_what_can_not_be_known_without_running_code(line: str) -> None:
 def test_the_line_that_is_no_json(source: str, said: str) -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads(source)
-    assert next(decode_errors.texts(caught.value, [])).startswith(said)
+    assert next(decode_errors.explain_read_error(caught.value, [])).startswith(said)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("Zürich".encode("cp1252"), "look like cp1252: there they read 'Zürich'"),
+        ("Zürich".encode("cp1252"), "look like cp1252, which reads 'Zürich'"),
         ("Zürich".encode("utf-16"), "look like utf-16"),
         ("日本語です、これは".encode("shift_jis"), "look like shift_jis"),
         (b"caf\xe9", "the bytes may be cp1252 ('café') or cp1251 ('caf\u0439')"),
         (b"\xe9", "the bytes may be cp1252 ('é') or cp1251 ('\u0439')"),
-        ("привет, мир".encode("cp1251"), "look like cp1251: there they read"),
+        ("привет, мир".encode("cp1251"), "look like cp1251, which reads"),
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
     ],
 )
 def test_what_bytes_look_like(data: bytes, said: str) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         data.decode("utf-8")
-    assert said in "; ".join(decode_errors.texts(caught.value, []))
+    assert said in "; ".join(decode_errors.explain_read_error(caught.value, []))
 
 
 def test_the_line_of_a_file_on_which_a_byte_stands(tmp_path: Any) -> None:
@@ -307,7 +307,7 @@ def test_the_line_of_a_file_on_which_a_byte_stands(tmp_path: Any) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         path.read_bytes().decode("utf-8")
     assert f"line 3 of `{path}`" in next(
-        decode_errors.texts(caught.value, [spot(f"read({str(path)!r})")])
+        decode_errors.explain_read_error(caught.value, [spot(f"read({str(path)!r})")])
     )
 
 

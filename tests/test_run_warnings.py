@@ -483,11 +483,11 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ),
         (
             "merged = people.merge(codes, left_on='city', right_on='code')",
-            "merged has 0 rows: nothing matched in the merge of people (100) and codes (2)",
+            "merged has 0 rows: no row matched in the merge of people (100) and codes (2)",
         ),
         (
             "people = people.merge(codes.rename(columns={'code': 'city'}), on='city')",
-            "people has 0 rows: nothing matched in the merge of people (100) and codes (2)",
+            "people has 0 rows: no row matched in the merge of people (100) and codes (2)",
         ),
         (
             "people['age'] = people['age'].map({'20': 'young'})",

@@ -271,7 +271,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_install_for_another_interpreter(
     here: Path, command: str, wanted: list[str] | None
 ) -> None:
-    found = install_target.installs(
+    found = install_target.find_install_target(
         command.replace("{other}", str(here / "other")), done=True, lacks_pip=False
     )
     if wanted is None:
@@ -292,7 +292,7 @@ def test_an_environment_of_another_project(
     other = python_at(here / "shop/.venv")
     (here / "shop/notebooks").mkdir()
     monkeypatch.chdir(here / "shop/notebooks")
-    found = install_target.installs("uv pip install six", True, False)
+    found = install_target.find_install_target("uv pip install six", True, False)
     assert found and found["into"] == other
 
 
@@ -300,13 +300,17 @@ def test_a_shim_installs_elsewhere_where_the_kernel_sees_nothing_of_it(
     here: Path,
 ) -> None:
     program(here / "other/bin/pip", "#!/usr/bin/env bash")  # pyenv's
-    found = install_target.installs("pip install no-such-distribution", True, False)
+    found = install_target.find_install_target(
+        "pip install no-such-distribution", True, False
+    )
     assert found and found["into"] == str(here / "other/bin/pip")
     assert (
-        install_target.installs("pip install pytest", True, False) is None
+        install_target.find_install_target("pip install pytest", True, False) is None
     )  # this process has it
     assert (
-        install_target.installs("pip install no-such-distribution", False, False)
+        install_target.find_install_target(
+            "pip install no-such-distribution", False, False
+        )
         is None
     )  # it failed: nothing is known
 
@@ -317,11 +321,11 @@ def test_an_environment_that_sees_the_packages_of_its_base(
     base = here / "other/bin/python"
     (here / "own/bin/python").unlink()
     (here / "own/bin/python").symlink_to(base)
-    assert install_target.installs(
+    assert install_target.find_install_target(
         "pip install six", True, False
     )  # a link to the same Python, but its packages lie elsewhere
     (here / "own/pyvenv.cfg").write_text("include-system-site-packages = true\n")
-    assert install_target.installs("pip install six", True, False) is None
+    assert install_target.find_install_target("pip install six", True, False) is None
 
 
 def test_the_doubt_names_both_and_the_command(tmp_path: Path) -> None:

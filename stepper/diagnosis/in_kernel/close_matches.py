@@ -18,50 +18,67 @@ def find_close_names(
     Names with the same letters or words come first, whatever their case, separators and
     order. `cutoff` is the similarity that the others need, 1 for equal names.
     """
-    candidates = [other for other in dict.fromkeys(names) if other != name]
+    candidates = dict.fromkeys(names)
+    candidates.pop(name, None)
     letters = normalize_name(name)
     words = split_words(name)
     same = []
     containing = []
+    by_lower: dict[str, str] = {}
     for other in candidates:
         other_letters = normalize_name(other)
-        if other_letters == letters or split_words(other) == words:
+        other_words = split_words(other)
+        if other_letters == letters or other_words == words:
             same.append(other)
-        if min(len(letters), len(other_letters)) >= MIN_PART and (
-            letters in other_letters or other_letters in letters
-        ):
+        if _contains(letters, other_letters) or _contains(other_letters, letters):
             containing.append(other)
-    by_lower = {other.lower(): other for other in reversed(candidates)}
+        by_lower.setdefault(other.lower(), other)
     matches = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
     similar = [by_lower[match] for match in matches]
-    return list(dict.fromkeys([*same, *similar, *containing]))[:count]
+    close = dict.fromkeys([*same, *similar, *containing])
+    return list(close)[:count]
+
+
+def _contains(letters: str, part: str) -> bool:
+    """Return whether a name contains another one that is long enough."""
+    if len(part) < MIN_PART:
+        return False
+    return part in letters
 
 
 def split_words(name: str) -> list[str]:
     """Return the words of a name in lower case, sorted."""
-    return sorted(re.split(r"[\W_]+", name.lower()))
+    words = re.split(r"[\W_]+", name.lower())
+    return sorted(words)
 
 
 def normalize_name(name: str) -> str:
-    """Return a name in lower case without white space, quotes, hyphens and underscores."""
-    return re.sub(r"[\s_'\"-]", "", name).lower()
+    """Return a name in lower case, without white space, quotes, hyphens and `_`."""
+    letters = re.sub(r"[\s_'\"-]", "", name)
+    return letters.lower()
 
 
 def join_items(items: Sequence[str], limit: int = MAX_LIST) -> str:
     """Return items joined by commas, with the number of those left out by `limit`."""
-    shown: list[str] = []
-    for item in items:
-        length = sum(map(len, shown)) + len(item) + 2 * len(shown)
-        if shown and length > limit:
-            return f"{', '.join(shown)} and {len(items) - len(shown)} more"
-        shown.append(item)
-    return ", ".join(shown)
+    text = ""
+    for index, item in enumerate(items):
+        if not text:
+            text = item
+            continue
+        longer = f"{text}, {item}"
+        if len(longer) > limit:
+            hidden_count = len(items) - index
+            return f"{text} and {hidden_count} more"
+        text = longer
+    return text
 
 
 def find_quoted(text: str) -> str:
     """Return the first quoted part of a text, '' if there is none."""
     match = re.search(r"['\"](.+?)['\"]", text)
-    return match[1] if match else ""
+    if match is None:
+        return ""
+    return match[1]
 
 
 def select_public(names: Iterable[str]) -> list[str]:

@@ -1,6 +1,8 @@
-"""Whether a step's criterion holds: what it names is looked up as `spots` does, then plain values are compared.
+"""Evaluates a step's criterion without running the user's code.
 
-Nothing of the user's runs; what would have to run is not known. Known libraries tell soon whether numbers fit.
+Names are looked up as in `expression_values`, then plain values are compared. An
+expression that would have to run code has an unknown result. Functions of numpy and
+pandas are called on numbers only.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from typing import Any
 from pure_eval import CannotEval, Evaluator
 from pure_eval.utils import is_standard_types, of_standard_types
 
-from stepper.diagnosis.in_kernel.expression_values import SCALARS, Values, own_labels
+from stepper.diagnosis.in_kernel.expression_values import (
+    SCALARS,
+    Values,
+    check_labels,
+)
 from stepper.kernels.in_kernel.safe_inspect import (
     is_a,
     is_library_object,
@@ -24,16 +30,19 @@ from stepper.kernels.in_kernel.safe_inspect import (
     top_module,
 )
 
-# items: shown; looked at one by one; by their library
-FEW, MANY, SOON = 20, 10_000, 1_000_000
-# characters; bits of a number
-SHOWN, BITS, DEEP = 60, 4096, {"check_dict_values": True, "deep": True}
+MAX_SHOWN_ITEMS = 20  # of a list that is shown
+MAX_CONVERTED_ITEMS = 10_000  # of an array that is converted to a list
+MAX_COMPUTED_ITEMS = 1_000_000  # of an array that its library computes with
+MAX_SHOWN_VALUES = 3
+TEXT_LIMIT = 60  # characters of an expression or a value
+MAX_BITS = 4096  # of an integer
+CHECK_ALL_ITEMS = {"check_dict_values": True, "deep": True}
 FUNCTIONS = {
     each.__name__: each
     for each in (abs, len, list, max, min, round, set, sorted, sum, tuple)
 }
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
-COMPARED: dict[Any, Any] = {
+COMPARISONS: dict[Any, Any] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -41,157 +50,169 @@ COMPARED: dict[Any, Any] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-BLANKS = {"isna", "isnull", "notna", "notnull"}  # of any frame or column
-REDUCED = {"all", "any", "max", "mean", "min", "sum"}  # of numbers
+LITERALS = (ast.Constant, ast.Tuple, ast.List, ast.Set)
+# Methods of any data frame or column, and of those with numbers only.
+MISSING_VALUE_METHODS = {"isna", "isnull", "notna", "notnull"}
+REDUCTIONS = {"all", "any", "max", "mean", "min", "sum"}
+NUMBER_KINDS = "biuf"  # numpy's kinds of bool, int, unsigned int and float
 
 
 def holds(text: str) -> dict[str, Any] | None:
-    """Whether an expression is True or False, and the values that it compares; None where that is not known."""
-    values = Known({**FUNCTIONS, **shell.user_ns})
+    """Return whether an expression is true, and the values that it compares.
+
+    Return None if that is not known.
+    """
+    values = CriterionValues({**FUNCTIONS, **shell.user_ns})
     try:
-        # what a library says of it is no output of the cell's
+        # Warnings of a library must not become outputs of the cell.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = values[ast.parse(text, mode="eval").body]
-    except Exception:  # not known, or a library's own word: there is no such label
+            result = values[ast.parse(text, mode="eval").body]
+    except Exception:  # unknown, or an error of a library, such as a missing label
         return None
-    return (
-        {"holds": found, "values": list(values.seen.items())[:3]}
-        if type(found) is bool
-        else None
-    )
+    if type(result) is not bool:
+        return None
+    compared = list(values.compared.items())
+    return {"holds": result, "values": compared[:MAX_SHOWN_VALUES]}
 
 
-class Known(Values):
+class CriterionValues(Values):
+    """Evaluates the expressions that a criterion may contain."""
+
     def __init__(self, names: Any) -> None:
         super().__init__(names)
-        self.seen: dict[str, str] = {}  # what is compared, as it is written → its value
+        self.compared: dict[str, str] = {}  # expression → value, both as text
 
     def __getitem__(self, node: Any) -> Any:
         if isinstance(node, ast.Call):
-            return plain(self.called(node))
+            return to_python_value(self.call(node))
         if isinstance(node, ast.BinOp):
-            if not isinstance(node.op, ARITHMETIC) or not all(
-                is_number(self[side]) for side in (node.left, node.right)
-            ):
-                raise CannotEval
-            return Evaluator.__getitem__(self, node)
-        if isinstance(node, ast.Subscript) and is_a(owner := self[node.value], dict):
-            # a key of the user's own would be asked
-            of_standard_types(owner, check_dict_values=False, deep=True)
-        return (
-            self.compared(node)
-            if isinstance(node, ast.Compare)
-            else plain(super().__getitem__(node))
-        )
+            operands = (self[node.left], self[node.right])
+            if isinstance(node.op, ARITHMETIC) and all(map(is_number, operands)):
+                return Evaluator.__getitem__(self, node)
+            raise CannotEval
+        if isinstance(node, ast.Compare):
+            return self.compare(node)
+        if isinstance(node, ast.Subscript):
+            owner = self[node.value]
+            if is_a(owner, dict):
+                # The search for a key would call `__eq__` of the user's own keys.
+                of_standard_types(owner, check_dict_values=False, deep=True)
+        return to_python_value(super().__getitem__(node))
 
-    def compared(self, node: ast.Compare) -> Any:
-        left, right, how = self[node.left], self[node.comparators[0]], node.ops[0]
+    def compare(self, node: ast.Compare) -> Any:
+        """Return the result of a comparison; remember the compared values."""
         for side in (node.left, *node.comparators):
-            value, written = (
-                self[side],
-                isinstance(side, (ast.Constant, ast.Tuple, ast.List, ast.Set)),
-            )
-            several = (
-                is_one_of(type(value), (tuple, list))
-                and len(value) < FEW
-                and is_standard_types(value, **DEEP)
-            )
-            if not written and (several or is_one_of(type(value), SCALARS)):
-                self.seen[shorten(ast.unparse(side), SHOWN)] = shorten(
-                    repr(value), SHOWN
-                )
-        if (
-            len(node.ops) == 1
-            and isinstance(how, (ast.In, ast.NotIn))
-            and is_pandas(right)
-        ):
-            of_standard_types(left, **DEEP)
-            own_labels(right)
-            return bool(left in right) is isinstance(how, ast.In)  # a column, a label
-        if (
-            len(node.ops) == 1
-            and type(how) in COMPARED
-            and numeric(left)
-            and is_number(right)
-        ):
-            return COMPARED[type(how)](left, right)  # item by item
+            value = self[side]
+            if not isinstance(side, LITERALS) and is_shown(value):
+                expression = shorten(ast.unparse(side), TEXT_LIMIT)
+                self.compared[expression] = shorten(repr(value), TEXT_LIMIT)
+        if len(node.ops) > 1:
+            return Evaluator.__getitem__(self, node)
+        left = self[node.left]
+        right = self[node.comparators[0]]
+        comparison = node.ops[0]
+        if isinstance(comparison, (ast.In, ast.NotIn)) and is_pandas(right):
+            of_standard_types(left, **CHECK_ALL_ITEMS)
+            check_labels(right)
+            is_label = bool(left in right)  # of a column or a row
+            return is_label is isinstance(comparison, ast.In)
+        compare_items = COMPARISONS.get(type(comparison))
+        if compare_items and is_numeric(left) and is_number(right):
+            return compare_items(left, right)
         return Evaluator.__getitem__(self, node)
 
-    def called(self, node: ast.Call) -> Any:
+    def call(self, node: ast.Call) -> Any:
+        """Return the result of a known function or method."""
         if node.keywords:
             raise CannotEval
         if isinstance(node.func, ast.Attribute):
-            owner, asked = self[node.func.value], node.func.attr
-            blanks = asked in BLANKS and is_pandas(owner) and few(owner)
-            if node.args or not (blanks or (asked in REDUCED and numeric(owner))):
+            if node.args:
                 raise CannotEval
-            return getattr(owner, asked)()
-        function, given = self[node.func], [self[each] for each in node.args]
-        shape = (
-            getattr(given[0], "shape", None)
-            if len(given) == 1 and is_library_object(given[0])
-            else None
-        )
-        if (
-            not isinstance(shape, tuple)
-            or not shape
-            or not is_one_of(function, FUNCTIONS.values())
-        ):
+            return self.call_method(self[node.func.value], node.func.attr)
+        function = self[node.func]
+        arguments = [self[argument] for argument in node.args]
+        shape: Any = None
+        if len(arguments) == 1 and is_library_object(arguments[0]):
+            shape = getattr(arguments[0], "shape", None)
+        if not isinstance(shape, tuple) or not shape:
             return Evaluator.__getitem__(self, node)
+        if not is_one_of(function, FUNCTIONS.values()):
+            return Evaluator.__getitem__(self, node)
+        length = shape[0]
         if function is len:
-            return shape[0]
-        if len(shape) > 1 or not shape[0] <= MANY:
+            return length
+        if len(shape) > 1 or not length <= MAX_CONVERTED_ITEMS:
             raise CannotEval
-        return function(of_standard_types(given[0].tolist(), **DEEP))
+        items = arguments[0].tolist()
+        return function(of_standard_types(items, **CHECK_ALL_ITEMS))
+
+    def call_method(self, owner: Any, name: str) -> Any:
+        """Return the result of a method of an array, a column or a data frame."""
+        is_allowed = name in REDUCTIONS and is_numeric(owner)
+        if name in MISSING_VALUE_METHODS:
+            is_allowed = is_pandas(owner) and is_small(owner)
+        if not is_allowed:
+            raise CannotEval
+        return getattr(owner, name)()
 
 
-def plain(value: Any) -> Any:
-    """A library's number as Python's, its dtype as that one's name; all else as it is."""
+def is_shown(value: Any) -> bool:
+    """Return whether a value is short enough to be shown with the result."""
+    kind = type(value)
+    if is_one_of(kind, SCALARS):
+        return True
+    if not is_one_of(kind, (tuple, list)) or len(value) >= MAX_SHOWN_ITEMS:
+        return False
+    return bool(is_standard_types(value, **CHECK_ALL_ITEMS))
+
+
+def to_python_value(value: Any) -> Any:
+    """Return a library's number as a Python number, and a dtype as its name.
+
+    Other values are returned unchanged.
+    """
     if not is_library_object(value):
         return value
-    if (
-        top_module(type(value)) in ("numpy", "torch")
-        and getattr(value, "shape", None) == ()
-        and hasattr(value, "item")
-    ):
+    kind = type(value)
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    if is_scalar and top_module(kind) in ("numpy", "torch"):
         return value.item()
-    return (
-        value.name
-        if "dtype" in name_of(type(value)).lower() and type(value.name) is str
-        else value
-    )
+    is_dtype = "dtype" in name_of(kind).lower()
+    if is_dtype and type(value.name) is str:
+        return value.name
+    return value
 
 
 def is_number(value: Any) -> bool:
-    return is_one_of(type(value), (bool, int, float)) and not (
-        type(value) is int and value.bit_length() > BITS
-    )
+    """Return whether a value is a number that is not huge."""
+    if type(value) is int:
+        return value.bit_length() <= MAX_BITS
+    return is_one_of(type(value), (bool, float))
 
 
 def is_pandas(value: Any) -> bool:
+    """Return whether a value is an object of pandas."""
     return is_library_object(value) and top_module(type(value)) == "pandas"
 
 
-def few(value: Any) -> bool:
-    count = getattr(value, "size", None)
-    return type(count) is int and count <= SOON
+def is_small(value: Any) -> bool:
+    """Return whether a library can compute quickly with a value."""
+    size = getattr(value, "size", None)
+    return type(size) is int and size <= MAX_COMPUTED_ITEMS
 
 
-def numeric(value: Any) -> bool:
-    """Whether it is an array, a column or a frame of numbers, of which its library tells soon."""
-    if (
-        not is_library_object(value)
-        or top_module(type(value)) not in ("numpy", "pandas")
-        or not few(value)
-    ):
+def is_numeric(value: Any) -> bool:
+    """Return whether a value is a small array, column or data frame of numbers."""
+    if not is_library_object(value) or not is_small(value):
         return False
-    kinds = (
-        [value.dtype]
-        if hasattr(value, "dtype")
-        else list(getattr(value, "dtypes", ["?"]))
-    )
+    if top_module(type(value)) not in ("numpy", "pandas"):
+        return False
+    if hasattr(value, "dtype"):
+        dtypes = [value.dtype]
+    else:
+        dtypes = list(getattr(value, "dtypes", ["?"]))
     return all(
-        is_library_object(kind) and getattr(kind, "kind", "O") in "biuf"
-        for kind in kinds
+        is_library_object(dtype) and getattr(dtype, "kind", "O") in NUMBER_KINDS
+        for dtype in dtypes
     )

@@ -1,8 +1,12 @@
-"""What became of the frames that a cell names: emptied, multiplied by a merge, columns that lost all their values.
+"""Warnings about data frames that a cell changed.
 
-What the cell means to do is no doubt: where it asks for what is missing, fills a column with nothing, chooses rows.
-Assignments that the cell itself runs are read, as texts; nothing is evaluated. Of frames (pandas' own classes only, by
-their own methods) their size and texts are kept, never the object.
+A frame can become empty, a merge can multiply its rows, and columns can lose all their
+values. There is no warning if the cell does this on purpose: it searches for missing
+values, fills a column with nothing, or selects rows.
+
+The assignments that the cell itself executes are read as text; nothing is evaluated.
+Only pandas' own classes are inspected, with their own methods. Their sizes and labels
+are kept, never the objects.
 """
 
 from __future__ import annotations
@@ -23,347 +27,450 @@ from stepper.kernels.in_kernel.safe_inspect import (
     top_module,
 )
 
-# Names of what one hopes to be empty: first how they begin, then whole words.
-PROBLEMS = re.compile(
-    r"(?:^|_)(?:error|miss|dup|invalid|outlier|null|violat|anomal|conflict|mism|unmatch|orphan|fail|issue|problem|warn|diff"
-    r"|extra|leftover|remain|reject|unknown|empty|negative|suspic|overlap|wrong|incons|unexp|dropped|exclu|broken|corrupt"
-    r"|pending|weird|imposs|faulty|incompl|unpars|leak|common|shared|intersect|unused|removed|stale|blank|changed|merge\b"
-    r"|(?:err|bad|nan?|neg|gap|odd|both|too|lost|zero|check|only|without|inf|no|not|tmp|temp|anti)s?\d*(?:_|$))",
+# Names of frames that should be empty: the beginnings of words, then whole words.
+PROBLEM_NAMES = re.compile(
+    r"(?:^|_)(?:error|miss|dup|invalid|outlier|null|violat|anomal|conflict|mism"
+    r"|unmatch|orphan|fail|issue|problem|warn|diff|extra|leftover|remain|reject"
+    r"|unknown|empty|negative|suspic|overlap|wrong|incons|unexp|dropped|exclu|broken"
+    r"|corrupt|pending|weird|imposs|faulty|incompl|unpars|leak|common|shared|intersect"
+    r"|unused|removed|stale|blank|changed|merge\b"
+    r"|(?:err|bad|nan?|neg|gap|odd|both|too|lost|zero|check|only|without|inf|no|not|tmp"
+    r"|temp|anti)s?\d*(?:_|$))",
     re.IGNORECASE,
 )
-# What is missing or twice is sought, or what is not known: df[df.a.isna()],
+# A search for missing, duplicate or unknown values: df[df.a.isna()],
 # df[~df.a.isin(known)].
-SOUGHT = re.compile(
+PROBLEM_SEARCH = re.compile(
     r"(?:^|[\[(&|])\s*[^~&|]*\.(?:isna|isnull|duplicated)\(|~[^&|]*\.isin\("
 )
-# Made with no rows: head(0), [:0]; a frame of no named value.
+# A frame without rows: head(0), [:0], or a constructor without a named value.
 NO_ROWS = re.compile(
     r"\bhead\(0\)|\[0?:0\]|\b(?:DataFrame|Series)\((?!(?:data=)?[^,)=]*[a-z]\w*[,)])"
 )
-JOINS, HOW = (
-    re.compile(r"\bmerge\(|\.join\("),
-    re.compile(r"'(left|right|outer|inner|cross)'"),
+MERGE = re.compile(r"\bmerge\(|\.join\(")
+MERGE_KIND = re.compile(r"'(left|right|outer|inner|cross)'")
+ROW_ADDITION = re.compile(
+    r"\b(?:explode|melt|stack|concat|append|reindex|resample|repeat|wide_to_long"
+    r"|asfreq)\(|\bvalidate="
 )
-GROWS = re.compile(
-    r"\b(?:explode|melt|stack|concat|append|reindex|resample|repeat|wide_to_long|asfreq)\(|\bvalidate="
+# Replaces values by others, or by none.
+VALUE_MAPPING = re.compile(
+    r"\b(?:map|to_numeric|to_datetime|to_timedelta|reindex|where)\("
 )
-# a value into another, or none
-TURNS = re.compile(r"\b(?:map|to_numeric|to_datetime|to_timedelta|reindex|where)\(")
-CHOICES = re.compile(
-    r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|mask)\(|[<>]|[=!]="
+ROW_SELECTION = re.compile(
+    r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|mask)\(|[<>]"
+    r"|[=!]="
 )
-QUOTED, NAMES = re.compile(r"'([^']*)'"), re.compile(r"(?<![\w.])[^\W\d]\w*")
+STRING = re.compile(r"'([^']*)'")
+NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-CELLS, COLUMNS, HEAD, LABEL, NAME = 5_000_000, 2000, 50, 60, 40
-PLAIN = (str, int, float, bool, type(None))
+MAX_CELLS = 5_000_000  # of a frame whose values are inspected
+MAX_COLUMNS = 2000
+HEAD_ROWS = 50
+MAX_SHOWN = 3  # columns or frames that a warning names
+LABEL_LIMIT = 60  # characters
+NAME_LIMIT = 40
+LIBRARIES = ("numpy", "pandas")
+PLAIN_TYPES = (str, int, float, bool, type(None))
 Fact = dict[str, Any]
 
 
-class Seen:
-    def __init__(self, value: Any, deadline: float) -> None:
-        self.id, self.rows, self.framed = id(value), len(value), value.ndim == 2
-        self.labels: tuple[str, ...] = ()
-        # the labels without any value; None where that is not known
-        self.blank: set[str] | None = None
-        width = value.shape[1] if self.framed else 1
-        if width <= COLUMNS and width * self.rows <= CELLS and clock() < deadline:
-            call_safely(self.read, value if self.framed else value.to_frame(), deadline)
+class FrameState:
+    """The size of a data frame or series, and its labels, at one moment."""
 
-    def read(self, value: Any, deadline: float) -> None:
-        labels, kinds = value.columns.tolist(), value.dtypes.tolist()
-        # else its `isna` may be anybody's
-        known = all(top_module(type(kind)) in ("numpy", "pandas") for kind in kinds)
-        texts = (
-            tuple(shorten(str(label), LABEL) for label in labels)
-            if known and all(map(plain, labels))
-            else ()
-        )
-        if len({*texts}) < len(labels):
+    def __init__(self, value: Any, deadline: float) -> None:
+        self.id = id(value)
+        self.rows = len(value)
+        self.is_frame = value.ndim == 2
+        self.labels: tuple[str, ...] = ()
+        # The labels of columns without any value; None if that is unknown.
+        self.blank: set[str] | None = None
+        width = value.shape[1] if self.is_frame else 1
+        is_small = width <= MAX_COLUMNS and width * self.rows <= MAX_CELLS
+        if is_small and clock() < deadline:
+            frame = value if self.is_frame else value.to_frame()
+            call_safely(self.read, frame, deadline)
+
+    def read(self, frame: Any, deadline: float) -> None:
+        """Read the labels and find the columns without values."""
+        labels = frame.columns.tolist()
+        # The `isna` of another dtype could be the user's code.
+        for dtype in frame.dtypes.tolist():
+            if top_module(type(dtype)) not in LIBRARIES:
+                return
+        if not all(map(is_plain_label, labels)):
             return
-        self.labels, blank = texts, set()
-        # the first rows tell of nearly all columns
-        filled = value.iloc[:HEAD].notna().to_numpy().any(axis=0).tolist()
-        for index in [
-            index for index, some in enumerate(filled) if not some and self.rows
-        ]:
+        texts = tuple(shorten(str(label), LABEL_LIMIT) for label in labels)
+        if len(set(texts)) < len(labels):
+            return
+        self.labels = texts
+        blank = set()
+        # Nearly all columns have a value in the first rows.
+        head = frame.iloc[:HEAD_ROWS]
+        has_value = head.notna().to_numpy().any(axis=0).tolist()
+        for index, text in enumerate(texts):
+            if has_value[index] or not self.rows:
+                continue
             if clock() > deadline:
                 return
-            if not value.iloc[:, index].notna().any():
-                blank.add(texts[index])
+            if not frame.iloc[:, index].notna().any():
+                blank.add(text)
         self.blank = blank
 
 
-def plain(label: Any) -> bool:
-    if type(label) is tuple:
-        return all(map(plain, label))
-    return is_one_of(type(label), PLAIN) or top_module(type(label)) in (
-        "numpy",
-        "pandas",
-    )
+def is_plain_label(label: Any) -> bool:
+    """Return whether a label consists of plain values, whose text is known."""
+    kind = type(label)
+    if kind is tuple:
+        return all(map(is_plain_label, label))
+    return is_one_of(kind, PLAIN_TYPES) or top_module(kind) in LIBRARIES
 
 
-def look(text: str, deadline: float) -> dict[str, Seen]:
+def capture_frames(source: str, deadline: float) -> dict[str, FrameState]:
+    """Return the states of the frames and series that a cell names."""
     pandas = vars(sys.modules["pandas"])
-    kinds = pandas.get("DataFrame"), pandas.get("Series")
-    bound = [
-        (name, value)
-        for name, value in list(shell.user_ns.items())
-        if is_one_of(type(value), kinds)
-    ]
-    bound = [
-        (name, value)
-        for name, value in bound
-        if type(name) is str and name in text and name[:1] != "_"
-    ]
-    return {
-        name: Seen(value, deadline)
-        for name, value in bound
-        if re.search(rf"\b{re.escape(name)}\b", text)
-    }
+    kinds = (pandas.get("DataFrame"), pandas.get("Series"))
+    frames = {}
+    for name, value in list(shell.user_ns.items()):
+        if not is_one_of(type(value), kinds):
+            continue
+        if type(name) is not str or name[:1] == "_" or name not in source:
+            continue
+        if re.search(rf"\b{re.escape(name)}\b", source):
+            frames[name] = FrameState(value, deadline)
+    return frames
 
 
-class Made(NamedTuple):
+class Assignment(NamedTuple):
+    """An assignment to a name, or to columns of it."""
+
     name: str
     columns: list[str]
-    text: str  # of the value
-    looped: bool
+    value: str  # as source
+    in_loop: bool
 
 
-def assignments(body: list[ast.stmt], looped: bool = False) -> Iterator[Made]:
-    for node in body:
-        if (
-            isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
-            and node.value is not None
-        ):
-            for target in (
-                node.targets if isinstance(node, ast.Assign) else [node.target]
-            ):
-                shown, text = ast.unparse(target), ast.unparse(node.value)
-                # x += 1 is of x
-                text = f"{shown} + {text}" if isinstance(node, ast.AugAssign) else text
-                if isinstance(target, (ast.Subscript, ast.Attribute)):
-                    columns = QUOTED.findall(shown) or [getattr(target, "attr", "")]
-                    yield from (
-                        Made(name, columns, text, looped)
-                        for name in NAMES.findall(shown)[:1]
-                    )
-                else:  # of a, b = … it is not known which is made of what
-                    yield from (
-                        Made(name, [], text if shown == name else "", looped)
-                        for name in NAMES.findall(shown)
-                    )
-        if not isinstance(node, SCOPES):
-            for block in list_blocks(node):
-                yield from assignments(block, looped or isinstance(node, LOOPS))
+def iterate_assignments(
+    body: list[ast.stmt], in_loop: bool = False
+) -> Iterator[Assignment]:
+    """Yield the assignments of statements, in order; not those inside functions."""
+    for statement in body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            yield from _split_assignment(statement, in_loop)
+        if isinstance(statement, SCOPES):
+            continue
+        is_loop = in_loop or isinstance(statement, LOOPS)
+        for block in list_blocks(statement):
+            yield from iterate_assignments(block, is_loop)
 
 
-def names_in(text: str) -> list[str]:
-    return list(dict.fromkeys(NAMES.findall(QUOTED.sub("''", text))))
+def _split_assignment(
+    statement: ast.Assign | ast.AnnAssign | ast.AugAssign, in_loop: bool
+) -> Iterator[Assignment]:
+    """Yield an assignment for each name that a statement assigns."""
+    if statement.value is None:
+        return
+    value = ast.unparse(statement.value)
+    targets: list[Any] = []
+    if isinstance(statement, ast.Assign):
+        targets += statement.targets
+    else:
+        targets.append(statement.target)
+    for target in targets:
+        text = ast.unparse(target)
+        target_value = value
+        if isinstance(statement, ast.AugAssign):
+            target_value = f"{text} + {value}"  # x += 1 depends on x
+        names = NAME.findall(text)
+        if isinstance(target, (ast.Subscript, ast.Attribute)):
+            columns = STRING.findall(text) or [getattr(target, "attr", "")]
+            for name in names[:1]:
+                yield Assignment(name, columns, target_value, in_loop)
+            continue
+        for name in names:
+            # In `a, b = …`, the value of each name is unknown.
+            name_value = target_value if text == name else ""
+            yield Assignment(name, [], name_value, in_loop)
 
 
-def compare(
-    before: dict[str, Seen], after: dict[str, Seen], trees: list[ast.Module]
+def list_names(source: str) -> list[str]:
+    """Return the names in an expression, in order."""
+    names = NAME.findall(STRING.sub("''", source))
+    return list(dict.fromkeys(names))
+
+
+def compare_frames(
+    before: dict[str, FrameState],
+    after: dict[str, FrameState],
+    trees: list[ast.Module],
 ) -> list[Fact]:
-    """The facts about frames after a run, one of a kind a frame: as they were before it, after it, what ran."""
-    view, facts = View(before, after, trees), dict[Any, Fact]()
-    for kind in (view.multiplied, view.empty, view.blank):
-        for name, seen in after.items():
-            told = kind(name, seen)
-            if told is not None:
-                facts.setdefault((seen.id, told["kind"]), told)
-    return [*facts.values()]
+    """Return the facts on frames after a run, one of each kind for a frame.
+
+    `trees` are the syntax trees of the executed code.
+    """
+    comparison = FrameComparison(before, after, trees)
+    checks = (
+        comparison.check_multiplied,
+        comparison.check_empty,
+        comparison.check_blank,
+    )
+    facts: dict[Any, Fact] = {}
+    for check in checks:
+        for name, state in after.items():
+            found_fact = check(name, state)
+            if found_fact is not None:
+                # Several names can refer to the same frame.
+                facts.setdefault((state.id, found_fact["kind"]), found_fact)
+    return list(facts.values())
 
 
-def fact(kind: str, text: str) -> Fact:
+def create_fact(kind: str, text: str) -> Fact:
+    """Return a fact for a report."""
     return {"kind": kind, "text": text}
 
 
-def cut(name: str) -> str:
-    return shorten(name, NAME)
+def shorten_name(name: str) -> str:
+    """Return a name for a message."""
+    return shorten(name, NAME_LIMIT)
 
 
-def sides(operands: dict[str, Any]) -> str:
-    return " and ".join(f"{cut(name)} ({rows:,})" for name, rows in operands.items())
+def format_operands(row_counts: dict[str, Any]) -> str:
+    """Return frames with their numbers of rows: `a (10) and b (20)`."""
+    parts = []
+    for name, rows in row_counts.items():
+        parts.append(f"{shorten_name(name)} ({rows:,})")
+    return " and ".join(parts)
 
 
-class View:
+class FrameComparison:
+    """Frames before and after a run, and the assignments between."""
+
     def __init__(
-        self, before: dict[str, Seen], after: dict[str, Seen], trees: list[ast.Module]
+        self,
+        before: dict[str, FrameState],
+        after: dict[str, FrameState],
+        trees: list[ast.Module],
     ) -> None:
-        self.before, self.after = before, after
-        self.text = "\n".join(map(ast.unparse, trees))
-        self.made = [made for tree in trees for made in assignments(tree.body)]
+        self.before = before
+        self.after = after
+        self.source = "\n".join(map(ast.unparse, trees))
+        self.assignments: list[Assignment] = []
+        for tree in trees:
+            self.assignments += iterate_assignments(tree.body)
 
-    def bound(self, name: str) -> list[Made]:
-        return [made for made in self.made if made.name == name and not made.columns]
-
-    def operands(self, name: str, made: Made) -> dict[str, int | None]:
-        """The frames that a statement names, in its order, and their rows as it met them; None: unknown."""
-        names = [
-            one
-            for one in names_in(made.text)
-            if one in self.before or one in self.after
+    def list_bindings(self, name: str) -> list[Assignment]:
+        """Return the assignments to a name itself, not to its columns."""
+        return [
+            assignment
+            for assignment in self.assignments
+            if assignment.name == name and not assignment.columns
         ]
-        return {one: self.rows(one, name, made) for one in names}
 
-    def rows(self, name: str, target: str, made: Made) -> int | None:
-        bound = self.bound(name)
-        if not bound:
-            return max(
-                seen[name].rows for seen in (self.before, self.after) if name in seen
-            )
-        early = self.made.index(bound[0]) < self.made.index(made)
-        known = (self.after if early else self.before).get(name)
-        return (
-            None
-            if known is None or len(bound) > 1 or (name == target and early)
-            else known.rows
-        )
+    def count_operand_rows(
+        self, name: str, assignment: Assignment
+    ) -> dict[str, int | None]:
+        """Return the frames in an assignment to `name`, with their rows at that time.
 
-    def multiplied(self, name: str, seen: Seen) -> Fact | None:
-        """More rows than a merge of one with one, or one with many, can have."""
-        made = next(reversed(self.bound(name)), None)
-        if (
-            made is None
-            or made.looped
-            or not JOINS.search(made.text)
-            or GROWS.search(made.text)
-        ):
+        The number is None if it is unknown.
+        """
+        return {
+            operand: self._count_rows(operand, name, assignment)
+            for operand in list_names(assignment.value)
+            if operand in self.before or operand in self.after
+        }
+
+    def _count_rows(
+        self, operand: str, target: str, assignment: Assignment
+    ) -> int | None:
+        bindings = self.list_bindings(operand)
+        if not bindings:
+            states = [self.before.get(operand), self.after.get(operand)]
+            return max(state.rows for state in states if state)
+        index = self.assignments.index(assignment)
+        is_assigned_before = self.assignments.index(bindings[0]) < index
+        if len(bindings) > 1 or (operand == target and is_assigned_before):
             return None
-        operands, hows = self.operands(name, made), {*HOW.findall(made.text)}
+        states_then = self.after if is_assigned_before else self.before
+        state = states_then.get(operand)
+        return None if state is None else state.rows
+
+    def check_multiplied(self, name: str, state: FrameState) -> Fact | None:
+        """Return a fact if a merge has more rows than its operands allow.
+
+        A merge of one row with one, or with many, cannot have so many rows.
+        """
+        bindings = self.list_bindings(name)
+        if not bindings:
+            return None
+        last = bindings[-1]
+        if last.in_loop or not MERGE.search(last.value):
+            return None
+        if ROW_ADDITION.search(last.value):
+            return None
+        operands = self.count_operand_rows(name, last)
         counts = [count for count in operands.values() if count is not None]
-        # all with all
-        if (
-            len(counts) < max(2, len(operands))
-            or "cross" in hows
-            or seen.rows == math.prod(counts)
-        ):
+        if len(counts) < max(2, len(operands)):
             return None
-        inner = (hows or {"inner" if "merge(" in made.text else "left"}) == {"inner"}
-        more = seen.rows > (max(counts) if inner else sum(counts))
-        return (
-            fact(
-                "multiplied",
-                f"{cut(name)} has {seen.rows:,} rows: more than {sides(operands)}",
-            )
-            if more
-            else None
+        kinds = set(MERGE_KIND.findall(last.value))
+        if "cross" in kinds or state.rows == math.prod(counts):
+            return None
+        default_kind = "inner" if "merge(" in last.value else "left"
+        is_inner = (kinds or {default_kind}) == {"inner"}
+        limit = max(counts) if is_inner else sum(counts)
+        if state.rows <= limit:
+            return None
+        text = (
+            f"{shorten_name(name)} has {state.rows:,} rows: more than"
+            f" {format_operands(operands)}"
         )
+        return create_fact("multiplied", text)
 
-    def empty(self, name: str, seen: Seen) -> Fact | None:
-        """A frame that has no rows now, and not on purpose."""
-        bound, old = self.bound(name), self.before.get(name)
-        in_place = old is not None and old.id == seen.id and old.rows > 0
-        # The cell looks itself at its length, or has it from a loop.
-        looks = rf"\b{name}\.(?:empty|shape|size)\b|\b(?:len|display|print|assert)\b.*\b{name}\b|^{name}\Z"
-        looked = re.search(
-            rf"{looks}|^\s*(?:async )?for .*\b{name}\b.* in ", self.text, re.MULTILINE
+    def check_empty(self, name: str, state: FrameState) -> Fact | None:
+        """Return a fact if a frame has no rows now, and not on purpose."""
+        bindings = self.list_bindings(name)
+        old_state = self.before.get(name)
+        was_emptied_in_place = (
+            old_state is not None and old_state.id == state.id and old_state.rows > 0
         )
-        if (
-            seen.rows
-            or not (bound or in_place)
-            or looked
-            or self.no_wonder(name, bound)
-        ):
+        if state.rows or not (bindings or was_emptied_in_place):
             return None
-        counts = self.operands(name, bound[-1]) if bound else {name: old and old.rows}
-        merged = (
-            bound
-            and JOINS.search(bound[-1].text)
-            and len(counts) > 1
-            and all(counts.values())
-        )
-        if merged:
-            return fact(
-                "emptied",
-                f"{cut(name)} has 0 rows: nothing matched in the merge of {sides(counts)}",
-            )
+        if self._is_inspected(name) or self._is_intended(name, bindings):
+            return None
+        short_name = shorten_name(name)
+        if bindings:
+            counts = self.count_operand_rows(name, bindings[-1])
+            is_merge = len(counts) > 1 and MERGE.search(bindings[-1].value)
+            if is_merge and all(counts.values()):
+                operands = format_operands(counts)
+                return create_fact(
+                    "emptied",
+                    f"{short_name} has 0 rows: no row matched in the merge of"
+                    f" {operands}",
+                )
+        else:
+            counts = {name: old_state.rows if old_state else None}
         sources = {operand: count for operand, count in counts.items() if count}
-        if [*sources] == [name]:
-            return fact(
-                "empty", f"{cut(name)} has 0 rows now; before: {sources[name]:,}"
+        if list(sources) == [name]:
+            return create_fact(
+                "empty", f"{short_name} has 0 rows now; before: {sources[name]:,}"
             )
-        shown = ", ".join(
-            f"{cut(source)} has {count:,}" for source, count in [*sources.items()][:3]
-        )
-        return fact(
-            "empty", f"{cut(name)} has 0 rows" + (f"; {shown}" if shown else "")
-        )
+        text = f"{short_name} has 0 rows"
+        shown = []
+        for source, count in list(sources.items())[:MAX_SHOWN]:
+            shown.append(f"{shorten_name(source)} has {count:,}")
+        if shown:
+            text = f"{text}; {', '.join(shown)}"
+        return create_fact("empty", text)
 
-    def no_wonder(self, name: str, bound: list[Made]) -> bool:
-        """A frame of a loop's last turn; one made empty, to be filled; of what is empty already; hoped to be empty."""
-        for made in bound:
-            names = names_in(made.text)
-            sources = [self.before.get(one) for one in names]
-            sources += [self.after.get(one) for one in names if one != name]
-            sought = SOUGHT.search(made.text) or any(
-                map(PROBLEMS.search, (*names, *QUOTED.findall(made.text)))
+    def _is_inspected(self, name: str) -> bool:
+        """Return whether the cell shows the size of a frame, or gets it from a loop."""
+        pattern = (
+            rf"\b{name}\.(?:empty|shape|size)\b"
+            rf"|\b(?:len|display|print|assert)\b.*\b{name}\b"
+            rf"|^{name}\Z"
+            rf"|^\s*(?:async )?for .*\b{name}\b.* in "
+        )
+        return bool(re.search(pattern, self.source, re.MULTILINE))
+
+    def _is_intended(self, name: str, bindings: list[Assignment]) -> bool:
+        """Return whether a frame is empty on purpose.
+
+        It comes from the last turn of a loop, is created empty, is computed from an
+        empty frame, or should be empty.
+        """
+        for assignment in bindings:
+            if NO_ROWS.search(STRING.sub("", assignment.value)):
+                return True
+            names = list_names(assignment.value)
+            states = [self.before.get(operand) for operand in names]
+            states += [self.after.get(operand) for operand in names if operand != name]
+            if any(state is not None and state.rows == 0 for state in states):
+                return True
+            # df = df[~df.id.isin(bad)] is no search for problems.
+            if name in names:
+                continue
+            words = [*names, *STRING.findall(assignment.value)]
+            is_search = PROBLEM_SEARCH.search(assignment.value) or any(
+                map(PROBLEM_NAMES.search, words)
             )
-            if any(
-                seen is not None and seen.rows == 0 for seen in sources
-            ) or NO_ROWS.search(QUOTED.sub("", made.text)):
+            if assignment.in_loop or is_search:
                 return True
-            # not df = df[~df.id.isin(bad)]
-            if name not in names and (made.looped or sought):
-                return True
-        return bool(PROBLEMS.search(name))
+        return bool(PROBLEM_NAMES.search(name))
 
-    def blank(self, name: str, seen: Seen) -> Fact | None:
-        if (
-            not seen.blank
-            or seen.rows < 2
-            or re.search(rf"\bfor .*\b{name}\b.* in ", self.text)
-        ):
+    def check_blank(self, name: str, state: FrameState) -> Fact | None:
+        """Return a fact if columns of a frame lost all their values."""
+        if not state.blank or state.rows < 2:
+            return None
+        if re.search(rf"\bfor .*\b{name}\b.* in ", self.source):
             return None
         lost = [
             label
-            for label in seen.labels
-            if label in seen.blank and self.lost(name, label)
+            for label in state.labels
+            if label in state.blank and self._has_lost_values(name, label)
         ]
-        if not seen.framed or not lost:
-            return fact("blank", f"{cut(name)} is all NaN now") if lost else None
-        listed = ", ".join(f'"{cut(column)}"' for column in lost[:3])
-        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        which = (
-            f"column {listed} of {cut(name)} is"
-            if len(lost) == 1
-            else f"columns {listed}{more} of {cut(name)} are"
-        )
-        return fact("blank", f"{which} all NaN now")
+        if not lost:
+            return None
+        short_name = shorten_name(name)
+        if not state.is_frame:
+            return create_fact("blank", f"{short_name} is all NaN now")
+        shown = ", ".join(f'"{shorten_name(column)}"' for column in lost[:MAX_SHOWN])
+        if len(lost) == 1:
+            text = f"column {shown} of {short_name} is all NaN now"
+            return create_fact("blank", text)
+        if len(lost) > MAX_SHOWN:
+            shown += f" and {len(lost) - MAX_SHOWN} more"
+        text = f"columns {shown} of {short_name} are all NaN now"
+        return create_fact("blank", text)
 
-    def lost(self, name: str, label: str) -> bool:
-        """Whether a column without a value was made by a statement that turns values into others, or fetches them."""
-        old = self.before.get(name)
-        if old is not None and (old.blank is None or label in old.blank):
-            return False
-        own = [
-            made.text
-            for made in self.made
-            if made.name == name and label in made.columns
-        ]
-        whole = [made.text for made in self.bound(name)]
-        own += [text for text in whole if re.search(rf"\b{re.escape(label)}=", text)]
-        text = (own or whole or [""])[-1]
-        if not own and (
-            CHOICES.search(QUOTED.sub("''", text)) or {*HOW.findall(text)} == {"inner"}
-        ):
-            return False
-        columns = QUOTED.findall(text) if own else [label, re.sub("_[xy]$", "", label)]
-        filled = [
-            self.filled(frame, column, (name, label))
-            for frame in names_in(text)
-            for column in columns
-        ]
-        turned = TURNS.search(text) or (JOINS.search(text) and not own)
-        return bool(turned and False not in filled and (own or True in filled))
+    def _has_lost_values(self, name: str, label: str) -> bool:
+        """Return whether a column is blank because of a mapping or a merge.
 
-    def filled(self, frame: str, column: str, own: tuple[str, str]) -> bool | None:
-        """Whether a column had values when another was made of it; None where that is unknown."""
-        seen = self.before.get(frame) or (
-            None if (frame, column) == own else self.after.get(frame)
-        )
-        return (
-            None
-            if seen is None or seen.blank is None or column not in seen.labels
-            else column not in seen.blank
-        )
+        Columns that were blank before, or are computed from blank ones, do not count.
+        """
+        old_state = self.before.get(name)
+        if old_state is not None and old_state.blank is None:
+            return False
+        if old_state is not None and label in (old_state.blank or ()):
+            return False
+        bindings = [assignment.value for assignment in self.list_bindings(name)]
+        column_values = [
+            assignment.value
+            for assignment in self.assignments
+            if assignment.name == name and label in assignment.columns
+        ]
+        # df.assign(label=…)
+        keyword = re.compile(rf"\b{re.escape(label)}=")
+        column_values += [value for value in bindings if keyword.search(value)]
+        if column_values:
+            value = column_values[-1]
+            had_values = self._had_values(value, STRING.findall(value), name, label)
+            return bool(VALUE_MAPPING.search(value)) and False not in had_values
+        value = bindings[-1] if bindings else ""
+        if ROW_SELECTION.search(STRING.sub("''", value)):
+            return False
+        if set(MERGE_KIND.findall(value)) == {"inner"}:
+            return False
+        # A merge adds a suffix to a label of both frames.
+        columns = [label, re.sub("_[xy]$", "", label)]
+        had_values = self._had_values(value, columns, name, label)
+        is_mapping = VALUE_MAPPING.search(value) or MERGE.search(value)
+        return bool(is_mapping) and False not in had_values and True in had_values
+
+    def _had_values(
+        self, source: str, columns: list[str], name: str, label: str
+    ) -> list[bool | None]:
+        """Return for each frame and column in an expression whether it had values.
+
+        The entry is None if that is unknown.
+        """
+        results: list[bool | None] = []
+        for frame in list_names(source):
+            for column in columns:
+                state = self.before.get(frame)
+                if state is None and (frame, column) != (name, label):
+                    state = self.after.get(frame)
+                if state is None or state.blank is None or column not in state.labels:
+                    results.append(None)
+                else:
+                    results.append(column not in state.blank)
+        return results

@@ -1,4 +1,8 @@
-"""Texts, bytes and files that could not be read: which encoding or kind they look like, and where it stopped."""
+"""Explains texts, bytes and files that could not be read.
+
+The explanation names the likely encoding or file type, and the position at which
+reading stopped.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,22 @@ import os
 import re
 from typing import Any, Iterator
 
-from stepper.diagnosis.in_kernel.expression_values import Spot
+from stepper.diagnosis.in_kernel.expression_values import UserFrame
 from stepper.diagnosis.in_kernel.value_summary import PATHS, STREAMS
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import is_one_of, peek, shorten
 
-HEAD, WHOLE, AROUND = 4096, 50_000_000, 12
-FEW = 6  # bytes beyond ASCII, which tell no encoding
-# How files begin that are no text, or another text than their name says.
-KINDS = (
-    (b"PK\x03\x04", "a zip archive (.xlsx files are such)"),
+# Sizes in bytes.
+HEAD_SIZE = 4096
+MAX_FILE_SIZE = 50_000_000
+MAX_GUESS_SIZE = 1_000_000
+CONTEXT_SIZE = 12  # before and after a position
+SEARCHED_SIZE = 200  # before a position, to find it in a file
+# With fewer non-ASCII bytes, the encoding is uncertain.
+MIN_HIGH_BYTES = 6
+# First bytes of files that are not text, or not the type that their names promise.
+FILE_TYPES = (
+    (b"PK\x03\x04", "a zip archive (.xlsx files are zip archives)"),
     (b"\x1f\x8b", "compressed with gzip"),
     (b"\x89HDF", "HDF5"),
     (b"PAR1", "Parquet"),
@@ -23,130 +33,182 @@ KINDS = (
     (b"%PDF", "a PDF"),
     (b"BZh", "compressed with bzip2"),
     (b"\xfd7zXZ", "compressed with xz"),
-    (b"\x93NUMPY", "an array of numpy"),
+    (b"\x93NUMPY", "a numpy array"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
 )
-MARKS = (
+BYTE_ORDER_MARKS = (
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
     (b"\xef\xbb\xbf", "utf-8-sig"),
 )
-TEXTUAL = "Unicode|Parser|JSON"
-UNREADABLE = f"BadZipFile|Unpickling|EmptyData|BadGzip|ReadError|EOFError|ArrowInvalid|UnidentifiedImage|{TEXTUAL}"
+# Names of exception classes.
+TEXT_ERRORS = "Unicode|Parser|JSON"
+READ_ERRORS = (
+    "BadZipFile|Unpickling|EmptyData|BadGzip|ReadError|EOFError|ArrowInvalid"
+    f"|UnidentifiedImage|{TEXT_ERRORS}"
+)
+FORMAT_MESSAGES = "(?i)magic|file format|not a gzip|pickled"
 
 
-def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
-    """All that is known of the text or file that an error is about."""
-    data, at, doc, position = (
-        peek(error, name) for name in ("object", "start", "doc", "pos")
+def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterator[str]:
+    """Yield sentences on the text or file that an error is about."""
+    name = type(error).__name__
+    message = get_message(error)
+    data = peek(error, "object")
+    position = peek(error, "start")
+    document = peek(error, "doc")
+    document_position = peek(error, "pos")
+    files = list(find_files(frames))
+    if type(data) is str and type(position) is int:
+        yield describe_character(data, position, peek(error, "encoding"))
+    if type(document) is str and type(document_position) is int:
+        yield describe_document_position(document, document_position)
+    if files and (re.search(READ_ERRORS, name) or re.search(FORMAT_MESSAGES, message)):
+        head = read_start(files[0])
+        is_text_error = re.search(TEXT_ERRORS, name)
+        if not head or find_file_type(head) or not is_text_error:
+            yield describe_file(files[0], head)
+            return
+    if type(data) is bytes and type(position) is int:
+        yield describe_byte(data, position, files)
+    if document is None and files:
+        match = re.search(r"\bline (\d+)", message)
+        if match:
+            yield from quote_line(files[0], int(match[1]))
+
+
+def describe_character(text: str, position: int, encoding: Any) -> str:
+    """Return which character an encoding does not have."""
+    start = max(0, position - CONTEXT_SIZE)
+    context = shorten(text[start : position + CONTEXT_SIZE], 40)
+    character = shorten(text[position])
+    return (
+        f"{encoding} does not have the character {character!r} in {context!r}; utf-8"
+        " has it"
     )
-    opened, name, said = list(files(places)), type(error).__name__, get_message(error)
-    if type(data) is str and type(at) is int:
-        around = shorten(data[max(0, at - AROUND) : at + AROUND], 40)
-        encoding = peek(error, "encoding")
-        yield f"the character {shorten(data[at])!r} in {around!r} has no place in {encoding}; utf-8 holds it"
-    if type(doc) is str and type(position) is int:
-        yield where_it_stopped(doc, position)
-    if re.search(UNREADABLE, name) or re.search(
-        "(?i)magic|file format|not a gzip|pickled", said
-    ):
-        for path in opened[:1]:
-            head = start_of(path)
-            if not head or kind_of(head) or not re.search(TEXTUAL, name):
-                yield of_file(path, head)
-                return
-    if type(data) is bytes and type(at) is int:
-        yield of_byte(data, at, opened)
-    line = re.search(r"\bline (\d+)", said) if doc is None else None
-    lines = start_of(opened[0], WHOLE).split(b"\n") if line and opened else []
-    if line and int(line[1]) <= len(lines):
-        text = lines[int(line[1]) - 1].decode("utf-8", "replace").strip()
-        yield f"line {line[1]} of `{shorten(opened[0], 120)}` is `{shorten(text, 120)}`"
 
 
-def files(places: list[Spot]) -> Iterator[str]:
-    for spot in places:
-        constants = [getattr(node, "value", None) for node in spot.nodes]
-        for path in dict.fromkeys(
-            map(path_of, [*(value for _, value, _ in spot.known()), *constants])
-        ):
-            if path and len(path) < HEAD and os.path.isfile(path):
+def quote_line(path: str, number: int) -> Iterator[str]:
+    """Yield the line of a file that an error names, if the file has it."""
+    lines = read_start(path, MAX_FILE_SIZE).split(b"\n")
+    if number <= len(lines):
+        line = lines[number - 1].decode("utf-8", "replace")
+        text = shorten(line.strip(), 120)
+        name = shorten(path, 120)
+        yield f"line {number} of `{name}` is `{text}`"
+
+
+def find_files(frames: list[UserFrame]) -> Iterator[str]:
+    """Yield the paths of existing files that the failing lines name or opened."""
+    for frame in frames:
+        values = [value for _, value, _ in frame.iterate_values()]
+        values += [getattr(node, "value", None) for node in frame.nodes]
+        for path in dict.fromkeys(map(get_path, values)):
+            if path and len(path) < HEAD_SIZE and os.path.isfile(path):
                 yield path
 
 
-def path_of(value: Any) -> str:
-    if is_one_of(type(value), STREAMS):
-        return value.name if type(value.name) is str else ""
-    if is_one_of(type(value), PATHS):
+def get_path(value: Any) -> str:
+    """Return a value as a path, '' if it cannot be one."""
+    kind = type(value)
+    if is_one_of(kind, STREAMS):
+        name = value.name
+        return name if type(name) is str else ""
+    if is_one_of(kind, PATHS):
         return str(value)
-    return (
-        value if type(value) is str and "\n" not in value and "\0" not in value else ""
-    )
+    if kind is not str or "\n" in value or "\0" in value:
+        return ""
+    return str(value)
 
 
-def start_of(path: str, count: int = HEAD) -> bytes:
+def read_start(path: str, size: int = HEAD_SIZE) -> bytes:
+    """Return the first bytes of a file, b'' if it cannot be read."""
     try:
         with open(path, "rb") as stream:
-            return stream.read(count)
+            return stream.read(size)
     except OSError:
         return b""
 
 
-def kind_of(head: bytes) -> str:
-    return next((kind for mark, kind in KINDS if head.startswith(mark)), "")
+def find_file_type(head: bytes) -> str:
+    """Return the type of a file with these first bytes, '' if it is unknown."""
+    for mark, file_type in FILE_TYPES:
+        if head.startswith(mark):
+            return file_type
+    return ""
 
 
-def of_file(path: str, head: bytes) -> str:
+def describe_file(path: str, head: bytes) -> str:
+    """Return size, type and first bytes of a file."""
+    name = shorten(path, 120)
     if not head:
-        return f"`{shorten(path, 120)}` is empty (0 bytes)"
-    kind = f" is {kind_of(head)}:" if kind_of(head) else ":"
-    return f"`{shorten(path, 120)}` ({os.path.getsize(path):,} bytes){kind} it begins with {shorten(repr(head[:40]))}"
+        return f"`{name}` is empty (0 bytes)"
+    file_type = find_file_type(head)
+    verb = f" is {file_type}:" if file_type else ":"
+    size = os.path.getsize(path)
+    start = shorten(repr(head[:40]))
+    return f"`{name}` ({size:,} bytes){verb} it begins with {start}"
 
 
-def where_it_stopped(text: str, at: int) -> str:
-    """The line at which a text stopped being JSON, and the one before it."""
+def describe_document_position(text: str, position: int) -> str:
+    """Return the line on which a text is not valid JSON, and the line before it."""
     if not text.strip():
         return "the text is empty"
-    number, start, count = (
-        text.count("\n", 0, at) + 1,
-        text.rfind("\n", 0, at) + 1,
-        len(text.rstrip().split("\n")),
-    )
-    before = [line.strip() for line in text[:start].splitlines() if line.strip()][-1:]
-    line = text[max(start, at - 40) if at - start > 60 else start :].partition("\n")[0]
-    after = f", after `{shorten(before[0], 80)}`" if before else ""
-    return (
-        f"line {number} of {count} of the text is `{shorten(line.strip(), 100)}`{after}"
-    )
+    line_start = text.rfind("\n", 0, position) + 1
+    number = text.count("\n", 0, position) + 1
+    count = len(text.rstrip().split("\n"))
+    shown_start = line_start
+    if position - line_start > 60:
+        shown_start = max(line_start, position - 40)
+    line = text[shown_start:].partition("\n")[0]
+    shown = shorten(line.strip(), 100)
+    sentence = f"line {number} of {count} of the text is `{shown}`"
+    earlier_lines = text[:line_start].split()
+    if earlier_lines:
+        previous = text[:line_start].rstrip().splitlines()[-1]
+        sentence += f", after `{shorten(previous.strip(), 80)}`"
+    return sentence
 
 
-def of_byte(data: bytes, at: int, opened: list[str]) -> str:
-    """The byte, the encoding that all of them look like, and the line of the file on which it stands."""
-    byte = f"byte 0x{data[at]:02x} at position {at:,}"
-    if kind_of(data):
-        return f"{byte}; the bytes are {kind_of(data)}"
-    likely = guesses(data[:1_000_000])
-    near = (
-        data[:40]
-        if likely[0] in ("utf-16", "utf-8-sig")
-        else data[max(0, at - AROUND) : at + AROUND]
-    )
-    read = {name: repr(shorten(near.decode(name, "replace"), 40)) for name in likely}
-    looks = (
-        f"{byte}; the bytes look like {likely[0]}: there they read {read[likely[0]]}"
-    )
-    if len(likely) > 1:  # too few for a guess
-        looks = f"{byte}; the bytes may be {' or '.join(f'{name} ({text})' for name, text in read.items())}"
-    for path in opened:
-        whole = start_of(path, WHOLE)
-        begin = whole.find(data[max(0, at - 200) : at + 1])
-        if begin >= 0 and not likely[0].startswith("utf-16"):
-            line = whole.count(b"\n", 0, begin + min(at, 200)) + 1
-            return f"{looks}; it stands on line {line:,} of `{shorten(path, 120)}`"
-    return looks
+def describe_byte(data: bytes, position: int, files: list[str]) -> str:
+    """Return a byte that could not be decoded, the likely encoding, and its line."""
+    byte = f"byte 0x{data[position]:02x} at position {position:,}"
+    file_type = find_file_type(data)
+    if file_type:
+        return f"{byte}; the bytes are {file_type}"
+    encodings = guess_encodings(data[:MAX_GUESS_SIZE])
+    start = max(0, position - CONTEXT_SIZE)
+    context = data[start : position + CONTEXT_SIZE]
+    if encodings[0] in ("utf-16", "utf-8-sig"):
+        context = data[:40]  # with the byte order mark
+    readings = {
+        encoding: repr(shorten(context.decode(encoding, "replace"), 40))
+        for encoding in encodings
+    }
+    if len(encodings) > 1:
+        choices = [f"{encoding} ({text})" for encoding, text in readings.items()]
+        guess = f"the bytes may be {' or '.join(choices)}"
+    else:
+        reading = readings[encodings[0]]
+        guess = f"the bytes look like {encodings[0]}, which reads {reading}"
+    sentence = f"{byte}; {guess}"
+    if encodings[0].startswith("utf-16"):
+        return sentence
+    searched_start = max(0, position - SEARCHED_SIZE)
+    searched = data[searched_start : position + 1]
+    for path in files:
+        contents = read_start(path, MAX_FILE_SIZE)
+        index = contents.find(searched)
+        if index >= 0:
+            end = index + min(position, SEARCHED_SIZE)
+            line = contents.count(b"\n", 0, end) + 1
+            name = shorten(path, 120)
+            return f"{sentence}; the byte is on line {line:,} of `{name}`"
+    return sentence
 
 
-def decodes(data: bytes, encoding: str) -> bool:
+def is_decodable(data: bytes, encoding: str) -> bool:
+    """Return whether bytes are valid in an encoding."""
     try:
         data.decode(encoding)
     except UnicodeDecodeError:
@@ -154,22 +216,29 @@ def decodes(data: bytes, encoding: str) -> bool:
     return True
 
 
-def guesses(data: bytes) -> list[str]:
-    """The encodings that a text may have, the likeliest first; several only where it is short."""
-    marked = next((name for mark, name in MARKS if data.startswith(mark)), "")
-    if marked or data.count(0) > len(data) // 4:
-        return [
-            marked
-            or (
-                "utf-16-le" if data[1::2].count(0) > data[::2].count(0) else "utf-16-be"
-            )
-        ]
-    # Western text has few high bytes, each between letters; Cyrillic, Chinese or
-    # Japanese is made of them.
-    high = sum(byte > 127 for byte in data)
-    if high * 4 < len(data) or decodes(data, "utf-8"):
-        return ["utf-8" if decodes(data, "utf-8") else "cp1252"]
-    some = [name for name in ("shift_jis", "gb18030") if decodes(data, name)][:1] or [
-        "cp1251"
-    ]
-    return ["cp1252", *some] if high < FEW and decodes(data, "cp1252") else some
+def guess_encodings(data: bytes) -> list[str]:
+    """Return the encodings that a text may have, the likeliest first.
+
+    There are several only for texts with few non-ASCII bytes.
+    """
+    for mark, encoding in BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            return [encoding]
+    if data.count(0) > len(data) // 4:
+        is_little_endian = data[1::2].count(0) > data[::2].count(0)
+        return ["utf-16-le" if is_little_endian else "utf-16-be"]
+    if is_decodable(data, "utf-8"):
+        return ["utf-8"]
+    # Western texts have few non-ASCII bytes, each between letters. Cyrillic, Chinese
+    # and Japanese texts consist of them.
+    high_count = sum(byte > 127 for byte in data)
+    if high_count * 4 < len(data):
+        return ["cp1252"]
+    encoding = "cp1251"
+    for asian_encoding in ("shift_jis", "gb18030"):
+        if is_decodable(data, asian_encoding):
+            encoding = asian_encoding
+            break
+    if high_count < MIN_HIGH_BYTES and is_decodable(data, "cp1252"):
+        return ["cp1252", encoding]
+    return [encoding]

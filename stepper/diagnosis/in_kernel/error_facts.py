@@ -1,6 +1,8 @@
-"""All that the diagnosis tells of a cell that failed; loaded when the first one does: most cells never need it.
+"""Everything that the diagnosis reports on a failed cell.
 
-`ASKS` says what is asked first for which class of exception; the table of values is read for every class.
+The kernel loads this module when the first cell fails, because most cells do not need
+it. EXPLAINERS names the function that is asked first for each class of exceptions. The
+values on the failing lines are searched for every class.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ import re
 from typing import Any, Callable, Iterable
 
 from stepper.diagnosis.in_kernel.close_matches import find_quoted
-from stepper.diagnosis.in_kernel.decode_errors import texts
-from stepper.diagnosis.in_kernel.expression_values import Spot, spots
-from stepper.diagnosis.in_kernel.import_facts import imported
-from stepper.diagnosis.in_kernel.last_assignment import hidden
+from stepper.diagnosis.in_kernel.decode_errors import explain_read_error
+from stepper.diagnosis.in_kernel.expression_values import UserFrame, list_user_frames
+from stepper.diagnosis.in_kernel.import_facts import explain_import_error
+from stepper.diagnosis.in_kernel.last_assignment import explain_hidden_name
 from stepper.diagnosis.in_kernel.line_values import (
     Finding,
     build_rows,
@@ -37,128 +39,150 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-SECONDS, FINDINGS, NAMES = 0.6, 12, 400
-Ask = Callable[[BaseException, "list[Spot]"], Any]
-ASKS: dict[str, Ask] = {
-    "ImportError": imported,
+SECONDS = 0.6  # for all searches together
+MAX_FINDINGS = 12
+MAX_LOCAL_NAMES = 400
+Explainer = Callable[[BaseException, "list[UserFrame]"], Any]
+
+
+def _explain_attribute_or_call(
+    error: BaseException, frames: list[UserFrame]
+) -> Finding | None:
+    # Some libraries report an unknown keyword argument as an AttributeError.
+    if "keyword" in get_message(error):
+        return explain_call_error(error, frames)
+    return explain_attribute_error(error, frames)
+
+
+EXPLAINERS: dict[str, Explainer] = {
+    "ImportError": explain_import_error,
     "KeyError": explain_key_error,
-    "AttributeError": lambda error, places: (
-        explain_call_error
-        if "keyword" in get_message(error)
-        else explain_attribute_error
-    )(error, places),
+    "AttributeError": _explain_attribute_or_call,
     "TypeError": explain_call_error,
 }
-# Of these nothing else is told than what was asked, of the second nothing where that
-# found something.
-ALONE = (
-    "NameError",
-    "ImportError",
-    "FileNotFoundError",
-    "NotADirectoryError",
-    "IsADirectoryError",
-    "SyntaxError",
-)
-ENOUGH = ("KeyError", "AttributeError")
-# of other errors: what they say where a key is what is missing
-LACKS = r"\bnot (?:in|found|a valid|present)\b"
+FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+# For these, only the explainer is asked.
+EXPLAINER_ONLY = ("NameError", "ImportError", "SyntaxError", *FILE_ERRORS)
+# For these, the values are searched only if the explainer has no result.
+EXPLAINER_FIRST = ("KeyError", "AttributeError")
+# Messages of other errors about a missing key.
+MISSING_KEY_MESSAGES = r"\bnot (?:in|found|a valid|present)\b"
 
 
 def facts(error: BaseException) -> dict[str, Any]:
+    """Return everything that is reported on an error."""
     return {
-        "look": call_safely(look, error) or {},
+        "look": call_safely(find_facts, error) or {},
         "changed": call_safely(list_changes, error),
         "files": call_safely(describe_files) or {},
     }
 
 
-def look(error: BaseException) -> dict[str, Any]:
-    """The findings, and what the project's side needs to look further."""
-    until, places = clock() + SECONDS, call_safely(spots, error.__traceback__) or []
-    known = set(class_names(type(error)))
-    if "NameError" in known and places:
-        return call_safely(unseen, error, places) or {}
-    asked = next(
-        (
-            call_safely(ask, error, places)
-            for name, ask in ASKS.items()
-            if name in known
-        ),
-        None,
-    )
-    findings = [asked] if asked else []
-    if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
-        findings += general(error, places, until)
-    said = get_message(error) if known.intersection(ALONE[2:5]) else ""
-    path = next(
-        (
-            text
-            for spot in places
-            for text in spot.texts()
-            if len(text) > 2 and text in said
-        ),
-        "",
-    )
+def find_facts(error: BaseException) -> dict[str, Any]:
+    """Return the findings, and the names or paths to search for in the project."""
+    deadline = clock() + SECONDS
+    frames = call_safely(list_user_frames, error.__traceback__) or []
+    names = set(class_names(type(error)))
+    if "NameError" in names and frames:
+        return call_safely(explain_name_error, error, frames) or {}
+    findings: list[Finding] = []
+    for name, explain in EXPLAINERS.items():
+        if name in names:
+            finding = call_safely(explain, error, frames)
+            if finding:
+                findings.append(finding)
+            break
+    is_explained = bool(findings) and not names.isdisjoint(EXPLAINER_FIRST)
+    if names.isdisjoint(EXPLAINER_ONLY) and not is_explained:
+        findings += search_values(error, frames, deadline)
+    path = ""
+    if not names.isdisjoint(FILE_ERRORS):
+        path = find_path(get_message(error), frames)
+    program_facts = call_safely(describe_missing_program, error) or {}
     return {
-        "findings": findings[:FINDINGS],
+        "findings": findings[:MAX_FINDINGS],
         "path": shorten(path, 400),
-        **(call_safely(program, error) or {}),
+        **program_facts,
     }
 
 
-def unseen(error: BaseException, places: list[Spot]) -> dict[str, Any]:
-    why = hidden(str(peek(error, "name") or find_quoted(get_message(error))), places[0])
-    return {"findings": [why] if why else [], "locals": local_names(places)[:NAMES]}
+def find_path(message: str, frames: list[UserFrame]) -> str:
+    """Return the string constant of a failing line that an error message contains."""
+    for frame in frames:
+        for text in frame.list_strings():
+            if len(text) > 2 and text in message:
+                return text
+    return ""
 
 
-def local_names(places: list[Spot]) -> list[str]:
-    """The names of the function that failed; of a comprehension or lambda those of the function around it too."""
-    names = list[str]()
-    for spot in places:
-        if spot.frame.f_locals is shell.user_ns:
+def explain_name_error(error: BaseException, frames: list[UserFrame]) -> dict[str, Any]:
+    """Return why a name is hidden, and the local names."""
+    name = str(peek(error, "name") or find_quoted(get_message(error)))
+    finding = explain_hidden_name(name, frames[0])
+    return {
+        "findings": [finding] if finding else [],
+        "locals": list_local_names(frames)[:MAX_LOCAL_NAMES],
+    }
+
+
+def list_local_names(frames: list[UserFrame]) -> list[str]:
+    """Return the local names of the function that failed.
+
+    For a comprehension or lambda, the names of the enclosing function are included.
+    """
+    names: list[str] = []
+    for frame in frames:
+        if frame.frame.f_locals is shell.user_ns:
             break
-        names += [shorten(name, 80) for name in spot.frame.f_locals]
-        if not spot.frame.f_code.co_name.startswith("<"):
+        names += [shorten(name, 80) for name in frame.frame.f_locals]
+        if not frame.frame.f_code.co_name.startswith("<"):
             break
     return names
 
 
-def general(error: BaseException, places: list[Spot], until: float) -> list[Finding]:
-    """What the texts and the table of values tell, as far as there is time."""
-    table = call_safely(build_rows, places, get_message(error)) or []
-    readings: list[Callable[[], Iterable[Any]]] = [
-        lambda: map(make_finding, texts(error, places)),
-        lambda: find_explanations(error, table),
-        lambda: (
-            filter(None, [explain_key_error(error, places)])
-            if re.search(LACKS, get_message(error))
-            else ()
-        ),
-        lambda: describe_rows(error, table, places),
+def search_values(
+    error: BaseException, frames: list[UserFrame], deadline: float
+) -> list[Finding]:
+    """Return findings from the texts and the values, until the deadline."""
+    message = get_message(error)
+    rows = call_safely(build_rows, frames, message) or []
+
+    def search_texts() -> Iterable[Any]:
+        return map(make_finding, explain_read_error(error, frames))
+
+    def search_keys() -> Iterable[Any]:
+        if not re.search(MISSING_KEY_MESSAGES, message):
+            return ()
+        return filter(None, [explain_key_error(error, frames)])
+
+    searches: list[Callable[[], Iterable[Any]]] = [
+        search_texts,
+        lambda: find_explanations(error, rows),
+        search_keys,
+        lambda: describe_rows(error, rows, frames),
     ]
     findings: list[Finding] = []
-    for reading in readings:
-        if clock() < until:
-            findings += call_safely(lambda: list(reading())) or []  # noqa: B023  # called at once
+    for search in searches:
+        if clock() < deadline:
+            findings += call_safely(_list_results, search) or []
     return findings
 
 
-def program(error: BaseException) -> dict[str, Any]:
-    """Whether it is a program that could not be started, not a file that was not there."""
-    trace, name = error.__traceback__, peek(error, "filename")
+def _list_results(search: Callable[[], Iterable[Any]]) -> list[Any]:
+    return list(search())
+
+
+def describe_missing_program(error: BaseException) -> dict[str, Any]:
+    """Return facts if the missing file is a program that could not be started."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if (
-        trace is None
-        or type(name) is not str
-        or trace.tb_frame.f_globals.get("__name__") != "subprocess"
-    ):
+    name = peek(error, "filename")
+    if trace is None or type(name) is not str:
+        return {}
+    if trace.tb_frame.f_globals.get("__name__") != "subprocess":
         return {}
     if trace.tb_frame.f_locals.get("cwd") == name:
         return {}
-    return {
-        "program": True,
-        "findings": [
-            make_finding(f"{name!r} was sought as a program and is not there")
-        ],
-    }
+    finding = make_finding(f"there is no program {name!r}")
+    return {"program": True, "findings": [finding]}

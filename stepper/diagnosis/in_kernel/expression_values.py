@@ -1,8 +1,9 @@
-"""Where it failed in the user's own code, and what the expressions there hold, without running anything of the user's.
+"""The failing lines of the user's code, and the values of expressions on them.
 
-`executing` finds the failing expression, by way of the sources that IPython's traceback has read already; `pure_eval`
-looks up names, stored attributes and items of plain containers. IPython brings both. Here comes what the objects of
-known libraries tell without a call.
+Nothing of the user's is executed. `executing` finds the failing expression in the
+sources that IPython's traceback has already read. `pure_eval` looks up names, stored
+attributes and items of plain containers. IPython depends on both. This module adds what
+objects of known libraries contain.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DATA = (ast.Name, ast.Attribute, ast.Subscript)
+# Properties of libraries' objects that can be read without running the user's code.
 PROPERTIES = {
     "columns",
     "index",
@@ -46,173 +48,213 @@ PROPERTIES = {
     "at",
     "iat",
 }
-COPIES, MANY = {"T", "values"}, 1_000_000
-CHEAP = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod)  # what others make may be huge
+COPYING_PROPERTIES = {"T", "values"}  # may copy all data
+MAX_COPIED_ITEMS = 1_000_000
+# The results of other operators can be huge.
+CHEAP_OPERATORS = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod)
 SCALARS = (int, float, str, bool, type(None))
-PLACES, FEW_LABELS = 3, 10_000
+KEY_TYPES = (str, int, list)
+MAX_FRAMES = 3
+MAX_CHECKED_LABELS = 10_000
 
 
 class Values(Evaluator):
+    """Looks up the values of expressions; raise CannotEval if a value is unknown."""
+
     def __getitem__(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Call) or (
-            isinstance(node, ast.BinOp) and not isinstance(node.op, CHEAP)
-        ):
+        if isinstance(node, ast.Call):
             raise CannotEval
-        stored = missing
+        if isinstance(node, ast.BinOp) and not isinstance(node.op, CHEAP_OPERATORS):
+            raise CannotEval
+        value = missing
         if isinstance(node, ast.Attribute):
-            stored = attribute(self[node.value], node.attr)
-        elif isinstance(node, ast.Subscript) and (
-            is_a(self[node.value], dict) or is_library_object(self[node.value])
-        ):
-            stored = item(self[node.value], self[node.slice])
-        return super().__getitem__(node) if stored is missing else stored
+            value = get_attribute(self[node.value], node.attr)
+        elif isinstance(node, ast.Subscript):
+            owner = self[node.value]
+            if is_a(owner, dict) or is_library_object(owner):
+                value = get_item(owner, self[node.slice])
+        if value is missing:
+            return super().__getitem__(node)
+        return value
 
 
-def attribute(value: Any, name: str) -> Any:
-    """A known library's property, or a column as an attribute."""
-    if is_library_object(value) and name in PROPERTIES:
-        return (
-            missing
-            if name in COPIES and large(value)
-            else getattr(value, name, missing)
-        )
-    labels = columns(value)
-    return value[name] if labels is not None and name in labels else missing
+def get_attribute(owner: Any, name: str) -> Any:
+    """Return a property of a library's object, or a column; `missing` if unknown."""
+    if is_library_object(owner) and name in PROPERTIES:
+        if name in COPYING_PROPERTIES and is_large(owner):
+            return missing
+        return getattr(owner, name, missing)
+    labels = get_columns(owner)
+    if labels is not None and name in labels:
+        return owner[name]
+    return missing
 
 
-def item(value: Any, key: Any) -> Any:
-    """An item of a dict without its `__missing__`, or what a known library's object has at a label or place."""
-    if is_a(value, dict) and not is_one_of(type(key), SCALARS):
-        return missing
-    if is_a(value, dict) and key in dict.keys(value):
-        return dict.get(value, key)
-    if (
-        is_a(value, dict)
-        or not is_one_of(type(key), (str, int, list))
-        or (type(key) is list and large(value))
-    ):
+def get_item(owner: Any, key: Any) -> Any:
+    """Return an item of a dict, or of a library's object at a label or position.
+
+    A dict's `__missing__` is not called. Raise CannotEval if there is no such item;
+    return `missing` if the key is not a scalar.
+    """
+    if is_a(owner, dict):
+        if not is_one_of(type(key), SCALARS):
+            return missing
+        if key in dict.keys(owner):
+            return dict.get(owner, key)
         raise CannotEval
-    own_labels(value)
+    if not is_one_of(type(key), KEY_TYPES):
+        raise CannotEval
+    if type(key) is list and is_large(owner):
+        raise CannotEval
+    check_labels(owner)
     try:
-        return value[key]
-    except Exception as error:
-        raise CannotEval from error  # the library's own word: no such label
+        return owner[key]
+    except Exception as error:  # the library has no such label
+        raise CannotEval from error
 
 
-def own_labels(value: Any) -> None:
-    """Raise CannotEval where a label of pandas' is of the user's own class: to look for another asks it."""
+def check_labels(value: Any) -> None:
+    """Raise CannotEval if a pandas label is an object of the user's own class.
+
+    The search for another label would call its `__eq__`.
+    """
     if is_library_object(value) and name_of(type(value)).endswith("Indexer"):
         value = getattr(value, "obj", value)
-    for labels in (
-        getattr(value, "axes", [value]) if top_module(type(value)) == "pandas" else ()
-    ):
-        kind = getattr(labels, "inferred_type", "")
-        if "mixed" in kind or (
-            kind == "string"
-            and str(labels.dtype) == "object"
-            and len(labels) <= FEW_LABELS
-        ):
-            if len(labels) > FEW_LABELS:
-                raise CannotEval
-            of_standard_types(labels.tolist(), check_dict_values=True, deep=True)
+    if top_module(type(value)) != "pandas":
+        return
+    for labels in getattr(value, "axes", [value]):
+        inferred = getattr(labels, "inferred_type", "")
+        is_mixed = "mixed" in inferred
+        if inferred == "string" and str(labels.dtype) == "object":
+            # Subclasses of str are inferred as strings, too.
+            is_mixed = is_mixed or len(labels) <= MAX_CHECKED_LABELS
+        if not is_mixed:
+            continue
+        if len(labels) > MAX_CHECKED_LABELS:
+            raise CannotEval
+        of_standard_types(labels.tolist(), check_dict_values=True, deep=True)
 
 
-def columns(value: Any) -> Any:
-    """The columns of a frame, None of anything else. An Index has no truth of its own: never ask for it."""
-    has = is_library_object(value) and any(
-        "columns" in class_dict_of(kind) for kind in classes_of(type(value))
-    )
-    labels = value.columns if has else None  # a Series would look for such a label
-    return (
-        labels
-        if labels is not None
-        and is_library_object(labels)
-        and hasattr(labels, "tolist")
-        else None
-    )
+def get_columns(value: Any) -> Any:
+    """Return the columns of a data frame, None for any other value.
+
+    The result is an Index: its truth value raises an error.
+    """
+    if not is_library_object(value):
+        return None
+    # On a Series, `value.columns` would search for a label of that name.
+    if not any("columns" in class_dict_of(kind) for kind in classes_of(type(value))):
+        return None
+    labels = value.columns
+    if is_library_object(labels) and hasattr(labels, "tolist"):
+        return labels
+    return None
 
 
-def large(value: Any) -> bool:
-    count = getattr(value, "size", 0)
-    return type(count) is not int or count > MANY
+def is_large(value: Any) -> bool:
+    """Return whether a value has many items, or an unknown number."""
+    size = getattr(value, "size", 0)
+    return type(size) is not int or size > MAX_COPIED_ITEMS
 
 
-class Spot:
-    """One such place, with the expressions of its failing line in `nodes`, the failing one first."""
+class UserFrame:
+    """A frame of the user's code in a traceback, at its failing line.
+
+    `nodes` contains the expressions of that line, the failing one first.
+    """
 
     def __init__(self, trace: TracebackType) -> None:
-        found = Source.executing(trace)
-        self.frame, self.line = trace.tb_frame, trace.tb_lineno
+        executing = Source.executing(trace)
+        self.frame = trace.tb_frame
+        self.line = trace.tb_lineno
         self.filename = self.frame.f_code.co_filename
-        self.tree: Any = found.source.tree or ast.Module([], [])
+        self.tree: Any = executing.source.tree or ast.Module([], [])
         self.statement: Any = min(
-            found.statements or (),
+            executing.statements or (),
             key=lambda node: node.end_lineno - node.lineno,
             default=None,
         )
-        own = list(ast.walk(found.node)) if isinstance(found.node, ast.expr) else []
-        self.nodes: list[Any] = [
-            *own,
-            *(node for node in on_line(self.statement) if node not in own),
-        ]
-        self.values = Values(names(self.frame))
+        self.nodes: list[Any] = []
+        if isinstance(executing.node, ast.expr):
+            self.nodes += ast.walk(executing.node)
+        for node in list_expressions(self.statement):
+            if node not in self.nodes:
+                self.nodes.append(node)
+        self.values = Values(collect_names(self.frame))
 
-    def around(self, *kinds: Any) -> list[Any]:
-        """The nodes of these kinds around the failing expression, innermost first."""
-        node, above = self.nodes[0] if self.nodes else self.statement, list[Any]()
+    def list_enclosing(self, *kinds: Any) -> list[Any]:
+        """Return the nodes of these kinds around the failing expression.
+
+        The innermost one comes first.
+        """
+        node = self.nodes[0] if self.nodes else self.statement
+        enclosing = []
         while node is not None:
-            above += [node] * isinstance(node, kinds)
-            node = getattr(node, "parent", None)  # which `executing` sets
-        return above
+            if isinstance(node, kinds):
+                enclosing.append(node)
+            node = getattr(node, "parent", None)  # set by `executing`
+        return enclosing
 
-    def function(self) -> Any:
-        """The innermost function around it, None at a cell's top level."""
-        return next(iter(self.around(*FUNCTIONS)), None)
+    def find_function(self) -> Any:
+        """Return the innermost enclosing function, None at a cell's top level."""
+        functions = self.list_enclosing(*FUNCTIONS)
+        return functions[0] if functions else None
 
-    def texts(self) -> list[str]:
-        return [
-            node.value
-            for node in self.nodes
-            if type(getattr(node, "value", None)) is str
-        ]
+    def list_strings(self) -> list[str]:
+        """Return the string constants of the failing line."""
+        values = [getattr(node, "value", None) for node in self.nodes]
+        return [value for value in values if type(value) is str]
 
-    def known(self, nodes: Any = None) -> Iterator[tuple[str, Any, Any]]:
-        """(text, value, node) of each name, attribute and item that can be looked up."""
+    def iterate_values(self, nodes: Any = None) -> Iterator[tuple[str, Any, Any]]:
+        """Yield (text, value, node) for names, attributes and items with known values.
+
+        `nodes` defaults to those of the failing line.
+        """
         for node in self.nodes if nodes is None else nodes:
-            if isinstance(node, DATA):
-                try:
-                    yield ast.unparse(node), self.values[node], node
-                except CannotEval:
-                    continue
+            if not isinstance(node, DATA):
+                continue
+            try:
+                value = self.values[node]
+            except CannotEval:
+                continue
+            yield ast.unparse(node), value, node
 
 
-def names(frame: FrameType) -> dict[str, Any]:
-    """What is bound in a frame. A namespace of the user's own class is not asked: it may run code of theirs."""
-    bound = dict(vars(builtins))
-    for space in (frame.f_globals, frame.f_locals):
-        if isinstance(space, dict):
-            bound.update(dict.copy(space))
-        elif type(space).__module__ == "builtins":  # a function's, since Python 3.13
-            bound.update(space)
-    return bound
+def collect_names(frame: FrameType) -> dict[str, Any]:
+    """Return the names that a frame can use.
+
+    A namespace of the user's own class is left out, because it may run the user's code.
+    """
+    names = dict(vars(builtins))
+    for namespace in (frame.f_globals, frame.f_locals):
+        if isinstance(namespace, dict):
+            names.update(dict.copy(namespace))
+        elif type(namespace).__module__ == "builtins":
+            # The proxy of a function's names, since Python 3.13.
+            names.update(namespace)
+    return names
 
 
-def on_line(statement: Any) -> list[ast.expr]:
-    todo, found = [statement] if statement is not None else [], list[ast.expr]()
-    while todo:
-        node = todo.pop(0)
-        found += [node] * isinstance(node, ast.expr)
-        todo += [
-            child
-            for child in ast.iter_child_nodes(node)
-            if not isinstance(child, (ast.stmt, ast.ExceptHandler))
-        ]
-    return found
+def list_expressions(statement: Any) -> list[ast.expr]:
+    """Return the expressions of a statement, without those of statements inside it."""
+    pending = [statement] if statement is not None else []
+    expressions: list[ast.expr] = []
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, ast.expr):
+            expressions.append(node)
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.stmt, ast.ExceptHandler)):
+                pending.append(child)
+    return expressions
 
 
-def spots(trace: TracebackType | None) -> list[Spot]:
-    own = list[TracebackType]()
+def list_user_frames(trace: TracebackType | None) -> list[UserFrame]:
+    """Return the innermost frames of the user's code, the last called first."""
+    entries: list[TracebackType] = []
     while trace is not None:
-        own += [trace] * is_user_file(trace.tb_frame.f_code.co_filename)
+        if is_user_file(trace.tb_frame.f_code.co_filename):
+            entries.append(trace)
         trace = trace.tb_next
-    return [Spot(entry) for entry in own[: -PLACES - 1 : -1]]
+    entries.reverse()
+    return [UserFrame(entry) for entry in entries[:MAX_FRAMES]]

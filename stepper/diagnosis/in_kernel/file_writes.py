@@ -1,12 +1,14 @@
-"""The project's files that this kernel opened for writing, renamed or removed, by Python's audit events.
+"""Records the project's files that the kernel writes, renames or removes.
 
-An audit hook cannot be removed. There is one for the kernel's life: a function of three lines with a namespace of its
-own, which looks the event up in a table. A helper that is replaced empties the table, and the next one fills it again. As
-each audited call (`id`, `sys._getframe` …) costs 0.1 µs more with a hook, it is added by the first cell that may write
-files, by its source.
+This uses Python's audit events. An audit hook cannot be removed, so each kernel gets at
+most one: a function of three lines in a namespace of its own that looks up the event in
+a table. When the helper is replaced, it empties the table, and the new helper fills it
+again. With a hook, each audited call (`id`, `sys._getframe` …) takes 0.1 µs longer. The
+hook is therefore added before the first cell whose source may write files.
 
-A handler notes a path and what the file was like before. It raises nothing, holds no object of the user's, and stops
-noting after `MOST` paths of a cell. What the notes amount to is decided after a failure: `written_files`.
+A handler records a path and the previous state of its file. It raises nothing and keeps
+no object of the user. It stops after MAX_PATHS paths of a cell. `written_files`
+evaluates the records after a failure.
 """
 
 from __future__ import annotations
@@ -24,51 +26,57 @@ from typing import Any, Callable
 from stepper.kernels.in_kernel.module_reload import find_project_root
 from stepper.kernels.in_kernel.safe_inspect import count_failure, is_a
 
-TABLE = "audit_handlers"  # the name under which the helper's module keeps it
-MOST, FOLDERS = 300, 1000  # paths and folders that are noted for a cell
-PROCESSES = 64
-LARGEST, ALL = 1 << 20, 8 << 20  # bytes that are hashed of a file, for a cell
+TABLE = "audit_handlers"  # the table's name in the helper's module
+MAX_PATHS = 300  # recorded for a cell
+MAX_FOLDERS = 1000  # cached for a cell
+MAX_PROCESSES = 64
+MAX_HASHED_SIZE = 1 << 20  # bytes of a file
+MAX_TOTAL_HASHED = 8 << 20  # bytes for a cell
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-COARSE_CLOCK = 5  # Linux's CLOCK_REALTIME_COARSE, by which files are stamped
-# `handlers` is the table. The user's builtins may be replaced, these may not.
+# Linux's CLOCK_REALTIME_COARSE, which sets the times of files.
+COARSE_CLOCK = 5
+# `handlers` is the table. The hook uses no builtins, because a cell may replace them.
 HOOK = """
 def audit(event, args):
     handler = handlers.get(event)
     if handler is not None:
         handler(args)
 """
-# A cell may replace these.
-lstat, getcwd, realpath = os.lstat, os.getcwd, os.path.realpath
-open_file, read, close = os.open, os.read, os.close
+# The original functions, because a cell may replace them.
+lstat = os.lstat
+getcwd = os.getcwd
+realpath = os.path.realpath
+open_file = os.open
+read = os.read
+close = os.close
 clock_gettime_ns = time.clock_gettime_ns
-thread_of, task_of, all_tasks = (
-    threading.get_ident,
-    asyncio.current_task,
-    asyncio.all_tasks,
-)
+get_thread = threading.get_ident
+get_task = asyncio.current_task
+all_tasks = asyncio.all_tasks
 
 
 class Note:
-    """A path, as it was before the first event on it."""
+    """The state of a path before the first event on it."""
 
     def __init__(self, before: Any, digest: bytes | None, own: bool) -> None:
-        self.before = before  # os.stat_result, None where there was nothing
+        self.before = before  # os.stat_result, None if the path did not exist
         self.digest = digest
-        self.own = own  # the event was the cell's, not that of an older thread or task
+        # The cell caused the event, not a thread or task of an earlier cell.
+        self.own = own
         self.renamed_to = ""
 
 
 notes: dict[str, Note] = {}
-# folder as it was named → its path if it is in the project, '' if it is not
+# Folder as named → its path if it is in the project, else ''.
 folders: dict[str, str] = {}
-# the files that earlier cells wrote → (time, size) when the present cell began
+# Files that earlier cells wrote → (time, size) at the start of the present cell.
 earlier: dict[str, tuple[int, int]] = {}
 state: dict[str, Any] = {
-    "left": ALL,  # bytes that may still be hashed for this cell
-    "began": 0,  # the clock of files when the cell began
-    # processes below the kernel when the cell first started one, None until then
+    "left": MAX_TOTAL_HASHED,  # bytes that may still be hashed for this cell
+    "began": 0,  # the file system's time at the start of the cell
+    # Child processes when the cell started its first one, None before.
     "processes": None,
-    "processes_unclear": False,  # an older thread or task started some meanwhile
+    "processes_unclear": False,  # an older thread or task also started processes
     "thread": 0,
     "task": 0,
     "threads": frozenset(),
@@ -77,7 +85,7 @@ state: dict[str, Any] = {
 
 
 def begin() -> None:
-    """Fill the table of the kernel's audit hook, which is made where there is none."""
+    """Fill the table of the kernel's audit hook; add the hook if there is none."""
     helper: Any = sys.modules["_stepper_helper"]
     table = getattr(helper, TABLE, None)
     if type(table) is not dict:
@@ -87,11 +95,12 @@ def begin() -> None:
         sys.addaudithook(names["audit"])
         setattr(helper, TABLE, table)
     state["table"] = table
-    table.update({event: safe(handler) for event, handler in EVENTS.items()})
+    for event, handler in EVENTS.items():
+        table[event] = suppress_errors(handler)
 
 
 def end() -> None:
-    """Leave a hook that does nothing and holds nothing."""
+    """Empty the table: the hook then does nothing and keeps nothing."""
     state.get("table", {}).clear()
     notes.clear()
     folders.clear()
@@ -99,54 +108,65 @@ def end() -> None:
 
 
 def before(raw: str) -> None:
-    """Forget the notes on the last cell; remember who may write for an earlier one."""
+    """Start a new cell: remember the threads and tasks of earlier cells."""
     earlier.clear()
     for path in list(notes):
-        present = status(path)
-        if present is not None:
-            earlier[path] = (present.st_mtime_ns, present.st_size)
+        current = status(path)
+        if current is not None:
+            earlier[path] = (current.st_mtime_ns, current.st_size)
     notes.clear()
     folders.clear()
-    thread, task = thread_of(), running_task()
-    tasks = frozenset(map(id, all_tasks())) if task is not None else frozenset()
+    thread = get_thread()
+    task = get_running_task()
+    task_id = 0
+    tasks: frozenset[int] = frozenset()
+    if task is not None:
+        task_id = id(task)
+        tasks = frozenset(map(id, all_tasks())) - {task_id}
     state.update(
-        left=ALL,
-        began=file_clock(),
+        left=MAX_TOTAL_HASHED,
+        began=get_file_time(),
         processes=None,
         processes_unclear=False,
         thread=thread,
-        task=id(task) if task is not None else 0,
+        task=task_id,
         threads=frozenset(threading._active) - {thread},  # type: ignore[attr-defined]
-        tasks=tasks - {id(task)},
+        tasks=tasks,
     )
 
 
-def file_clock() -> int:
+def get_file_time() -> int:
+    """Return the file system's time in nanoseconds, 0 if it is unknown."""
     try:
         return clock_gettime_ns(COARSE_CLOCK)
-    except OSError:  # the system has no such clock
+    except OSError:
         return 0
 
 
 def is_own() -> bool:
-    """Whether what happens now belongs to the cell: not to a thread or a task that was there when it began."""
-    thread = thread_of()
+    """Return whether the present event belongs to the cell.
+
+    It does not if a thread or task that existed before the cell causes it.
+    """
+    thread = get_thread()
     if thread != state["thread"]:
         return thread not in state["threads"]
-    task = running_task()
-    return id(task) not in state["tasks"] if task is not None else not state["task"]
+    task = get_running_task()
+    if task is None:
+        return not state["task"]
+    return id(task) not in state["tasks"]
 
 
-def running_task() -> Any:
-    """The task of asyncio's that runs in this thread, None where none does."""
+def get_running_task() -> Any:
+    """Return the asyncio task that runs in this thread, or None."""
     try:
-        return task_of()
-    except RuntimeError:  # no event loop runs here
+        return get_task()
+    except RuntimeError:  # this thread has no event loop
         return None
 
 
-def safe(handler: Callable[..., None]) -> Callable[[Any], None]:
-    """A handler that raises nothing but an interrupt, which is the running code's."""
+def suppress_errors(handler: Callable[..., None]) -> Callable[[Any], None]:
+    """Return a handler that raises only interrupts of the user's code."""
 
     def handle(args: Any) -> None:
         try:
@@ -158,99 +178,100 @@ def safe(handler: Callable[..., None]) -> Callable[[Any], None]:
 
 
 # --- events
-# ------------------------------------------------------------------------------------------------------------
 
 
-def opened(path: Any, mode: Any, flags: Any) -> None:
+def handle_open(path: Any, mode: Any, flags: Any) -> None:
     if type(flags) is not int or not flags & WRITING:
         return
     note(path, new=bool(flags & os.O_EXCL))
 
 
-def renamed(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
+def handle_rename(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
     if source_dir != -1 or target_dir != -1:
         return
     moved = note(source)
     note(target)
     if moved is not None:
-        moved.renamed_to = located(target) or realpath(target)
+        moved.renamed_to = resolve(target) or realpath(target)
 
 
-def linked(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
+def handle_link(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
     if target_dir == -1:
         note(target, new=True)
 
 
-def removed(path: Any, folder: Any) -> None:
+def handle_remove(path: Any, folder: Any) -> None:
     if folder == -1:
         note(path)
 
 
-def tree_removed(path: Any, folder: Any = None) -> None:
+def handle_rmtree(path: Any, folder: Any = None) -> None:
     if folder is None:
         note(path)
 
 
-def folder_made(path: Any, mode: Any, folder: Any) -> None:
+def handle_mkdir(path: Any, mode: Any, folder: Any) -> None:
     if folder == -1:
         note(path, new=True)
 
 
-def stamped(path: Any, times: Any, ns: Any, folder: Any) -> None:
+def handle_utime(path: Any, times: Any, ns: Any, folder: Any) -> None:
     if folder == -1:
         note(path)
 
 
-def truncated(path: Any, length: Any) -> None:
+def handle_truncate(path: Any, length: Any) -> None:
     note(path)
 
 
-def connected(database: Any, *_: Any) -> None:
-    """SQLite: a database that is there may only be read, so that only a new one is this kernel's for certain."""
+def handle_sqlite(database: Any, *_: Any) -> None:
+    """Record only a new database: an existing one may only be read."""
     note(database, new=True)
 
 
-def process_started(*_: Any) -> None:
-    """Remember which processes there are already: those that come now are the cell's."""
+def handle_process(*_: Any) -> None:
+    """Remember the present child processes: new ones belong to the cell."""
     if not is_own():
         state["processes_unclear"] = True
     elif state["processes"] is None:
-        state["processes"] = frozenset(processes_below(os.getpid()))
+        state["processes"] = frozenset(list_child_processes(os.getpid()))
 
 
 EVENTS: dict[str, Callable[..., None]] = {
-    "open": opened,
-    "os.rename": renamed,
-    "os.link": linked,
-    "os.remove": removed,
-    "os.rmdir": removed,
-    "shutil.rmtree": tree_removed,
-    "os.mkdir": folder_made,
-    "os.utime": stamped,
-    "os.truncate": truncated,
+    "open": handle_open,
+    "os.rename": handle_rename,
+    "os.link": handle_link,
+    "os.remove": handle_remove,
+    "os.rmdir": handle_remove,
+    "shutil.rmtree": handle_rmtree,
+    "os.mkdir": handle_mkdir,
+    "os.utime": handle_utime,
+    "os.truncate": handle_truncate,
     "os.chdir": lambda path: folders.clear(),
-    "sqlite3.connect": connected,
-    "subprocess.Popen": process_started,
-    "os.posix_spawn": process_started,
-    "os.fork": process_started,
-    "os.forkpty": process_started,
+    "sqlite3.connect": handle_sqlite,
+    "subprocess.Popen": handle_process,
+    "os.posix_spawn": handle_process,
+    "os.fork": handle_process,
+    "os.forkpty": handle_process,
 }
 
 
 # --- notes
-# -------------------------------------------------------------------------------------------------------------
 
 
-def note(given: Any, new: bool = False) -> Note | None:
-    """Note a path before something is done to it; `new`: only where nothing is there yet."""
-    path = located(given)
+def note(value: Any, new: bool = False) -> Note | None:
+    """Record the state of a path before it changes.
+
+    `new` means that only a path that does not exist yet is recorded.
+    """
+    path = resolve(value)
     if not path:
         return None
-    known = notes.get(path)
-    if known is not None:
-        known.own = known.own or is_own()
-        return known
-    if len(notes) >= MOST:
+    existing_note = notes.get(path)
+    if existing_note is not None:
+        existing_note.own = existing_note.own or is_own()
+        return existing_note
+    if len(notes) >= MAX_PATHS:
         return None
     before = status(path)
     if before is not None and stat.S_ISLNK(before.st_mode):
@@ -258,68 +279,78 @@ def note(given: Any, new: bool = False) -> Note | None:
         if not is_inside(path) or path in notes:
             return notes.get(path)
         before = status(path)
-    if before is not None and (new or not regular_or_folder(before)):
+    if before is not None and (new or not is_file_or_folder(before)):
         return None
-    notes[path] = Note(before, digest(path, before), is_own())
+    notes[path] = Note(before, hash_small_file(path, before), is_own())
     return notes[path]
 
 
-def located(given: Any) -> str:
-    """A path of the project, '' for one that lies elsewhere, in a hidden folder, or is no path."""
-    kind = type(given)
+def resolve(value: Any) -> str:
+    """Return the absolute path of a project file.
+
+    Return '' for other paths, for hidden folders, and for a value that is not a path.
+    """
+    kind = type(value)
     if kind is not str:
         if kind is bytes:
-            given = os.fsdecode(given)
+            value = os.fsdecode(value)
         elif kind is pathlib.PosixPath:
-            given = str(given)
-        elif is_a(given, str):
-            given = str.__str__(given)
+            value = str(value)
+        elif is_a(value, str):
+            value = str.__str__(value)
         else:
             return ""
-    folder, slash, name = given.rstrip("/").rpartition("/")
+    folder, slash, name = value.rstrip("/").rpartition("/")
     if not name or name in (".", ".."):
         return ""
-    place = folders.get(folder + slash)
-    if place is None:
-        if len(folders) >= FOLDERS:
+    named_folder = folder + slash
+    real_folder = folders.get(named_folder)
+    if real_folder is None:
+        if len(folders) >= MAX_FOLDERS:
             return ""
-        place = realpath(folder + slash or getcwd())
-        place = place if is_inside(place + "/") else ""
-        folders[folder + slash] = place
-    return place and f"{place}/{name}"
+        real_folder = realpath(named_folder or getcwd())
+        if not is_inside(real_folder + "/"):
+            real_folder = ""
+        folders[named_folder] = real_folder
+    return real_folder and f"{real_folder}/{name}"
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path without links lies in the project and in no hidden folder."""
+    """Return whether a resolved path is in the project and in no hidden folder."""
     base = find_project_root()
     if not path.startswith(base + "/"):
         return False
     return "/." not in os.path.dirname(path)[len(base) :]
 
 
-def regular_or_folder(about: os.stat_result) -> bool:
-    return stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)
+def is_file_or_folder(status: os.stat_result) -> bool:
+    """Return whether a path is a regular file or a folder."""
+    return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
 
 
 def status(path: str) -> os.stat_result | None:
+    """Return the status of a path, None if it does not exist."""
     try:
         return lstat(path)
     except (OSError, ValueError):
         return None
 
 
-def digest(path: str, about: os.stat_result | None) -> bytes | None:
-    """The hash of a small file as it is now, None where none is taken."""
-    if about is None or not stat.S_ISREG(about.st_mode):
+def hash_small_file(path: str, status: os.stat_result | None) -> bytes | None:
+    """Return the hash of a small file, None for other files and beyond the limits."""
+    if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    if about.st_size > min(LARGEST, state["left"]):
+    if status.st_size > min(MAX_HASHED_SIZE, state["left"]):
         return None
-    state["left"] -= about.st_size
-    return file_hash(path, about.st_size)
+    state["left"] -= status.st_size
+    return file_hash(path, status.st_size)
 
 
 def file_hash(path: str, size: int) -> bytes | None:
-    """The hash of a file of that size, without Python's file objects: they take three times as long."""
+    """Return the hash of a file of that size, None if it cannot be read.
+
+    Python's file objects would take three times as long.
+    """
     try:
         descriptor = open_file(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -332,18 +363,19 @@ def file_hash(path: str, size: int) -> bytes | None:
         close(descriptor)
 
 
-def processes_below(process: int) -> list[int]:
-    processes = list[int]()
-    todo = [process]
-    while todo and len(processes) < PROCESSES:
-        parent = todo.pop()
+def list_child_processes(process: int) -> list[int]:
+    """Return the child processes of a process, with their own children."""
+    processes: list[int] = []
+    pending = [process]
+    while pending and len(processes) < MAX_PROCESSES:
+        parent = pending.pop()
         folder = f"/proc/{parent}/task"
         try:
             for thread in os.listdir(folder):
                 with open(f"{folder}/{thread}/children", "rb") as stream:
                     children = [*map(int, stream.read().split())]
                 processes += children
-                todo += children
-        except OSError:  # it has ended, or the system does not tell
+                pending += children
+        except OSError:  # the process has exited, or the system has no such file
             continue
-    return processes[:PROCESSES]
+    return processes[:MAX_PROCESSES]

@@ -1,4 +1,8 @@
-"""Where a shell command installs packages, where that is another interpreter than this one. Nothing is run to know."""
+"""Finds the interpreter into which a shell command installs packages.
+
+Only an interpreter other than the kernel's is reported. Nothing is executed: the
+command line, the script's first line and environment variables are read.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,22 @@ import re
 import shlex
 import shutil
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
-PIP, PYTHON = re.compile(r"pip[\d.]*"), re.compile(r"python[\d.]*")
-CONDA = {"conda", "mamba", "micromamba"}
-ASSIGNED = re.compile(r"\w+=")
+PIP = re.compile(r"pip[\d.]*")
+PYTHON = re.compile(r"python[\d.]*")
+CONDA_PROGRAMS = {"conda", "mamba", "micromamba"}
+COMMAND_PREFIXES = ("sudo", "env", "time", "command", "exec")
+VARIABLE_ASSIGNMENT = re.compile(r"\w+=")
+REDIRECTION = re.compile(r"[\d&]*[<>]")
+# The first line of a script; the second form is that of long paths.
 SHEBANG = re.compile(
     rb"#! *(\S*python[\d.]*)\s|#!/bin/sh\n'''exec' \"?([^\"\n]+?)\"? \"\$0\""
 )
-BY_ENV = re.compile(rb"#! */usr/bin/env (python[\d.]*)\s")
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-VALUED = {
+ENV_SHEBANG = re.compile(rb"#! */usr/bin/env (python[\d.]*)\s")
+DISTRIBUTION_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+SYSTEM_PACKAGES = re.compile(r"include-system-site-packages\s*=\s*true", re.IGNORECASE)
+OPTIONS_WITH_VALUE = {
     "-r",
     "-c",
     "-e",
@@ -37,181 +46,244 @@ VALUED = {
     "--constraint",
     "--find-links",
 }
-# somebody who says where knows where
-ELSEWHERE = {"--target", "-t", "--root", "--dry-run"}
+# With these options the user chose the place on purpose, or nothing is installed.
+EXPLICIT_TARGET_OPTIONS = {"--target", "-t", "--root", "--dry-run"}
+MAX_REQUIREMENTS = 10
+REQUIREMENT_LIMIT = 100  # characters
 
 
-def installs(command: str, done: bool, lacks_pip: bool) -> dict[str, Any] | None:
-    """The packages that a command installs, and into which other interpreter ('': this one, but it lacks pip)."""
-    for words in simple(command):
-        program, rest, given = parsed(words)
-        names = (
-            wanted(rest)
-            if rest[:1] == ["install"] and not ELSEWHERE.intersection(rest)
-            else None
-        )
-        if names is None:
+class Installer(NamedTuple):
+    """A command that may install packages.
+
+    `program` is the path of the program that decides on the interpreter, '' if there is
+    none. `words` begin with the subcommand. `python` is the interpreter or environment
+    that the command names.
+    """
+
+    program: str
+    words: list[str]
+    python: str
+
+
+NO_INSTALLER = Installer("", [], "")
+
+
+def find_install_target(
+    command: str, has_succeeded: bool, lacks_pip: bool
+) -> dict[str, Any] | None:
+    """Return the packages that a command installs into another interpreter.
+
+    `into` is that interpreter; '' means that the kernel's own interpreter lacks pip.
+    Return None if the packages are installed for the kernel, or if that is unknown.
+    """
+    for words in split_commands(command):
+        installer = parse_installer(words)
+        if installer.words[:1] != ["install"]:
             continue
-        python = interpreter(program, given)
-        if lacks_pip and (not python or same(python)):
-            return {"wanted": names, "into": "", "own": sys.executable}
-        if not python and done and program and not all(map(there, names)):
-            # a shim: what it started is not known, but it is none that this kernel sees
-            python = program
-        if python and not same(python):
-            return {"wanted": names, "into": python, "own": sys.executable}
+        if not EXPLICIT_TARGET_OPTIONS.isdisjoint(installer.words):
+            continue
+        requirements = list_requirements(installer.words)
+        python = find_interpreter(installer.program, installer.python)
+        if lacks_pip and (not python or is_own_interpreter(python)):
+            return {"wanted": requirements, "into": "", "own": sys.executable}
+        is_unknown = not python and has_succeeded
+        # If the kernel does not see the packages, the program starts another
+        # interpreter.
+        if is_unknown and not all(map(is_installed, requirements)):
+            python = installer.program
+        if python and not is_own_interpreter(python):
+            return {"wanted": requirements, "into": python, "own": sys.executable}
     return None
 
 
-def simple(command: str) -> list[list[str]]:
-    """The simple commands of a command line, as words; without what only goes before them."""
-    found: list[list[str]] = [[]]
+def split_commands(command: str) -> list[list[str]]:
+    """Return the simple commands of a command line as words.
+
+    Variable assignments and programs such as `sudo` before a command are removed.
+    """
+    commands: list[list[str]] = [[]]
     for line in command.replace("\\\n", " ").split("\n"):
         lexer = shlex.shlex(line, posix=True, punctuation_chars="();|&")
         lexer.whitespace_split = True
         try:
             for word in lexer:
-                found[-1].append(word) if word.strip("();|&") else found.append([])
-        except ValueError:  # quotes that do not end
-            found.pop()
-        found.append([])
-    for words in found:
-        while words and (
-            ASSIGNED.match(words[0])
-            or words[0] in ("sudo", "env", "time", "command", "exec")
-        ):
+                if word.strip("();|&"):
+                    commands[-1].append(word)
+                else:
+                    commands.append([])
+        except ValueError:  # unbalanced quotes
+            commands.pop()
+        commands.append([])
+    for words in commands:
+        while words and is_command_prefix(words[0]):
             del words[0]
-    return [words for words in found if words]
+    return [words for words in commands if words]
 
 
-def parsed(words: list[str]) -> tuple[str, list[str], str]:
-    """The program that decides where it goes, its words from the verb on, and the interpreter that they name."""
-    name, rest = os.path.basename(words[0]), words[1:]
-    given = next(
-        (rest[n + 1] for n, word in enumerate(rest[:-1]) if word == "--python"), ""
-    )
-    given = given or next(
-        (word[9:] for word in rest if word.startswith("--python=")), ""
-    )
-    if PYTHON.fullmatch(name) and "-m" in rest[:-1]:
-        module, rest = rest[rest.index("-m") + 1], rest[rest.index("-m") + 2 :]
+def is_command_prefix(word: str) -> bool:
+    """Return whether a word only precedes a command."""
+    return word in COMMAND_PREFIXES or bool(VARIABLE_ASSIGNMENT.match(word))
+
+
+def parse_installer(words: list[str]) -> Installer:
+    """Parse the words of a simple command."""
+    program = words[0]
+    name = os.path.basename(program)
+    arguments = words[1:]
+    python = get_option(arguments, "--python")
+    if not python:
+        for argument in arguments:
+            if argument.startswith("--python="):
+                python = argument.partition("=")[2]
+                break
+    if PYTHON.fullmatch(name) and "-m" in arguments[:-1]:
+        position = arguments.index("-m")
+        module = arguments[position + 1]
+        arguments = arguments[position + 2 :]
         if module not in ("pip", "uv"):
-            return "", [], ""
-        name = module if module == "uv" else name
-    elif not PIP.fullmatch(name) and name not in CONDA | {"uv"}:
-        return "", [], ""
+            return NO_INSTALLER
+        if module == "uv":
+            name = "uv"
+    elif not PIP.fullmatch(name) and name not in CONDA_PROGRAMS | {"uv"}:
+        return NO_INSTALLER
+    if name in CONDA_PROGRAMS:
+        return Installer("", arguments, find_conda_python(arguments))
     if name == "uv":
-        rest = rest[1:] if rest[:1] == ["pip"] else []
-        given = given or next(
-            (rest[n + 1] for n, word in enumerate(rest[:-1]) if word == "-p"), ""
-        )
-        given = given or (active() if "--system" not in rest else "")
-    elif name in CONDA:
-        prefix = next(
-            (
-                rest[n + 1]
-                for n, word in enumerate(rest[:-1])
-                if word in ("-p", "--prefix")
-            ),
-            "",
-        )
-        named = {"-n", "--name"}.intersection(rest)
-        prefix = prefix or ("" if named else os.environ.get("CONDA_PREFIX", ""))
-        return "", rest, os.path.join(prefix, "bin", "python") if prefix else ""
-    start = next((n for n, word in enumerate(rest) if word == "install"), len(rest))
-    return "" if name == "uv" else shutil.which(words[0]) or "", rest[start:], given
+        arguments = arguments[1:] if arguments[:1] == ["pip"] else []
+        python = python or get_option(arguments, "-p")
+        if not python and "--system" not in arguments:
+            python = find_active_python()
+        program_path = ""
+    else:
+        program_path = shutil.which(program) or ""
+    if "install" not in arguments:
+        return Installer(program_path, [], python)
+    return Installer(program_path, arguments[arguments.index("install") :], python)
 
 
-def active() -> str:
-    """The interpreter that uv installs for: the active environment's, else that of a `.venv` here or above."""
-    folder = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
-    above = os.getcwd()
-    while not folder and above != os.path.dirname(above):
-        if os.path.isfile(os.path.join(above, ".venv", "pyvenv.cfg")):
-            folder = os.path.join(above, ".venv")
-        above = os.path.dirname(above)
-    return os.path.join(folder, "bin", "python") if folder else ""
+def get_option(arguments: list[str], *names: str) -> str:
+    """Return the value of an option, '' if it is not there."""
+    for index, argument in enumerate(arguments[:-1]):
+        if argument in names:
+            return arguments[index + 1]
+    return ""
 
 
-def wanted(rest: list[str]) -> list[str]:
-    """What is to be installed: requirements, and `-r FILE`."""
-    found: list[str] = []
-    last = ""
-    rest = rest[
-        : next(
-            (n for n, word in enumerate(rest) if re.match(r"[\d&]*[<>]", word)),
-            len(rest),
-        )
-    ]
-    for word in rest[1:]:
-        if last in ("-r", "--requirement"):
-            found += ["-r", word]
-        elif last not in VALUED and not word.startswith("-") and word != ".":
-            found.append(word)
-        last = word
-    return [word[:100] for word in found[:10]]
+def find_conda_python(arguments: list[str]) -> str:
+    """Return the interpreter of the environment that conda installs into.
+
+    Return '' if it is unknown.
+    """
+    prefix = get_option(arguments, "-p", "--prefix")
+    has_name = "-n" in arguments or "--name" in arguments
+    if not prefix and not has_name:
+        prefix = os.environ.get("CONDA_PREFIX", "")
+    return os.path.join(prefix, "bin", "python") if prefix else ""
 
 
-def interpreter(program: str, given: str) -> str:
-    """The Python that a program stands for: itself, or the one of a script's first line; '' where it is not known."""
-    if given:
-        inside = os.path.join(given, "bin", "python")
-        return inside if os.path.isdir(given) else shutil.which(given) or ""
+def find_active_python() -> str:
+    """Return the interpreter that uv installs for.
+
+    This is that of the active environment, else of a `.venv` in this folder or above.
+    """
+    environment = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
+    folder = os.getcwd()
+    while not environment and folder != os.path.dirname(folder):
+        candidate = os.path.join(folder, ".venv")
+        if os.path.isfile(os.path.join(candidate, "pyvenv.cfg")):
+            environment = candidate
+        folder = os.path.dirname(folder)
+    return os.path.join(environment, "bin", "python") if environment else ""
+
+
+def list_requirements(words: list[str]) -> list[str]:
+    """Return the requirements of an install command, with `-r FILE`."""
+    requirements: list[str] = []
+    option = ""
+    for word in words[1:]:
+        if REDIRECTION.match(word):
+            break
+        if option in ("-r", "--requirement"):
+            requirements += ["-r", word]
+        elif option not in OPTIONS_WITH_VALUE and not is_option_or_folder(word):
+            requirements.append(word)
+        option = word
+    shown = requirements[:MAX_REQUIREMENTS]
+    return [requirement[:REQUIREMENT_LIMIT] for requirement in shown]
+
+
+def is_option_or_folder(word: str) -> bool:
+    """Return whether a word of an install command is no requirement."""
+    return word.startswith("-") or word == "."
+
+
+def find_interpreter(program: str, python: str) -> str:
+    """Return the interpreter of a command, '' if it is unknown.
+
+    This is the interpreter that the command names, else the program itself, or the
+    interpreter in the first line of the script.
+    """
+    if python:
+        if os.path.isdir(python):
+            return os.path.join(python, "bin", "python")
+        return shutil.which(python) or ""
     try:
         with open(program, "rb") as stream:
             head = stream.read(1000)
     except OSError:
         return ""
     if not head.startswith(b"#!"):
-        return program if PYTHON.fullmatch(os.path.basename(program)) else ""
-    if found := SHEBANG.match(head):
-        return os.fsdecode(found[1] or found[2])
-    by_env = BY_ENV.match(head)
-    return interpreter(shutil.which(os.fsdecode(by_env[1])) or "", "") if by_env else ""
+        is_python = PYTHON.fullmatch(os.path.basename(program))
+        return program if is_python else ""
+    shebang = SHEBANG.match(head)
+    if shebang:
+        return os.fsdecode(shebang[1] or shebang[2])
+    env_shebang = ENV_SHEBANG.match(head)
+    if not env_shebang:
+        return ""
+    path = shutil.which(os.fsdecode(env_shebang[1])) or ""
+    return find_interpreter(path, "")
 
 
-def same(python: str) -> bool:
-    """Whether what another Python gets is this one's too."""
-    own, other = home(sys.executable), home(python)
-    return own == other or (
-        other == os.path.realpath(sys.executable) and sees_the_base()
-    )
+def is_own_interpreter(python: str) -> bool:
+    """Return whether the kernel sees the packages of another interpreter."""
+    own_home = find_home(sys.executable)
+    other_home = find_home(python)
+    if own_home == other_home:
+        return True
+    is_base = other_home == os.path.realpath(sys.executable)
+    return is_base and sees_base_packages()
 
 
-def home(python: str) -> str:
-    """What tells an interpreter from others: its virtual environment, else the file that it is."""
-    prefix = os.path.dirname(os.path.realpath(os.path.dirname(os.path.abspath(python))))
-    return (
-        prefix
-        if os.path.isfile(os.path.join(prefix, "pyvenv.cfg"))
-        else os.path.realpath(python)
-    )
+def find_home(python: str) -> str:
+    """Return the virtual environment of an interpreter, else its real path."""
+    folder = os.path.realpath(os.path.dirname(os.path.abspath(python)))
+    prefix = os.path.dirname(folder)
+    if os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
+        return prefix
+    return os.path.realpath(python)
 
 
-def sees_the_base() -> bool:
-    """Whether this is a virtual environment that has the packages of the Python that it was made of."""
+def sees_base_packages() -> bool:
+    """Return whether this virtual environment includes its base's packages."""
+    path = os.path.join(sys.prefix, "pyvenv.cfg")
     try:
-        with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as stream:
-            return bool(
-                re.search(
-                    r"include-system-site-packages\s*=\s*true",
-                    stream.read(4000),
-                    re.IGNORECASE,
-                )
-            )
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read(4000)
     except OSError:
         return False
+    return bool(SYSTEM_PACKAGES.search(text))
 
 
-def there(requirement: str) -> bool:
-    """Whether this kernel sees a distribution; of what is no plain name nothing is known."""
-    name = NAME.match(requirement)
-    if not name or "/" in requirement or requirement.startswith("-"):
+def is_installed(requirement: str) -> bool:
+    """Return whether the kernel sees a distribution; True if that is unknown."""
+    match = DISTRIBUTION_NAME.match(requirement)
+    if not match or "/" in requirement or requirement.startswith("-"):
         return True
     from importlib import metadata
 
     try:
-        metadata.distribution(name[0])
+        metadata.distribution(match[0])
     except metadata.PackageNotFoundError:
         return False
     return True

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from stepper.diagnosis.in_kernel.expression_values import Spot
-from stepper.diagnosis.in_kernel.last_assignment import Bound, binding
+from stepper.diagnosis.in_kernel.expression_values import UserFrame
+from stepper.diagnosis.in_kernel.last_assignment import Bound, find_assignment
 from stepper.diagnosis.in_kernel.value_summary import (
     CALLABLE,
     describe_folder,
@@ -101,8 +101,8 @@ class Row:
     text: str
     value: Any
     node: Any
-    spot: Spot
-    caller: Spot | None
+    user_frame: UserFrame
+    caller: UserFrame | None
 
 
 def make_finding(text: str, bound: Bound | None = None) -> Finding:
@@ -110,13 +110,15 @@ def make_finding(text: str, bound: Bound | None = None) -> Finding:
     return {"text": text, "bound": bound}
 
 
-def iterate_with_callers(spots: list[Spot]) -> Iterator[tuple[Spot, Spot | None]]:
+def iterate_with_callers(
+    user_frames: list[UserFrame],
+) -> Iterator[tuple[UserFrame, UserFrame | None]]:
     """Yield each failing line with the line that called its function."""
-    callers = [*spots[1:], None]
-    return zip(spots, callers)
+    callers = [*user_frames[1:], None]
+    return zip(user_frames, callers)
 
 
-def build_rows(spots: list[Spot], message: str) -> list[Row]:
+def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
     """Return the values on the failing lines, the innermost line first.
 
     Functions and modules are included if the message is about functions.
@@ -125,8 +127,8 @@ def build_rows(spots: list[Spot], message: str) -> list[Row]:
     if FUNCTION_WORDS.search(message):
         callables = (*CALLABLE, types.ModuleType, type)
     rows: dict[str, Row] = {}
-    for spot, caller in iterate_with_callers(spots):
-        for text, value, node in spot.known():
+    for user_frame, caller in iterate_with_callers(user_frames):
+        for text, value, node in user_frame.iterate_values():
             if len(rows) >= MAX_ROWS:
                 break
             if text in rows:
@@ -134,7 +136,7 @@ def build_rows(spots: list[Spot], message: str) -> list[Row]:
             if not is_row_value(value, node, callables):
                 continue
             short_text = shorten(text, 60)
-            rows[text] = Row(short_text, value, node, spot, caller)
+            rows[text] = Row(short_text, value, node, user_frame, caller)
     return list(rows.values())
 
 
@@ -195,7 +197,7 @@ def find_last_line(name: str, value: Any) -> str:
 
 
 def describe_rows(
-    error: BaseException, rows: list[Row], spots: list[Spot]
+    error: BaseException, rows: list[Row], user_frames: list[UserFrame]
 ) -> Iterator[Finding]:
     """Yield descriptions of the values, those that the message mentions first.
 
@@ -221,9 +223,9 @@ def describe_rows(
             yield describe_row_with_sources(row)
         else:
             yield make_finding(describe_row(row))
-    if "unpack" in message and spots:
-        spot = spots[0]
-        sources = describe_sources(spot.statement, spot)
+    if "unpack" in message and user_frames:
+        user_frame = user_frames[0]
+        sources = describe_sources(user_frame.statement, user_frame)
         if sources:
             yield make_finding(f"the unpacked value is made of {sources}")
 
@@ -238,10 +240,10 @@ def describe_row(row: Row) -> str:
 def describe_row_with_sources(row: Row) -> Finding:
     """Return a value with the values that its last assignment used."""
     text = describe_row(row)
-    bound, assigned = binding(row.node, row.spot, row.caller)
+    bound, assigned = find_assignment(row.node, row.user_frame, row.caller)
     if assigned is None:
         assigned = row.node
-    sources = describe_sources(assigned, row.spot, row.text)
+    sources = describe_sources(assigned, row.user_frame, row.text)
     if sources:
         text += f"; with {sources}"
     return make_finding(text, bound)
@@ -254,11 +256,11 @@ def is_mentioned(value: Any, message: str) -> bool:
     return bool(re.search(pattern, message))
 
 
-def describe_sources(node: ast.AST, spot: Spot, excluded: str = "") -> str:
+def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -> str:
     """Return the values that an expression uses, and the folder of a glob pattern."""
     nodes = list(ast.walk(node))
     descriptions: dict[str, str] = {}
-    for text, value, _ in spot.known(nodes):
+    for text, value, _ in user_frame.iterate_values(nodes):
         if len(descriptions) >= MAX_SOURCES:
             break
         if value is None or text == excluded:

@@ -22,9 +22,12 @@ from stepper.diagnosis.in_kernel.close_matches import (
     join_items,
     select_public,
 )
-from stepper.diagnosis.in_kernel.expression_values import DATA, Spot, columns
-from stepper.diagnosis.in_kernel.import_facts import elsewhere, newer
-from stepper.diagnosis.in_kernel.last_assignment import binding
+from stepper.diagnosis.in_kernel.expression_values import DATA, UserFrame, get_columns
+from stepper.diagnosis.in_kernel.import_facts import (
+    explain_changed_file,
+    find_loaded_modules,
+)
+from stepper.diagnosis.in_kernel.last_assignment import find_assignment
 from stepper.diagnosis.in_kernel.line_values import (
     Finding,
     describe_sources,
@@ -79,19 +82,19 @@ PLAIN_KEYS = (str, int, float, bool)
 PANDAS_ROWS = ("loc", "at")
 PANDAS_ROW_METHODS = ("drop", "xs")
 
-SelectNodes = Callable[[Spot], "list[Any]"]
+SelectNodes = Callable[[UserFrame], "list[Any]"]
 # Returns a finding on a node, its line, and the line that called the function.
-Explain = Callable[[Any, Spot, "Spot | None"], "Finding | None"]
+Explain = Callable[[Any, UserFrame, "UserFrame | None"], "Finding | None"]
 
 
 def find_first_finding(
-    select_nodes: SelectNodes, spots: list[Spot], explain: Explain
+    select_nodes: SelectNodes, user_frames: list[UserFrame], explain: Explain
 ) -> Finding | None:
     """Return the first finding on the nodes of the failing lines."""
-    for spot, caller in iterate_with_callers(spots):
-        for node in select_nodes(spot):
+    for user_frame, caller in iterate_with_callers(user_frames):
+        for node in select_nodes(user_frame):
             with suppress(CannotEval):
-                finding = explain(node, spot, caller)
+                finding = explain(node, user_frame, caller)
                 if finding:
                     return finding
     return None
@@ -123,7 +126,9 @@ class Lookup:
         return list_labels(self.value, self.by_value)
 
 
-def explain_key_error(error: BaseException, spots: list[Spot]) -> Finding | None:
+def explain_key_error(
+    error: BaseException, user_frames: list[UserFrame]
+) -> Finding | None:
     """Return the object that does not have a key.
 
     It is an expression on the line or a variable of the library that raised the error.
@@ -134,14 +139,16 @@ def explain_key_error(error: BaseException, spots: list[Spot]) -> Finding | None
         key = arguments[0]
     by_value = not is_a(error, KeyError)  # `Color(3)` of an Enum
 
-    def explain(node: Any, spot: Spot, caller: Spot | None) -> Finding | None:
+    def explain(
+        node: Any, user_frame: UserFrame, caller: UserFrame | None
+    ) -> Finding | None:
         owner, in_rows = find_owner(node, key)
-        value = spot.values[owner]
+        value = user_frame.values[owner]
         expression = ast.unparse(owner)
         lookup = Lookup(value, key, expression, in_rows, by_value)
         return explain_lookup(lookup)
 
-    finding = find_first_finding(list_lookup_nodes, spots, explain)
+    finding = find_first_finding(list_lookup_nodes, user_frames, explain)
     if finding:
         return finding
     for value in list_library_values(error):
@@ -167,13 +174,13 @@ def list_library_values(error: BaseException) -> list[Any]:
     return values
 
 
-def list_lookup_nodes(spot: Spot) -> list[Any]:
+def list_lookup_nodes(user_frame: UserFrame) -> list[Any]:
     """Return the expressions of a line in which a key may have been looked up.
 
     For example x in: `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)`, `f(**x)`.
     """
     nodes: list[Any] = []
-    for node in spot.nodes:
+    for node in user_frame.nodes:
         if isinstance(node, ast.Subscript):
             nodes.append(node.value)
         elif isinstance(node, ast.BinOp):
@@ -422,7 +429,7 @@ def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
 
     With `by_value`, an Enum has the values of its members as keys, as in `Color(3)`.
     """
-    axis = columns(value)
+    axis = get_columns(value)
     if is_pandas(value, "Index"):
         axis = value
     elif is_pandas(value, "Series"):
@@ -455,7 +462,9 @@ def list_members(kind: Any, by_value: bool) -> list[Any] | None:
 # Attributes
 
 
-def explain_attribute_error(error: BaseException, spots: list[Spot]) -> Finding | None:
+def explain_attribute_error(
+    error: BaseException, user_frames: list[UserFrame]
+) -> Finding | None:
     """Return the object without the attribute, and attributes that may be meant."""
     message = get_message(error)
     _, _, message_end = message.rpartition("attribute")
@@ -463,27 +472,29 @@ def explain_attribute_error(error: BaseException, spots: list[Spot]) -> Finding 
     if not name:
         return None
 
-    def select_nodes(spot: Spot) -> list[Any]:
+    def select_nodes(user_frame: UserFrame) -> list[Any]:
         nodes = []
-        for node in spot.nodes:
+        for node in user_frame.nodes:
             if isinstance(node, ast.Attribute) and node.attr == name:
                 nodes.append(node)
         return nodes or [None]
 
-    def explain(node: Any, spot: Spot, caller: Spot | None) -> Finding | None:
+    def explain(
+        node: Any, user_frame: UserFrame, caller: UserFrame | None
+    ) -> Finding | None:
         owner = None if node is None else node.value
         value = peek(error, "obj", missing)  # since Python 3.10
         if value is missing:
             if owner is None:
                 return None
-            value = spot.values[owner]
-        return explain_owner(value, name, owner, spot, caller)
+            value = user_frame.values[owner]
+        return explain_owner(value, name, owner, user_frame, caller)
 
-    return find_first_finding(select_nodes, spots, explain)
+    return find_first_finding(select_nodes, user_frames, explain)
 
 
 def explain_owner(
-    value: Any, name: str, owner: Any, spot: Spot, caller: Spot | None
+    value: Any, name: str, owner: Any, user_frame: UserFrame, caller: UserFrame | None
 ) -> Finding | None:
     """Return what is known of an object without an attribute.
 
@@ -492,7 +503,7 @@ def explain_owner(
     bound = None
     assigned = None
     if isinstance(owner, DATA[:2]):
-        bound, assigned = binding(owner, spot, caller)
+        bound, assigned = find_assignment(owner, user_frame, caller)
     lost = find_lost_label(value, [name])
     if lost:
         finding = make_finding(describe_value(value))
@@ -511,7 +522,7 @@ def explain_owner(
     parts = [description, *alternatives]
     if bound and assigned is not None and not alternatives:
         expression = shorten(ast.unparse(owner), 80)
-        sources = describe_sources(assigned, spot, expression)
+        sources = describe_sources(assigned, user_frame, expression)
         if sources:
             parts.append(f"`{expression}` comes from {sources}")
     return make_finding("; ".join(parts), bound)
@@ -526,8 +537,8 @@ def find_other_owners(value: Any, name: str) -> list[str]:
         return []
     is_class = is_a(value, type)
     owner_name = str(module_of(value)) if is_class else get_name(value)
-    modules = elsewhere(owner_name, name)
-    sentences = [newer(owner_name, name)]
+    modules = find_loaded_modules(owner_name, name)
+    sentences = [explain_changed_file(owner_name, name)]
     if modules:
         sentences.append(f"`{name}` is in {' and '.join(modules)}")
     for attribute, member in own_names(value).items():
@@ -585,7 +596,7 @@ def list_attributes(value: Any) -> list[str]:
         for base in classes_of(kind):
             names += class_dict_of(base)
         names += own_names(value)
-        labels = columns(value)
+        labels = get_columns(value)
         if labels is not None:
             names += list_first_labels(labels)
         if is_a(value, dict):
@@ -610,7 +621,9 @@ def find_stored_attribute(kind: Any, name: str) -> Any:
 # Parameters
 
 
-def explain_call_error(error: BaseException, spots: list[Spot]) -> Finding | None:
+def explain_call_error(
+    error: BaseException, user_frames: list[UserFrame]
+) -> Finding | None:
     """Return the signature of the function that was called with wrong arguments."""
     message = get_message(error)
     if not SIGNATURE_WORDS.search(message):
@@ -622,14 +635,16 @@ def explain_call_error(error: BaseException, spots: list[Spot]) -> Finding | Non
         # For `Class.__init__`, the call has the name of the class.
         names = function_name[1].split(".")[-2:]
 
-    def select_calls(spot: Spot) -> list[Any]:
-        calls = [node for node in spot.nodes if isinstance(node, ast.Call)]
+    def select_calls(user_frame: UserFrame) -> list[Any]:
+        calls = [node for node in user_frame.nodes if isinstance(node, ast.Call)]
         if not names:
             return calls[:1]
         return [call for call in calls if get_called_name(call) in names]
 
-    def explain(node: Any, spot: Spot, caller: Spot | None) -> Finding | None:
-        signature = describe_callable(find_function(node.func, spot))
+    def explain(
+        node: Any, user_frame: UserFrame, caller: UserFrame | None
+    ) -> Finding | None:
+        signature = describe_callable(find_function(node.func, user_frame))
         if signature is None:
             return None
         text, parameters = signature
@@ -642,7 +657,7 @@ def explain_call_error(error: BaseException, spots: list[Spot]) -> Finding | Non
                 sentence += f"; closest to `{parameter}`: {', '.join(similar)}"
         return make_finding(sentence)
 
-    return find_first_finding(select_calls, spots, explain)
+    return find_first_finding(select_calls, user_frames, explain)
 
 
 def get_called_name(call: ast.Call) -> str:
@@ -651,13 +666,13 @@ def get_called_name(call: ast.Call) -> str:
     return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
-def find_function(node: Any, spot: Spot) -> Any:
+def find_function(node: Any, user_frame: UserFrame) -> Any:
     """Return the function or the bound method that an expression refers to."""
     if not isinstance(node, ast.Attribute):
-        return spot.values[node]
-    owner = spot.values[node.value]
+        return user_frame.values[node]
+    owner = user_frame.values[node.value]
     if is_a(owner, types.ModuleType):
-        return spot.values[node]
+        return user_frame.values[node]
     if is_a(owner, type):
         return find_stored_attribute(owner, node.attr)
     function = find_stored_attribute(type(owner), node.attr)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, Spot, spots
+from stepper.diagnosis.in_kernel.expression_values import (
+    FUNCTIONS,
+    UserFrame,
+    list_user_frames,
+)
 from stepper.kernels.in_kernel.cell_sources import find_cell_line, run_state
 from stepper.kernels.in_kernel.namespace_summary import (
     previous_values,
@@ -75,28 +79,28 @@ def get_short_name(class_name: str) -> str:
 
 def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
     """Return (name, line of the cell) of what lines above the failing one changed."""
-    spot = find_cell_spot(error)
-    if spot is None:
+    user_frame = find_cell_frame(error)
+    if user_frame is None:
         return []
     lines: dict[str, int] = {}
-    for statement in spot.tree.body:
+    for statement in user_frame.tree.body:
         if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
             continue
         for node in ast.walk(statement):
-            line = getattr(node, "lineno", spot.line)
-            name = find_changed_name(node) if line < spot.line else ""
+            line = getattr(node, "lineno", user_frame.line)
+            name = find_changed_name(node) if line < user_frame.line else ""
             if name:
-                lines[name] = find_cell_line(spot.filename, line)[1]
+                lines[name] = find_cell_line(user_frame.filename, line)[1]
     return list(lines.items())
 
 
-def find_cell_spot(error: BaseException) -> Spot | None:
+def find_cell_frame(error: BaseException) -> UserFrame | None:
     """Return the outermost failing line in a cell, None if it is in an earlier cell."""
     counts = get_cell_files()
-    for spot in spots(error.__traceback__)[::-1]:
-        if spot.filename in counts:
-            is_current = counts[spot.filename] == run_state["number"]
-            return spot if is_current else None
+    for user_frame in list_user_frames(error.__traceback__)[::-1]:
+        if user_frame.filename in counts:
+            is_current = counts[user_frame.filename] == run_state["number"]
+            return user_frame if is_current else None
     return None
 
 

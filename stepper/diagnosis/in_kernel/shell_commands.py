@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stepper.diagnosis.in_kernel.install_target import installs
+from stepper.diagnosis.in_kernel.install_target import find_install_target
 from stepper.kernels.in_kernel.cell_sources import (
     TIMED_FILENAMES,
     find_cell_line,
@@ -245,7 +245,7 @@ def record_command(
     if any("No module named pip" in line for line in output_lines):
         lacks_pip = True
     has_succeeded = is_successful and not code
-    installation = call_safely(installs, command, has_succeeded, lacks_pip)
+    installation = call_safely(find_install_target, command, has_succeeded, lacks_pip)
     if not code and not installation:
         return
     count = 1

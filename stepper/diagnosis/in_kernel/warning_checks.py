@@ -17,11 +17,11 @@ from typing import Any
 
 from stepper.diagnosis.in_kernel.dataframe_changes import (
     Fact,
-    Seen,
-    compare,
-    cut,
-    fact,
-    look,
+    FrameState,
+    capture_frames,
+    compare_frames,
+    create_fact,
+    shorten_name,
 )
 from stepper.diagnosis.in_kernel.swallowed_errors import (
     HELPER,
@@ -60,7 +60,7 @@ class Run:
     is_incomplete: bool = False
     # Hashes of the warnings that are counted but not reported.
     others: set[int] = field(default_factory=set)
-    frames: dict[str, Seen] = field(default_factory=dict)
+    frames: dict[str, FrameState] = field(default_factory=dict)
     showwarning: Any = None
 
 
@@ -99,7 +99,7 @@ def before(raw: str) -> None:
     has_pandas = "pandas" in sys.modules
     start_recording()
     if has_pandas:
-        run.frames = call_safely(look, raw, clock() + SECONDS_BEFORE) or {}
+        run.frames = call_safely(capture_frames, raw, clock() + SECONDS_BEFORE) or {}
     if has_pandas or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     original = unwrap_showwarning(warnings.showwarning)
@@ -127,7 +127,7 @@ def after(raw: str, ok: bool) -> list[Fact]:
     facts = facts[:MAX_FACTS]
     if left_out:
         count = f"{left_out} or more" if run.is_incomplete else str(left_out)
-        facts.append(fact("more", count))
+        facts.append(create_fact("more", count))
     return facts
 
 
@@ -144,7 +144,7 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
             times = f"{error.times:,} or more ×"
         description = format_error(error.class_name, error.message)
         text = f"line {line}: {error.handler} swallowed {times} {description}"
-        facts.append(fact("swallowed", text))
+        facts.append(create_fact("swallowed", text))
     return facts
 
 
@@ -158,10 +158,10 @@ def list_python_warnings(run: Run) -> list[Fact]:
             details.append(f"line {cell_line}")
         if count > 1:
             details.append(f"{count} ×")
-        name = cut(category)
+        name = shorten_name(category)
         if details:
             name += f" ({', '.join(details)})"
-        facts.append(fact("warning", format_error(name, message)))
+        facts.append(create_fact("warning", format_error(name, message)))
     return facts
 
 
@@ -191,11 +191,11 @@ def check_frames(run: Run) -> list[Fact]:
     """Return the warnings on the DataFrames that the cell names."""
     if not run.trees or "pandas" not in sys.modules:
         return []
-    frames = look(run.raw, clock() + SECONDS_AFTER)
+    frames = capture_frames(run.raw, clock() + SECONDS_AFTER)
     has_joins = "merge" in run.raw or "join" in run.raw
     is_suspicious = any(frame.rows == 0 or frame.blank for frame in frames.values())
     if is_suspicious or has_joins:
-        return compare(run.frames, frames, run.trees)
+        return compare_frames(run.frames, frames, run.trees)
     return []
 
 

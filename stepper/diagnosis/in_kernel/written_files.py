@@ -16,8 +16,8 @@ from stepper.diagnosis.in_kernel.file_writes import (
     Note,
     file_hash,
     is_inside,
+    list_child_processes,
     notes,
-    processes_below,
     status,
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely
@@ -93,7 +93,7 @@ def find_open_files() -> dict[str, bool]:
     paths = dict.fromkeys(list_open_files("self"), False)
     older = file_writes.state["processes"]
     is_unclear = file_writes.state["processes_unclear"]
-    for process in processes_below(os.getpid()):
+    for process in list_child_processes(os.getpid()):
         is_own = older is not None and process not in older and not is_unclear
         for path in list_open_files(process):
             paths[path] = paths.get(path, False) or is_own
