@@ -526,7 +526,8 @@ def test_a_machine_without_ssh_lists_its_other_places(
         ("b", True),
     ]
     assert (
-        listed[0].why == "ssh can't be run on this machine: No such file or directory"
+        listed[0].why
+        == "ssh cannot be executed on this machine: No such file or directory"
         and listed[0].mend
     )
 

@@ -272,7 +272,9 @@ def test_an_install_for_another_interpreter(
     here: Path, command: str, wanted: list[str] | None
 ) -> None:
     found = install_target.find_install_target(
-        command.replace("{other}", str(here / "other")), done=True, lacks_pip=False
+        command.replace("{other}", str(here / "other")),
+        has_succeeded=True,
+        lacks_pip=False,
     )
     if wanted is None:
         assert found is None

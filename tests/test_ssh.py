@@ -192,10 +192,10 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are brought back, and given up, sooner than people would have it."""
-    monkeypatch.setattr(ssh_connection, "AGAIN_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(ssh_connection, "RETRY_SECONDS", (0.2, 0.4))
     monkeypatch.setattr(ssh_kernel, "SILENT_SECONDS", 1.5)
     monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(ssh_kernel, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(ssh_kernel, "CHECK_SECONDS", 0.3)
     for module in (client_base, execution):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 1.0)
         monkeypatch.setattr(module, "GRACE_SECONDS", 1.0)
@@ -353,15 +353,13 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     room.run("import sys\nprint('its last words', file=sys.__stderr__)")
     room.host.stop()
     os.kill(room.pid, 9)
-    room.kernel.process.told = {**room.kernel.process.told, "boot": "the one before"}
+    room.kernel.process.data = {**room.kernel.process.data, "boot": "the one before"}
     room.until(lambda: room.kernel.describe().problem)
     assert room.wait(room.kernel.check_death()) is None  # nobody can know
     room.host.start()
     room.until(lambda: room.kernel.process.ended)
     death = room.wait(room.kernel.check_death())
-    assert death.reason == "box was started anew" and death.cause == "EndedOutside", (
-        death
-    )
+    assert death.reason == "box was restarted" and death.cause == "EndedOutside", death
     assert death.stderr.endswith("its last words")
     room.wait(room.kernel.shutdown())
     assert not (room.folder / "kernel.json").exists()
@@ -381,7 +379,8 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(
     pid = other.pid
     room.host.stop()
     with pytest.raises(
-        KernelError, match=rf"process {pid}\) was let go and may live on"
+        KernelError,
+        match=rf"gave up the kernel on .* \(process {pid}\), which may still be running",
     ) as told:
         other.wait(other.kernel.shutdown())
     assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
@@ -413,14 +412,14 @@ def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
     )
     odd = fails(room, host.place(python="/bin/true"))
     assert (
-        odd.message == "box: /bin/true said nothing: it is no Python"
+        odd.message == "box: /bin/true printed nothing: it is not a Python"
         and odd.hint == f"{ssh} /bin/true --version"
     )
     bare = venv(room.folder / "bare")
     lacks = fails(room, host.place(python=bare))
     by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
     by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
-    assert "lacks ipykernel" in lacks.message and lacks.hint in (
+    assert "does not have ipykernel" in lacks.message and lacks.hint in (
         by_uv,
         f"{ssh} {bare} -m ensurepip && {by_pip}",
     )
@@ -606,7 +605,7 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
             host.stop()
             time.sleep(3)
             left = project.stepper("shutdown", made["notebook"], check=1)
-            assert "was let go and may live on there" in left.stdout + left.stderr, left
+            assert "which may still be running there" in left.stdout + left.stderr, left
             host.start()
             project.stepper("shutdown", made["notebook"])
             assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))

@@ -99,7 +99,7 @@ async def check_backend(
     if backend.kind == "ssh":
         from stepper.kernels.backends.ssh import ssh_backend
 
-        return await ssh_backend.look(backend)
+        return await ssh_backend.check_backend(backend)
     if backend.kind == "slurm":
         from stepper.kernels.backends.slurm import slurm_backend
 

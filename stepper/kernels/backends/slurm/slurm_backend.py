@@ -29,7 +29,7 @@ from stepper.kernels import kernel_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
 from stepper.kernels.backends.slurm.slurm_process import SlurmProcess, lacks
-from stepper.kernels.backends.ssh.ssh_connection import Link
+from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import BackendConfig, SlurmSettings, SshSettings
@@ -347,7 +347,7 @@ class SlurmKernels:
             f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
         }
         connection = {**told["connection"], **ports, "transport": "ipc", "ip": sockets}
-        link = Link(SshSettings(node), f"{sockets}.ssh", sockets)
+        link = SshConnection(SshSettings(node), f"{sockets}.ssh", sockets)
         return SlurmProcess(
             {**told, "connection": connection}, self.record, self.queue, seen, link
         )

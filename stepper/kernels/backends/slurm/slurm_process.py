@@ -15,7 +15,7 @@ from stepper.common.errors import KernelError
 from stepper.kernels import kernel_records
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
-from stepper.kernels.backends.ssh.ssh_connection import Link
+from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
@@ -43,7 +43,7 @@ class SlurmProcess:
         record: str,
         asked: slurm_cli.Queue,
         seen: slurm_cli.Job | None,
-        link: Link | None,
+        link: SshConnection | None,
     ) -> None:
         self.id, self.job, self.record, self.queue = (
             str(told["kernel"]),

@@ -1,7 +1,8 @@
-"""What runs on the other host: it starts a kernel that outlives the line, looks whether it lives, ends it.
+"""Runs on the remote host: starts a kernel, checks whether it is running, and ends it.
 
-This module is sent there as text and reads on standard input what it is to do: nothing secret stands in a list of
-processes, nothing need be installed there but ipykernel. Python 3.8 and the standard library.
+ssh_connection sends this module as text. The request comes on standard input, so that
+no secret is in the list of processes. The host needs only ipykernel. This module uses
+Python 3.8 and the standard library.
 """
 
 from __future__ import annotations
@@ -18,41 +19,40 @@ import time
 from typing import Any
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# ipykernel's launcher, taken from the interpreter's own places and not from the folder
-# in which cells run.
+# ipykernel's launcher, imported from the interpreter's own folders and not from the
+# folder in which cells run.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-TAIL = 8000  # bytes of what it wrote to stderr
+STDERR_SIZE = 8000  # bytes that are returned of the kernel's stderr
 END_SECONDS = 5.0
 
 
-def places(kernel: str) -> list[str]:
-    """Return where a kernel's connection file, what it writes to stderr and its samples lie."""
-    folder = os.path.join(
-        os.path.expanduser("~"), ".local", "state", "stepper", "kernels"
-    )
+def list_files(kernel_id: str) -> list[str]:
+    """Return the paths of the connection file, the stderr file and the stack file."""
+    home = os.path.expanduser("~")
+    folder = os.path.join(home, ".local", "state", "stepper", "kernels")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.chmod(folder, 0o700)
     return [
-        os.path.join(folder, kernel + ending)
-        for ending in (".json", ".stderr", ".stack")
+        os.path.join(folder, kernel_id + suffix)
+        for suffix in (".json", ".stderr", ".stack")
     ]
 
 
-def private(path: str, text: str) -> None:
-    """Write a file that is the user's alone, and was not there."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as stream:
+def write_private(path: str, text: str) -> None:
+    """Write a new file that only the user can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
         stream.write(text)
 
 
-def free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     """Return ports of this host that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:  # all are held until each has its own
+        for each in sockets:  # keep all open until each has its own port
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
     finally:
@@ -60,66 +60,75 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def start(told: dict[str, Any]) -> dict[str, Any]:
-    """Start a kernel that leads a session of its own: it lives on when the line is cut."""
-    found = importlib.util.find_spec("ipykernel")
-    if found is None or not found.origin:
+def start(request: dict[str, Any]) -> dict[str, Any]:
+    """Start a kernel in a session of its own, which survives a lost connection."""
+    spec = importlib.util.find_spec("ipykernel")
+    if spec is None or not spec.origin:
         return {
             "lacks": "No module named 'ipykernel'",
             "python": sys.executable,
-            "installer": installer(),
+            "installer": find_installer(),
         }
-    with open(
-        os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8"
-    ) as source:
-        # one that does not know of it would listen without it
-        encrypts = "curve_secretkey" in source.read()
-    file, stderr, stack = places(told["kernel"])
-    folder = os.path.expanduser(told["folder"] or "~")
+    folder = os.path.expanduser(request["folder"] or "~")
     if not os.path.isdir(folder):
         return {"error": "there is no folder " + folder}
-    ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS))))  # noqa: B905
+    connection_file, stderr_file, stack_file = list_files(request["kernel"])
+    names = [channel + "_port" for channel in CHANNELS]
+    ports = dict(zip(names, find_free_ports(len(CHANNELS))))  # noqa: B905
     connection = dict(
         ports,
         transport="tcp",
         ip="127.0.0.1",
-        key=told["key"],
+        key=request["key"],
         signature_scheme="hmac-sha256",
     )
-    if encrypts:  # whoever is on the host, too, may listen at its ports
-        connection.update(told["curve"])
-    private(file, json.dumps(connection))
-    private(stderr, "")
-    private(stack, "")
-    with open(stderr, "ab") as stream:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                START,
-                "--HistoryManager.hist_file=:memory:",
-                "-f",
-                file,
-            ],
+    # Other users of the host can connect to the ports.
+    encrypts = supports_curve(spec.origin)
+    if encrypts:
+        connection.update(request["curve"])
+    write_private(connection_file, json.dumps(connection))
+    write_private(stderr_file, "")
+    write_private(stack_file, "")
+    command = [
+        sys.executable,
+        "-c",
+        START,
+        "--HistoryManager.hist_file=:memory:",
+        "-f",
+        connection_file,
+    ]
+    with open(stderr_file, "ab") as stream:
+        process = subprocess.Popen(
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stream,
             cwd=folder,
-            env=dict(os.environ, STEPPER_KERNEL=told["kernel"]),
+            env=dict(os.environ, STEPPER_KERNEL=request["kernel"]),
             start_new_session=True,
         )
     return {
-        "pid": child.pid,
+        "pid": process.pid,
         "ports": ports,
         "python": sys.executable,
-        "stack": stack,
+        "stack": stack_file,
         "encrypts": encrypts,
-        "boot": boot(),
+        "boot": get_boot_id(),
     }
 
 
-def boot() -> str:
-    """Return what tells this start of the host from the one before, '' where it does not say so."""
+def supports_curve(origin: str) -> bool:
+    """Return whether this ipykernel supports CurveZMQ.
+
+    An older one ignores the keys and listens without encryption.
+    """
+    path = os.path.join(os.path.dirname(origin), "kernelapp.py")
+    with open(path, encoding="utf-8") as source:
+        return "curve_secretkey" in source.read()
+
+
+def get_boot_id() -> str:
+    """Return an id of the host's present boot, '' if the host has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -127,76 +136,80 @@ def boot() -> str:
         return ""
 
 
-def lives(told: dict[str, Any]) -> bool:
-    """Whether the process is the kernel's still, by the connection file that its command names; ps is everywhere."""
-    shown = subprocess.run(
-        ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(told["pid"])],
+def is_running(request: dict[str, Any]) -> bool:
+    """Return whether the process is still the kernel.
+
+    Its command line contains the connection file. `ps` exists on all systems.
+    """
+    result = subprocess.run(
+        ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(request["pid"])],
         stdout=subprocess.PIPE,
         check=False,
     )
-    line = shown.stdout.decode("utf-8", "replace").strip()
-    return told["kernel"] + ".json" in line and not line.startswith("Z")
+    line = result.stdout.decode("utf-8", "replace").strip()
+    is_zombie = line.startswith("Z")
+    return request["kernel"] + ".json" in line and not is_zombie
 
 
-def look(told: dict[str, Any]) -> dict[str, Any]:
-    """Return whether the kernel lives, and what it wrote last where it does not."""
-    alive = lives(told)
-    said = ""
+def look(request: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the kernel is running, else the end of its stderr."""
+    alive = is_running(request)
+    stderr = ""
     if not alive:
-        try:
-            with open(places(told["kernel"])[1], "rb") as stream:
-                said = stream.read()[-TAIL:].decode("utf-8", "replace")
-        except OSError:
-            said = ""
-    return {"alive": alive, "said": said, "boot": boot()}
+        stderr_file = list_files(request["kernel"])[1]
+        with contextlib.suppress(OSError), open(stderr_file, "rb") as stream:
+            stderr = stream.read()[-STDERR_SIZE:].decode("utf-8", "replace")
+    return {"alive": alive, "said": stderr, "boot": get_boot_id()}
 
 
-def about(told: dict[str, Any]) -> dict[str, Any]:
-    """Return which Python this is, and which ipykernel it has, '' for none. Nothing is imported for it."""
+def about(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the versions of Python and ipykernel, '' without ipykernel."""
     from importlib import metadata
 
     try:
-        has = metadata.version("ipykernel")
+        version = metadata.version("ipykernel")
     except metadata.PackageNotFoundError:
-        has = ""
+        version = ""
     return {
         "python": sys.executable,
         "version": sys.version.split()[0],
-        "ipykernel": has,
-        "installer": installer(),
+        "ipykernel": version,
+        "installer": find_installer(),
     }
 
 
-def installer() -> str:
-    """Return what can add a package to this Python: `pip`, `uv` or `ensurepip`, '' if none is there."""
+def find_installer() -> str:
+    """Return what can install a package for this Python.
+
+    This is `pip`, `uv` or `ensurepip`; '' if none of them exists.
+    """
     import shutil
 
     if importlib.util.find_spec("pip") is not None:
         return "pip"
     if shutil.which("uv"):
         return "uv"
-    return "ensurepip" if importlib.util.find_spec("ensurepip") is not None else ""
+    has_ensurepip = importlib.util.find_spec("ensurepip") is not None
+    return "ensurepip" if has_ensurepip else ""
 
 
-def end(told: dict[str, Any]) -> dict[str, Any]:
-    """Kill the kernel with what it started in its group; remove its files."""
-    until = time.monotonic() + END_SECONDS
-    while lives(told) and time.monotonic() < until:
+def end(request: dict[str, Any]) -> dict[str, Any]:
+    """Kill the kernel and its process group; remove its files."""
+    deadline = time.monotonic() + END_SECONDS
+    while is_running(request) and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            os.killpg(told["pid"], signal.SIGKILL)
+            os.killpg(request["pid"], signal.SIGKILL)
         time.sleep(0.02)
-    gone = not lives(told)
-    for path in places(told["kernel"]):
-        if gone and os.path.exists(path):
-            os.unlink(path)
+    gone = not is_running(request)
+    if gone:
+        for path in list_files(request["kernel"]):
+            if os.path.exists(path):
+                os.unlink(path)
     return {"gone": gone}
 
 
-def main(told: dict[str, Any]) -> None:
-    """Do what is asked, and say what came of it in one line."""
-    print(
-        "stepper:"
-        + json.dumps(
-            {"start": start, "look": look, "end": end, "about": about}[told["do"]](told)
-        )
-    )
+def main(request: dict[str, Any]) -> None:
+    """Handle a request; print the response on one line."""
+    handlers = {"start": start, "look": look, "end": end, "about": about}
+    response = handlers[request["do"]](request)
+    print("stepper:" + json.dumps(response))

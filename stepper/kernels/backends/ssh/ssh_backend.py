@@ -1,4 +1,4 @@
-"""The kernel provider `ssh`: a kernel is started on a host, or found again by its record and reached anew."""
+"""The backend `ssh`: starts a kernel on a host, or reconnects to it by its record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepper.common.errors import KernelError
 from stepper.kernels import kernel_records
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.remote_launcher import CHANNELS
-from stepper.kernels.backends.ssh.ssh_connection import Link
+from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
 from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
@@ -31,159 +31,181 @@ START_SECONDS = 60.0
 
 
 class SshKernels:
-    """One notebook's kernel, kept in `record` for the next daemon; the sockets to it lie in `runtime`."""
+    """Starts and finds the kernel of one notebook.
 
-    queue_status: QueueStatus | None = None  # it waits in no queue
+    `record` is the path of its record, for the next daemon. `runtime` is the folder of
+    the sockets, `parts` the modules that the helper in the kernel may load.
+    """
 
-    # only read
+    queue_status: QueueStatus | None = None  # ssh has no queue
+
     def __init__(
         self, record: str, runtime: str, parts: Mapping[str, str] = {}
     ) -> None:
-        self.record, self.runtime, self.parts = record, runtime, parts
+        self.record = record
+        self.runtime = runtime
+        self.parts = parts
 
-    def _link(self, place: BackendConfig, kernel: str) -> Link:
-        assert isinstance(
-            place.settings, SshSettings
-        )  # whoever hands it in goes by its kind
-        sockets = os.path.join(self.runtime, f"k{kernel[:8]}")
-        return Link(place.settings, f"{sockets}.ssh", sockets)
+    def _create_connection(
+        self, backend: BackendConfig, kernel_id: str
+    ) -> SshConnection:
+        assert isinstance(backend.settings, SshSettings)  # implied by its kind
+        sockets = os.path.join(self.runtime, f"k{kernel_id[:8]}")
+        return SshConnection(backend.settings, f"{sockets}.ssh", sockets)
 
-    async def start(self, place: LaunchConfig) -> KernelClient:
+    async def start(self, config: LaunchConfig) -> KernelClient:
         """Start a kernel and return it when it is ready; raise KernelError."""
-        assert place.backend is not None and isinstance(
-            place.backend.settings, SshSettings
-        )
+        backend = config.backend
+        assert backend is not None
+        settings = backend.settings
+        assert isinstance(settings, SshSettings)
         await self.cancel_request()
-        name, key = uuid.uuid4().hex, secrets.token_hex(32)
-        link = self._link(place.backend, name)
-        public, secret = zmq.curve_keypair()
-        curve = {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
-        said = await link.ask(
+        kernel_id = uuid.uuid4().hex
+        key = secrets.token_hex(32)
+        public_key, secret_key = zmq.curve_keypair()
+        curve = {
+            "curve_publickey": public_key.decode(),
+            "curve_secretkey": secret_key.decode(),
+        }
+        link = self._create_connection(backend, kernel_id)
+        response = await link.ask(
             "start",
             {
-                "kernel": name,
+                "kernel": kernel_id,
                 "key": key,
                 "curve": curve,
-                "folder": place.backend.settings.folder,
+                "folder": settings.folder,
             },
         )
-        if "pid" not in said:
-            python, host = (
-                said.get("python", place.backend.settings.python),
-                place.backend.settings.host,
-            )
-            if "lacks" in said:
-                raise _lacks(
-                    place.backend.settings,
-                    python,
-                    said.get("installer", ""),
-                    f": {said['lacks']}",
-                )
-            raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
+        if "pid" not in response:
+            raise _create_start_error(settings, response)
         connection: dict[str, Any] = {
             f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
         }
-        connection |= {
-            "transport": "ipc",
-            "ip": link.sockets,
-            "key": key,
-            "signature_scheme": "hmac-sha256",
-        }
-        connection |= curve if said["encrypts"] else {}
-        told = {
-            "kind": "ssh",
-            "name": place.backend.name,
-            "definition": dict(place.backend.definition),
-            "kernel": name,
-            "pid": said["pid"],
-            "python": said["python"],
-            "stack": said["stack"],
-            "connection": connection,
-            "boot": said["boot"],
-            "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
-        }
-        kernel_records.write(self.record, told)  # before anybody waits for it
-        kernel = KernelClient(
-            SshProcess(told, link, self.record), self.parts, self.runtime
+        connection.update(
+            transport="ipc",
+            ip=link.sockets,
+            key=key,
+            signature_scheme="hmac-sha256",
         )
+        if response["encrypts"]:
+            connection.update(curve)
+        ports = [response["ports"][f"{channel}_port"] for channel in CHANNELS]
+        data = {
+            "kind": "ssh",
+            "name": backend.name,
+            "definition": dict(backend.definition),
+            "kernel": kernel_id,
+            "pid": response["pid"],
+            "python": response["python"],
+            "stack": response["stack"],
+            "connection": connection,
+            "boot": response["boot"],
+            "ports": ports,
+        }
+        # The next daemon finds the kernel even if this one exits now.
+        kernel_records.write(self.record, data)
+        process = SshProcess(data, link, self.record)
+        kernel = KernelClient(process, self.parts, self.runtime)
         try:
-            await link.open(told["ports"])
+            await link.open(ports)
             await kernel.connect(START_SECONDS)
         except BaseException:
-            with contextlib.suppress(KernelError):  # what went wrong first is told
+            with contextlib.suppress(KernelError):  # report the first error
                 await kernel.shutdown()
             raise
         return kernel
 
     async def cancel_request(self) -> None:
-        """End the kernel on record; raise KernelError, once, where it can't be reached: then it is let go."""
+        """End the recorded kernel.
+
+        Raise KernelError the first time if the host cannot be reached. The second time
+        the kernel is given up.
+        """
         try:
-            told = json.loads(private_files.read(self.record))
-            place = kernel_config.parse_backends({told["name"]: told["definition"]})[
-                told["name"]
-            ]
-            process = SshProcess(
-                told, self._link(place, uuid.UUID(told["kernel"]).hex), self.record
-            )
+            data = json.loads(private_files.read(self.record))
+            backend = _parse_backend(data)
+            link = self._create_connection(backend, uuid.UUID(data["kernel"]).hex)
+            process = SshProcess(data, link, self.record)
         except (OSError, ValueError, KeyError, TypeError):
             return
         try:
             await process.kill()
         except KernelError:
-            if not told.get("ending"):
+            if not data.get("ending"):
                 raise
-            process.left = False
+            process.may_be_running = False
         process.forget()
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
         try:
-            told = json.loads(private_files.read(self.record))
-            place = kernel_config.parse_backends({told["name"]: told["definition"]})[
-                told["name"]
-            ]
-            told["kernel"] = uuid.UUID(told["kernel"]).hex
-            link = self._link(place, told["kernel"])
-            if told["connection"]["ip"] != link.sockets:
-                raise ValueError(
-                    "it names sockets that are not in this project's folder"
-                )
-            process, ports = (
-                SshProcess(told, link, self.record),
-                [int(port) for port in told["ports"]],
-            )
+            data = json.loads(private_files.read(self.record))
+            backend = _parse_backend(data)
+            data["kernel"] = uuid.UUID(data["kernel"]).hex
+            link = self._create_connection(backend, data["kernel"])
+            if data["connection"]["ip"] != link.sockets:
+                raise ValueError("its sockets are not in this project's folder")
+            process = SshProcess(data, link, self.record)
+            ports = [int(port) for port in data["ports"]]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return Death(f"the record {self.record} can't be read: {error}")
-        if told.get("ending"):  # whoever starts the next one has it ended
-            return None
-        process.looked_at = 0.0
+            return Death(f"the kernel record {self.record} is not valid: {error}")
+        if data.get("ending"):
+            return None  # the next start ends it
+        process.checked_at = 0.0
         await link.resume(ports)
-        process.sign_at = time.monotonic()
+        process.last_sign_at = time.monotonic()
         return KernelClient(process, self.parts, self.runtime)
 
 
-async def look(place: BackendConfig) -> list[str]:
-    """Return what the host offers; raise KernelError where it can't be reached, or takes no kernel."""
-    assert isinstance(place.settings, SshSettings)
-    said = await Link(place.settings, "none", "").ask("about", {})
-    if not said["ipykernel"]:
-        raise _lacks(place.settings, said["python"], said["installer"])
-    return [
-        f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"
-    ]
+def _parse_backend(data: Mapping[str, Any]) -> BackendConfig:
+    """Return the backend in a record; raise ValueError, KeyError or TypeError."""
+    name = data["name"]
+    return kernel_config.parse_backends({name: data["definition"]})[name]
 
 
-def _lacks(
-    where: SshSettings, python: str, installer: str, why: str = ""
+async def check_backend(backend: BackendConfig) -> list[str]:
+    """Return what the host offers; raise KernelError if it can start no kernel."""
+    settings = backend.settings
+    assert isinstance(settings, SshSettings)
+    response = await SshConnection(settings, "none", "").ask("about", {})
+    python = response["python"]
+    if not response["ipykernel"]:
+        raise _create_missing_ipykernel_error(settings, python, response["installer"])
+    version = response["version"]
+    return [f"Python {version} ({python}), ipykernel {response['ipykernel']}"]
+
+
+def _create_start_error(
+    settings: SshSettings, response: Mapping[str, Any]
 ) -> KernelError:
-    ssh, quoted = ssh_errors.ssh(where), shlex.quote(python)
-    by_pip = f"{ssh} {quoted} -m pip install ipykernel"
+    """Return the error for a kernel that the host did not start."""
+    if "lacks" in response:
+        python = response.get("python", settings.python)
+        installer = response.get("installer", "")
+        reason = f": {response['lacks']}"
+        return _create_missing_ipykernel_error(settings, python, installer, reason)
+    message = response.get("error", "it gave no reason")
+    return KernelError(f"{settings.host}: {message}")
+
+
+def _create_missing_ipykernel_error(
+    settings: SshSettings, python: str, installer: str, reason: str = ""
+) -> KernelError:
+    ssh = ssh_errors.format_ssh_command(settings)
+    quoted = shlex.quote(python)
+    pip = f"{ssh} {quoted} -m pip install ipykernel"
     commands = {
-        "pip": by_pip,
+        "pip": pip,
         "uv": f"{ssh} uv pip install --python {quoted} ipykernel",
-        "ensurepip": f"{ssh} {quoted} -m ensurepip && {by_pip}",
+        "ensurepip": f"{ssh} {quoted} -m ensurepip && {pip}",
     }
-    mend = commands.get(installer, "")
-    return KernelError(f"{python} on {where.host} lacks ipykernel{why}", mend)
+    return KernelError(
+        f"{python} on {settings.host} does not have ipykernel{reason}",
+        commands.get(installer, ""),
+    )

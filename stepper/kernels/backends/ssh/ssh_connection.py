@@ -1,7 +1,9 @@
-"""One ssh to a host: a master that carries all, the kernel's ports as sockets of this machine, and what is asked there.
+"""One ssh connection to a host, with the kernel's ports forwarded to local sockets.
 
-The sockets are files in the user's own folder. A master that ends, whatever ended it, is started again on the same
-ones: ZeroMQ goes on by itself on sockets that come back. It ends with the daemon, whose pipe it reads.
+A master process carries all forwarded ports and requests. The sockets are files in the
+user's own folder. If the master ends, it is started again with the same sockets: ZeroMQ
+reconnects to them by itself. The master ends with the daemon, because it reads from the
+daemon's pipe.
 """
 
 from __future__ import annotations
@@ -18,16 +20,18 @@ from typing import Any
 
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels.backends.ssh import ssh_errors
-from stepper.kernels.backends.ssh.ssh_errors import in_words
+from stepper.kernels.backends.ssh.ssh_errors import SshError, explain_error
 from stepper.policy.kernel_config import SshSettings
 
-# What runs there comes by its standard input, the lines of shell as the first line,
-# then the program: no argument shows
-# what is asked, and any login shell takes these words as they are.
+# The program comes on standard input: first a line of shell commands, then the request
+# with the program. No argument shows the request, and every login shell accepts this
+# command.
 SHELL = """exec sh -c 'IFS= read -r line; eval "$(printf %b "$line")"'"""
-READS = "import sys, json; told = json.loads(sys.stdin.readline()); exec(told.pop('program')); main(told)"
-# What the user's own configuration says is kept but for what is about another use of
-# ssh.
+READ_REQUEST = (
+    "import sys, json; request = json.loads(sys.stdin.readline());"
+    " exec(request.pop('program')); main(request)"
+)
+# The user's ssh configuration is used, except for options that are for other uses.
 OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
@@ -41,236 +45,255 @@ OPTIONS = {
     "RequestTTY": "no",
     "PermitLocalCommand": "no",
 }
-ASK_SECONDS = 20.0
-UP_SECONDS = 15.0  # for a master to stand
+REQUEST_SECONDS = 20.0
+CONNECT_SECONDS = 15.0
 RESUME_SECONDS = 5.0
-AGAIN_SECONDS = 1.0, 15.0  # between two tries to bring it back: the first, and at most
-SAID = 8000  # bytes that are kept of what ssh writes
-FAILED = 255  # the exit code of ssh where it is its own
+RETRY_SECONDS = (1.0, 15.0)  # before the first retry, and at most before the others
+OUTPUT_SIZE = 8000  # bytes that are kept of ssh's error output
+SSH_ERROR = 255  # the exit code of ssh if ssh itself fails
+NO_ERROR = SshError("", "")
 
 
-class Link:
-    """The way to a host; `control` is the path of the master's socket, `sockets` what the forwarded ones begin with."""
+class SshConnection:
+    """The connection to a host.
 
-    def __init__(self, where: SshSettings, control: str, sockets: str) -> None:
-        self.where, self.control, self.sockets = where, control, sockets
+    `control` is the path of the master's socket, `sockets` the beginning of the paths
+    of the forwarded ports.
+    """
+
+    def __init__(self, settings: SshSettings, control: str, sockets: str) -> None:
+        self.settings = settings
+        self.control = control
+        self.sockets = sockets
         self.master: asyncio.subprocess.Process | None = None
-        self.ports: list[int] = []
-        self.cuts = 0  # how often it was down
-        self.said = b""  # what ssh wrote last
-        self.stands = False
-        # why it can't be brought back, and the command that helps; '' while nobody knows
-        self.outage = "", ""
-        self.again: asyncio.Task[None] | None = None
-        self.again_at, self.pause = 0.0, AGAIN_SECONDS[0]
-        self.listens: asyncio.Task[None] | None = None
+        self.ports: list[int] = []  # of the host
+        self.is_connected = False
+        self.cuts = 0  # how often the connection was lost and restored
+        self.error_output = b""  # the end of what ssh printed
+        self.outage = NO_ERROR  # why the connection cannot be restored
+        self.reconnecting: asyncio.Task[None] | None = None
+        self.next_retry = 0.0
+        self.retry_seconds = RETRY_SECONDS[0]
+        self.reading: asyncio.Task[None] | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether the master runs, and carries the ports."""
-        return (
-            self.stands and self.master is not None and self.master.returncode is None
-        )
+        """Whether the master is running and forwards the ports."""
+        is_running = self.master is not None and self.master.returncode is None
+        return self.is_connected and is_running
 
-    def _command(self, *more: str) -> list[str]:
-        options = [
-            part
-            for name, value in OPTIONS.items()
-            for part in ("-o", f"{name}={value}")
-        ]
-        return ["ssh", *options, "-S", self.control, *self.where.extra, *more]
+    def _build_command(self, *arguments: str) -> list[str]:
+        command = ["ssh"]
+        for name, value in OPTIONS.items():
+            command += ["-o", f"{name}={value}"]
+        return [*command, "-S", self.control, *self.settings.extra, *arguments]
 
     async def open(self, ports: list[int]) -> None:
-        """Have the host's ports be sockets here; raise KernelError in ssh's own words."""
+        """Forward ports of the host to local sockets; raise KernelError."""
         self.ports = ports
-        await self._leave()
-        self.said = b""
-        self.master = await _started(
-            *self._command("-M", self.where.host, "exec cat"),
+        await self._end_master()
+        self.error_output = b""
+        self.master = await _start_process(
+            *self._build_command("-M", self.settings.host, "exec cat"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        self.listens = asyncio.create_task(self._listen(self.master))
-        until = time.monotonic() + UP_SECONDS
+        self.reading = asyncio.create_task(self._read_errors(self.master))
+        deadline = time.monotonic() + CONNECT_SECONDS
         while not Path(self.control).exists():
-            if self.master.returncode is not None or time.monotonic() > until:
-                raise await self._failed()
+            has_exited = self.master.returncode is not None
+            if has_exited or time.monotonic() > deadline:
+                raise await self._create_error()
             await asyncio.sleep(0.02)
         forwards = [
             f"-L{self.sockets}-{number}:127.0.0.1:{port}"
             for number, port in enumerate(ports, 1)
         ]
-        if not await self._tell("forward", *forwards):
-            raise await self._failed()
-        self.stands, self.pause = True, AGAIN_SECONDS[0]
-        self.outage = "", ""
+        if not await self._send_to_master("forward", *forwards):
+            raise await self._create_error()
+        self.is_connected = True
+        self.retry_seconds = RETRY_SECONDS[0]
+        self.outage = NO_ERROR
 
     async def resume(self, ports: list[int]) -> None:
-        """Bring back the line of a former daemon; `is_up` tells whether it stands: nobody waits for long."""
+        """Restore the connection of an earlier daemon; wait only for a short time.
+
+        `is_up` says whether it is restored.
+        """
         self.ports = ports
         self.keep()
-        if self.again is not None:  # as a rule it stands at once
-            await asyncio.wait([self.again], timeout=RESUME_SECONDS)
+        if self.reconnecting is not None:
+            await asyncio.wait([self.reconnecting], timeout=RESUME_SECONDS)
 
     def keep(self) -> None:
-        """Have the master come back where it ended; nobody waits for that."""
-        if (
-            self.ports
-            and not self.is_up
-            and self.again is None
-            and time.monotonic() > self.again_at
-        ):
-            self.again = asyncio.create_task(self._again())
+        """Restore a lost connection in the background."""
+        if not self.ports or self.is_up or self.reconnecting is not None:
+            return
+        if time.monotonic() > self.next_retry:
+            self.reconnecting = asyncio.create_task(self._reconnect())
 
-    async def _again(self) -> None:
+    async def _reconnect(self) -> None:
         try:
             await self.open(self.ports)
             self.cuts += 1
         except KernelError as error:
-            self.outage = error.message, error.hint
-            self.again_at, self.pause = (
-                time.monotonic() + self.pause,
-                min(2 * self.pause, AGAIN_SECONDS[1]),
-            )
+            self.outage = SshError(error.message, error.hint)
+            self.next_retry = time.monotonic() + self.retry_seconds
+            self.retry_seconds = min(2 * self.retry_seconds, RETRY_SECONDS[1])
         finally:
-            self.again = None
+            self.reconnecting = None
 
     @property
     def outage_text(self) -> str:
-        """Why it can't be brought back, with the command that helps; '' if unknown."""
-        why, command = self.outage
-        if self.is_up or not why:
+        """Why the connection cannot be restored, with a command; '' if unknown."""
+        message, hint = self.outage
+        if self.is_up or not message:
             return ""
-        if ssh_errors.forbids(self.said):
-            return f"{why}. To fix this, set: {command}"
-        purpose = "fix" if ssh_errors.KEY_CHANGED in why else "check"
-        return f"{why}. To {purpose} this, run: {command}"
+        if ssh_errors.is_forwarding_forbidden(self.error_output):
+            return f"{message}. To fix this, set: {hint}"
+        purpose = "fix" if ssh_errors.KEY_CHANGED in message else "check"
+        return f"{message}. To {purpose} this, run: {hint}"
 
     def lose(self) -> None:
-        """Give up a master that runs, and through which nothing comes any more."""
-        self.stands = False
+        """Kill a master through which nothing arrives any more."""
+        self.is_connected = False
         if self.master is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.master.kill()
 
     async def ask(
-        self, what: str, told: Mapping[str, Any], seconds: float = ASK_SECONDS
+        self, action: str, request: Mapping[str, Any], seconds: float = REQUEST_SECONDS
     ) -> dict[str, Any]:
-        """Have the host do something (`remote_launcher.py`); return what it says.
+        """Run `remote_launcher` on the host; return its response.
 
-        Raise KernelUnreachableError where it can't be reached, KernelError where what answers there says something else.
+        Raise KernelUnreachableError if the host cannot be reached, and KernelError if
+        the response is not valid.
         """
-        program = (
-            files("stepper.kernels.backends.ssh")
-            .joinpath("remote_launcher.py")
-            .read_text("utf-8")
-        )
-        shell = f"{self.where.setup}\nexec {shlex.quote(self.where.python)} -c {shlex.quote(READS)}\n"
-        process = await _started(
-            *self._command("-o", "ControlMaster=no", self.where.host, SHELL),
+        process = await _start_process(
+            *self._build_command("-o", "ControlMaster=no", self.settings.host, SHELL),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        escaped = shell.replace("\\", "\\\\").replace("\n", "\\n")
-        line = f"{escaped}\n{json.dumps({'program': program, 'do': what, **told})}\n".encode()
+        data = self._encode_request(action, request)
         try:
-            said, wrong = await asyncio.wait_for(process.communicate(line), seconds)
+            output, errors = await asyncio.wait_for(process.communicate(data), seconds)
         except asyncio.TimeoutError:
             raise KernelUnreachableError(
-                f"{self.where.host} did not answer within {seconds:.0f} s"
+                f"{self.settings.host} did not answer within {seconds:.0f} s"
             ) from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        # a profile may print before it
-        answer = said.decode("utf-8", "replace").rpartition("stepper:")[2]
+        # A shell profile may print something before the response.
+        text = output.decode("utf-8", "replace").rpartition("stepper:")[2]
         try:
-            found: dict[str, Any] = json.loads(answer)
+            response: dict[str, Any] = json.loads(text)
         except ValueError:
-            why, mend = in_words(
-                wrong or said, self.where, process.returncode == FAILED
-            )
-            raise (
-                KernelUnreachableError if process.returncode == FAILED else KernelError
-            )(why, mend) from None
-        return found
+            is_ssh_error = process.returncode == SSH_ERROR
+            error = explain_error(errors or output, self.settings, is_ssh_error)
+            if is_ssh_error:
+                raise KernelUnreachableError(error.message, error.hint) from None
+            raise KernelError(error.message, error.hint) from None
+        return response
+
+    def _encode_request(self, action: str, request: Mapping[str, Any]) -> bytes:
+        """Return the standard input of SHELL: a line of commands, then the request."""
+        package = files("stepper.kernels.backends.ssh")
+        program = package.joinpath("remote_launcher.py").read_text("utf-8")
+        python = shlex.quote(self.settings.python)
+        code = shlex.quote(READ_REQUEST)
+        commands = f"{self.settings.setup}\nexec {python} -c {code}\n"
+        escaped = commands.replace("\\", "\\\\").replace("\n", "\\n")
+        message = json.dumps({"program": program, "do": action, **request})
+        return f"{escaped}\n{message}\n".encode()
 
     def close(self) -> None:
-        """End the master; its sockets go."""
+        """End the master and remove its sockets."""
         self.ports = []
-        if self.again is not None:
-            self.again.cancel()
+        if self.reconnecting is not None:
+            self.reconnecting.cancel()
         self.lose()
-        # the daemon may end before it is reaped: asyncio would close its pipes too late
+        # The daemon may exit before the process is reaped, and asyncio would close its
+        # pipes too late.
         if self.master is not None:
             self.master._transport.close()  # type: ignore[attr-defined]
-        self._clear()
+        self._remove_sockets()
 
-    async def _leave(self) -> None:
-        """End a master: this daemon's, or one that a former daemon left on the same socket."""
+    async def _end_master(self) -> None:
+        """End this daemon's master, or that of an earlier daemon on the same socket."""
         self.lose()
         if self.master is not None:
             await self.master.wait()
             self.master = None
         elif Path(self.control).exists():
-            await self._tell("exit")
-        self._clear()
+            await self._send_to_master("exit")
+        self._remove_sockets()
 
-    def _clear(self) -> None:
-        for path in (
-            self.control,
-            *(f"{self.sockets}-{number}" for number in range(1, 6)),
-        ):
+    def _remove_sockets(self) -> None:
+        paths = [self.control]
+        paths += [f"{self.sockets}-{number}" for number in range(1, 6)]
+        for path in paths:
             Path(path).unlink(missing_ok=True)
 
-    async def _tell(self, what: str, *more: str) -> bool:
-        """Tell the master something; return whether it did it. The user's configuration has no part in that."""
-        process = await _started(
+    async def _send_to_master(self, command: str, *arguments: str) -> bool:
+        """Send a control command to the master; return whether it succeeded.
+
+        The user's ssh configuration is not read for this.
+        """
+        process = await _start_process(
             "ssh",
             "-F",
             "none",
             "-S",
             self.control,
             "-O",
-            what,
-            *more,
+            command,
+            *arguments,
             "there",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            _, wrong = await asyncio.wait_for(process.communicate(), ASK_SECONDS)
+            _, errors = await asyncio.wait_for(process.communicate(), REQUEST_SECONDS)
         except asyncio.TimeoutError:
             process.kill()
             return False
-        self.said += wrong if process.returncode else b""
-        return process.returncode == 0
+        if process.returncode == 0:
+            return True
+        self.error_output += errors
+        return False
 
-    async def _listen(self, master: asyncio.subprocess.Process) -> None:
-        """Keep what ssh writes last: a pipe that nobody reads would stop it."""
+    async def _read_errors(self, master: asyncio.subprocess.Process) -> None:
+        """Keep the end of ssh's error output: a full pipe would block ssh."""
         assert master.stderr is not None  # as it was started
-        while data := await master.stderr.read(SAID):
-            self.said = (self.said + data)[-SAID:]
+        while data := await master.stderr.read(OUTPUT_SIZE):
+            self.error_output = (self.error_output + data)[-OUTPUT_SIZE:]
 
-    async def _failed(self) -> KernelError:
-        self.stands = False
-        ended = self.master is not None and self.master.returncode is not None
-        if ended and self.listens is not None:
-            await self.listens
-        said = self.said or f"it can't be reached within {UP_SECONDS:.0f} s".encode()
-        return KernelUnreachableError(*in_words(said, self.where, True))
+    async def _create_error(self) -> KernelError:
+        """Return the error for a connection that could not be opened."""
+        self.is_connected = False
+        has_exited = self.master is not None and self.master.returncode is not None
+        if has_exited and self.reading is not None:
+            await self.reading
+        output = self.error_output
+        if not output:
+            seconds = f"{CONNECT_SECONDS:.0f} s"
+            output = f"it could not be reached within {seconds}".encode()
+        error = explain_error(output, self.settings, is_ssh_error=True)
+        return KernelUnreachableError(error.message, error.hint)
 
 
-async def _started(*command: str, **more: Any) -> asyncio.subprocess.Process:
-    """Start ssh; raise KernelError where it can't be."""
+async def _start_process(*command: str, **options: Any) -> asyncio.subprocess.Process:
+    """Start ssh; raise KernelError if it cannot be executed."""
     try:
-        return await asyncio.create_subprocess_exec(*command, **more)
+        return await asyncio.create_subprocess_exec(*command, **options)
     except OSError as error:
         raise KernelError(
-            f"ssh can't be run on this machine: {error.strerror}", "command -v ssh"
+            f"ssh cannot be executed on this machine: {error.strerror}",
+            "command -v ssh",
         ) from error

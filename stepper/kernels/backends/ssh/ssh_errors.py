@@ -1,63 +1,86 @@
-"""What ssh refuses, in its own words, and the command that mends it."""
+"""Explains errors of ssh and gives the command that fixes them."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from typing import NamedTuple
 
 from stepper.common.text import one_line
 from stepper.policy.kernel_config import SshSettings
 
-KNOWN = re.compile(r"Offending (?:\S+ )?key in (?P<file>.+?):(?P<line>\d+)")
-REMOVE = re.compile(r"ssh-keygen -f .* -R .*")
-KEY_CHANGED = "has changed"  # in the text on a host key
-CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
+OFFENDING_KEY = re.compile(r"Offending (?:\S+ )?key in (?P<file>.+?):(?P<line>\d+)")
+REMOVE_COMMAND = re.compile(r"ssh-keygen -f .* -R .*")
+KEY_CHANGED = "has changed"  # in the explanation of a changed host key
+KEY_CHANGED_WARNING = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 FORBIDDEN = "administratively prohibited"
+# The beginnings of lines that are not the cause of an error.
 NOISE = ("channel ", "Warning: Permanently added", "Killed by signal", "mux_client")
 
 
-def in_words(said: bytes, where: SshSettings, of_ssh: bool) -> tuple[str, str]:
-    """Return what was wrong and what mends it, by what ssh, or the shell and the interpreter there, wrote."""
-    text = said.decode("utf-8", "replace").replace("\r", "")
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = one_line(
-        next((line for line in reversed(lines) if not line.startswith(NOISE)), ""), 300
-    )
-    command = ssh(where)
-    if CHANGED in text:
-        known, remove = KNOWN.search(text), REMOVE.search(text)
-        where_known = (
-            f" ({known['file']}, line {known['line']}, holds another)" if known else ""
-        )
-        name = where.host.rpartition("@")[2]
-        mend = (
-            remove[0].strip().replace('"', "'")
-            if remove
-            else f"ssh-keygen -R {shlex.quote(name)}"
-        )
-        why = f"the host key of {where.host} {KEY_CHANGED}{where_known}: {last}"
-        return (
-            why,
-            f"{mend}; {command} true  # only if you know why the key changed",
-        )
-    if forbids(said):
-        return (
-            f"the sshd on {where.host} forbids forwarding ({FORBIDDEN})",
+class SshError(NamedTuple):
+    """What failed, and a command that fixes or checks it."""
+
+    message: str
+    hint: str
+
+
+def explain_error(output: bytes, settings: SshSettings, is_ssh_error: bool) -> SshError:
+    """Explain the error output of ssh, or of the shell and Python on the host.
+
+    `is_ssh_error` says that ssh itself failed.
+    """
+    text = output.decode("utf-8", "replace").replace("\r", "")
+    host = settings.host
+    command = format_ssh_command(settings)
+    last_line = find_last_line(text)
+    if KEY_CHANGED_WARNING in text:
+        return explain_changed_key(text, settings, last_line)
+    if is_forwarding_forbidden(output):
+        return SshError(
+            f"the sshd on {host} forbids forwarding ({FORBIDDEN})",
             "AllowTcpForwarding local  # in its sshd_config",
         )
-    if of_ssh:
-        return f"{where.host}: {last or 'ssh ended without a word'}", f"{command} true"
-    return (
-        f"{where.host}: {last or f'{where.python} said nothing: it is no Python'}",
-        f"{command} {shlex.quote(where.python)} --version",
+    if is_ssh_error:
+        reason = last_line or "ssh failed without an error message"
+        return SshError(f"{host}: {reason}", f"{command} true")
+    reason = last_line or f"{settings.python} printed nothing: it is not a Python"
+    python = shlex.quote(settings.python)
+    return SshError(f"{host}: {reason}", f"{command} {python} --version")
+
+
+def find_last_line(text: str) -> str:
+    """Return the last line that is not noise, '' if there is none."""
+    for line in reversed(text.splitlines()):
+        if line.strip() and not line.startswith(NOISE):
+            return one_line(line, 300)
+    return ""
+
+
+def explain_changed_key(text: str, settings: SshSettings, last_line: str) -> SshError:
+    """Explain that the host key differs from the known one."""
+    known_key = OFFENDING_KEY.search(text)
+    where = ""
+    if known_key:
+        where = f" ({known_key['file']}, line {known_key['line']}, has another key)"
+    remove = REMOVE_COMMAND.search(text)
+    if remove:
+        fix = remove[0].strip().replace('"', "'")
+    else:
+        name = settings.host.rpartition("@")[2]
+        fix = f"ssh-keygen -R {shlex.quote(name)}"
+    command = format_ssh_command(settings)
+    return SshError(
+        f"the host key of {settings.host} {KEY_CHANGED}{where}: {last_line}",
+        f"{fix}; {command} true  # only if you know why the key changed",
     )
 
 
-def forbids(said: bytes) -> bool:
-    """Whether the host's sshd refuses to carry the kernel's ports."""
-    return FORBIDDEN.encode() in said
+def is_forwarding_forbidden(output: bytes) -> bool:
+    """Return whether the host's sshd refuses to forward the kernel's ports."""
+    return FORBIDDEN.encode() in output
 
 
-def ssh(where: SshSettings) -> str:
-    """Return the command that reaches the host as stepper does."""
-    return shlex.join(["ssh", *where.extra, where.host])
+def format_ssh_command(settings: SshSettings) -> str:
+    """Return the command that connects to the host as stepper does."""
+    return shlex.join(["ssh", *settings.extra, settings.host])

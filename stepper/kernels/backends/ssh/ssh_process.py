@@ -1,4 +1,7 @@
-"""What a host over ssh offers of one kernel: its process there, asked by the same line that carries its messages."""
+"""The process of a kernel on a host over ssh.
+
+Its messages and the requests about the process use the same connection.
+"""
 
 from __future__ import annotations
 
@@ -13,171 +16,198 @@ from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import kernel_records
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.ssh import ssh_errors
-from stepper.kernels.backends.ssh.ssh_connection import Link
+from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-# between two looks at a process whose heart does not beat: each is a command on the
-# host
-LOOK_SECONDS = 2.0
-ANSWER_SECONDS = 8.0  # for such a look; a line that gives no answer is brought up anew
-SILENT_SECONDS = 4.0  # without a sign of it nobody knows how it is
+# How often to check a process without a heartbeat. Each check is a command on the host.
+CHECK_SECONDS = 2.0
+# A connection that does not answer a check in this time is opened again.
+RESPONSE_SECONDS = 8.0
+SILENT_SECONDS = 4.0  # without a sign of life, the kernel counts as unreachable
 STDERR_CHARACTERS = 2000
 
 
 class SshProcess:
-    """A kernel's process on a host; `told` is its record. A line that is cut is no death."""
+    """A kernel's process on a host; a lost connection does not mean that it died."""
 
-    def __init__(self, told: Mapping[str, Any], link: Link, record: str) -> None:
-        self.id, self.link, self.record, self.told = (
-            str(told["kernel"]),
-            link,
-            record,
-            told,
-        )
-        self.far = {"kernel": self.id, "pid": int(told["pid"])}
-        self.python, self.host = str(told["python"]), link.where.host
-        self.log, self.stack = (
-            f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr",
-            str(told["stack"]),
-        )
-        self.channels = Channels(told["connection"])
+    def __init__(
+        self, data: Mapping[str, Any], link: SshConnection, record: str
+    ) -> None:
+        """`data` is the content of the record, `record` its path."""
+        self.id = str(data["kernel"])
+        self.link = link
+        self.record = record
+        self.data = data
+        self.remote_process = {"kernel": self.id, "pid": int(data["pid"])}
+        self.python = str(data["python"])
+        self.host = link.settings.host
+        self.log = f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr"
+        self.stack = str(data["stack"])
+        self.channels = Channels(data["connection"])
         self.ended: Death | None = None
-        self.left = False  # whether it may live on
-        self.said = ""
-        self.looks: asyncio.Task[None] | None = None
-        self.looked_at = self.sign_at = time.monotonic()
+        self.may_be_running = False  # although it was killed
+        self.stderr = ""
+        self.checking: asyncio.Task[None] | None = None
+        self.checked_at = time.monotonic()
+        self.last_sign_at = self.checked_at
         self.was_up = False
 
     @property
     def cuts(self) -> int:
-        """How often the line was cut, and is back: what came meanwhile is lost on the way."""
+        """How often the connection was lost: messages in between are lost, too."""
         return self.link.cuts
 
     @property
     def away(self) -> str:
-        """Why nothing reaches it now; '' where it can be reached."""
-        silent = time.monotonic() - self.sign_at
-        if self.ended is not None or (self.link.is_up and silent < SILENT_SECONDS):
+        """Why the kernel cannot be reached at present, '' if it can."""
+        silent_seconds = time.monotonic() - self.last_sign_at
+        if self.ended is not None:
             return ""
-        down = f"the link to {self.host} has been down for {silent:.0f} s"
+        if self.link.is_up and silent_seconds < SILENT_SECONDS:
+            return ""
+        down = f"the link to {self.host} has been down for {silent_seconds:.0f} s"
         unknown = "stepper does not know whether the kernel still runs"
         return "; ".join(filter(None, [down, unknown, self.link.outage_text]))
 
     def describe(self) -> KernelDescription:
-        """Return what it is: its interpreter, with the host's name; how long the line is down."""
-        why = f"on {self.host} stepper watches no memory and sees no line that runs: the host's own limits hold"
-        if "curve_publickey" not in self.told["connection"]:
-            why += "; who else is on the host can listen to its messages: ipykernel there does not know CurveZMQ"
+        """Return its interpreter, its host, and the state of the connection."""
+        limitation = (
+            f"on {self.host}, stepper does not limit memory and does not see the"
+            " running line: only the host's own limits apply"
+        )
+        if "curve_publickey" not in self.data["connection"]:
+            limitation += (
+                "; other users of the host can read its messages, because its ipykernel"
+                " does not support CurveZMQ"
+            )
         return KernelDescription(
             f"{self.host}:{self.python}",
-            limitation=why,
+            limitation=limitation,
             location=self.host,
             problem=self.away,
         )
 
     def begin(self) -> None:
-        """Which processes there belong to which cell is not known here."""
+        """Do nothing: the processes of the host are not known here."""
 
     async def interrupt(self) -> None:
-        """Interrupt it with what it started in its group: the kernel does that itself. None waits for a line."""
+        """Interrupt the kernel and its process group, unless the connection is lost.
+
+        The kernel itself interrupts its process group.
+        """
         if self.link.is_up:
             self.channels.send_control("interrupt_request")
 
     async def kill(self) -> None:
-        """Kill it with what it started in its group; raise KernelError where it may live on."""
-        dead, self.ended, why = (
-            self.ended is not None,
-            self.ended or Death("SIGKILL", self.said),
-            "",
-        )
+        """Kill the kernel and its process group.
+
+        Raise KernelError if it may still be running.
+        """
+        had_ended = self.ended is not None
+        self.ended = self.ended or Death("SIGKILL", self.stderr)
+        reason = ""
         try:
-            self.left = not (await self.link.ask("end", self.far, ANSWER_SECONDS)).get(
-                "gone"
-            )
+            response = await self.link.ask("end", self.remote_process, RESPONSE_SECONDS)
+            self.may_be_running = not response.get("gone")
         except KernelError as error:
-            self.left, why = True, f": {error.message}"
-        if self.left and not dead:
-            with contextlib.suppress(OSError):
-                kernel_records.write(self.record, {**self.told, "ending": True})
-            pid = self.far["pid"]
-            mend = f"{ssh_errors.ssh(self.link.where)} kill -9 -- -{pid}"
-            raise KernelError(
-                f"the kernel on {self.host} (process {pid}) was let go and may live on there{why}",
-                mend,
-            )
-        self.left = False
+            self.may_be_running = True
+            reason = f": {error.message}"
+        if had_ended or not self.may_be_running:
+            self.may_be_running = False
+            return
+        with contextlib.suppress(OSError):
+            kernel_records.write(self.record, {**self.data, "ending": True})
+        pid = self.remote_process["pid"]
+        command = ssh_errors.format_ssh_command(self.link.settings)
+        raise KernelError(
+            f"stepper gave up the kernel on {self.host} (process {pid}), which may"
+            f" still be running there{reason}",
+            f"{command} kill -9 -- -{pid}",
+        )
 
     async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives, or nobody can know."""
-        now, up = time.monotonic(), self.link.is_up
-        if self.ended is None:
-            self.link.keep()
-            if self.channels.is_open and ssh_errors.forbids(self.link.said):
-                raise KernelUnreachableError(
-                    *ssh_errors.in_words(self.link.said, self.link.where, of_ssh=True)
-                )
-            if up and not self.was_up:
-                self.sign_at = now
-            if up and self.channels.is_open and self.channels.has_heartbeat():
-                self.sign_at = now
-            elif up and self.looks is None and now > self.looked_at + LOOK_SECONDS:
-                self.looks = asyncio.create_task(self._look())
-            self.was_up = up
+        """Return how the kernel died, None while it is running or if it is unknown."""
+        if self.ended is not None:
+            return self.ended
+        self.link.keep()
+        is_open = self.channels.is_open
+        if is_open and ssh_errors.is_forwarding_forbidden(self.link.error_output):
+            error = ssh_errors.explain_error(
+                self.link.error_output, self.link.settings, is_ssh_error=True
+            )
+            raise KernelUnreachableError(error.message, error.hint)
+        now = time.monotonic()
+        is_up = self.link.is_up
+        if is_up and not self.was_up:
+            self.last_sign_at = now
+        if is_up and is_open and self.channels.has_heartbeat():
+            self.last_sign_at = now
+        elif is_up and self.checking is None and now > self.checked_at + CHECK_SECONDS:
+            self.checking = asyncio.create_task(self._check())
+        self.was_up = is_up
         return self.ended
 
-    async def _look(self) -> None:
-        """See whether it lives; a line that gives no answer is given up, and brought back."""
+    async def _check(self) -> None:
+        """Ask the host whether the process is running.
+
+        A connection that does not answer is opened again.
+        """
         try:
-            found = await self.link.ask("look", self.far, ANSWER_SECONDS)
+            response = await self.link.ask(
+                "look", self.remote_process, RESPONSE_SECONDS
+            )
         except KernelUnreachableError:
             self.link.lose()
             return
-        except KernelError:  # such as an interpreter that is gone there
+        except KernelError:  # for example, the interpreter was removed
             return
         finally:
-            self.looks, self.looked_at = None, time.monotonic()
-        self.sign_at = self.looked_at
-        if not found["alive"] and self.ended is None:
-            self.said = ESCAPES.sub("", str(found["said"])).strip()[-STDERR_CHARACTERS:]
-            anew = found["boot"] != self.told.get("boot", found["boot"])
-            why = (
-                f"{self.host} was started anew"
-                if anew
-                else f"its process on {self.host} is gone"
+            self.checking = None
+            self.checked_at = time.monotonic()
+        self.last_sign_at = self.checked_at
+        if response["alive"] or self.ended is not None:
+            return
+        stderr = ESCAPES.sub("", str(response["said"])).strip()
+        self.stderr = stderr[-STDERR_CHARACTERS:]
+        has_rebooted = response["boot"] != self.data.get("boot", response["boot"])
+        if has_rebooted:
+            self.ended = Death(
+                f"{self.host} was restarted", self.stderr, "EndedOutside"
             )
-            self.ended = Death(why, self.said, "EndedOutside" if anew else "")
+        else:
+            self.ended = Death(f"its process on {self.host} has exited", self.stderr)
 
     async def sample(self) -> str:
-        """Nothing is known of what runs there."""
+        """Return '': stacks on the host are not sampled."""
         return ""
 
     def last_words(self) -> str:
-        """Return the last lines that it wrote to stderr, as far as they were fetched."""
-        return self.said
+        """Return the last lines of its stderr, if they were fetched."""
+        return self.stderr
 
     def suggest_fix(self, death: Death) -> str:
-        """Return nothing: the interpreter was asked before."""
+        """Return '': the interpreter was checked before the start."""
         return ""
 
     def memory(self) -> int:
-        """Nothing is measured there."""
+        """Return 0: memory on the host is not measured."""
         return 0
 
     def usage(self) -> Usage:
-        """Nothing is measured there: the host's own limits hold."""
+        """Return no usage: the host's own limits apply."""
         return Usage(1, 0, self.host)
 
     def rest(self) -> None:
-        """Nothing is to be forgotten."""
+        """Do nothing: there are no out-of-memory counts of the host."""
 
     def trim(self) -> None:
-        """What it writes to stderr is kept on the host until its end."""
+        """Do nothing: the host keeps the log until the kernel is ended."""
 
     def forget(self) -> None:
-        """Remove what is on record of it, where it is gone for certain, and the line to it."""
-        if not self.left:
+        """Remove the record of a kernel that has certainly exited; disconnect."""
+        if not self.may_be_running:
             private_files.remove(self.record)
         self.link.close()
