@@ -272,7 +272,7 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
         edit = Edit(notebook, "print(6 * 7)")
         wait_until(lambda: kernel(project)["state"] == "starting")
         wait_until(lambda: kernel(project)["state"] == "queued")
-        unknown = "nothing is known of the job yet"
+        unknown = "the state of the job is not known"
         assert NO_ANSWER.match(kernel(project)["where"])
         assert unknown in project.stepper("status").stdout
         told = project.stepper("interrupt").stdout
@@ -280,7 +280,7 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
         assert "the request is being withdrawn" in told and NO_ANSWER.search(told)
         said = edit.woken
     assert "NOT run: interrupted while its kernel waited in a queue" in said
-    assert NO_ANSWER.search(said) and "stepper ends it then" in said
+    assert NO_ANSWER.search(said) and "stepper cancels it then" in said
     assert project.json("history") == []
 
 

@@ -72,7 +72,7 @@ def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
     return {
         int(job): state
         for job, state, name in rows
-        if name.startswith(slurm_cli.prefix(runtime))
+        if name.startswith(slurm_cli.build_name_prefix(runtime))
     }
 
 
@@ -184,7 +184,7 @@ def other(cluster: Lab) -> Iterator[Room]:
 
 def test_what_squeue_says() -> None:
     def left(told: str) -> float | None:
-        return slurm_cli.Job(1, "", "RUNNING", time=told).left
+        return slurm_cli.Job(1, "", "RUNNING", time=told).left_seconds
 
     assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [
         597,
@@ -202,18 +202,18 @@ def test_what_squeue_says() -> None:
         datetime(2026, 3, 1),
     )
     told = "PENDING (Priority), 3 ahead, partition gpu"
-    assert job.standing(3, now) == f"{told}, estimated start 14:05"
+    assert job.format_waiting(3, now) == f"{told}, estimated start 14:05"
     assert (
-        job.standing(3, datetime(2026, 2, 28))
+        job.format_waiting(3, datetime(2026, 2, 28))
         == f"{told}, estimated start 2026-03-01 14:05"
     )
-    assert replace(job, starts="N/A").standing(3, now) == told
+    assert replace(job, starts="N/A").format_waiting(3, now) == told
 
 
 def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
     done = room.run("import os\nx = 20\nprint(os.environ['SLURM_JOB_ID'], os.getcwd())")
     assert done.outcome is Outcome.OK and done.namespace.variables["x"]
-    job = room.kernel.process.job
+    job = room.kernel.process.job_id
     assert text(done) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
     assert room.kernel.channels.client.curve_publickey
     found = room.run(
@@ -253,9 +253,9 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
 
 def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
     room.run("kept = 7")
-    job = room.kernel.process.job
+    job = room.kernel.process.job_id
     room.again()
-    assert room.kernel.process.job == job
+    assert room.kernel.process.job_id == job
     assert (
         room.wait(room.kernel.take_over()) is None
         and text(room.run("print(kept)")) == "7\n"
@@ -268,7 +268,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(slurm_cli, "SLOW_SECONDS", 0.5)
     silent = r"SLURM's controller does not answer \(no answer since [\d:]{8}\)"
-    monkeypatch.setattr(slurm_cli, "LATER_SECONDS", (0.5, 0.5))
+    monkeypatch.setattr(slurm_cli, "RETRY_SECONDS", (0.5, 0.5))
     with room.lab.frozen():
         done = room.run(
             "import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')"
@@ -277,20 +277,20 @@ def test_a_controller_that_does_not_answer_ends_nothing(
         unknown = f"{silent}: the job's state is not known"
         assert re.fullmatch(unknown, room.kernel.describe().problem)
         assert room.wait(room.kernel.check_death()) is None
-        job = room.kernel.process.job
+        job = room.kernel.process.job_id
         room.again()  # the next daemon does not wait for SLURM
         assert (
             room.wait(room.kernel.take_over()) is None
             and text(room.run("print('there')")) == "there\n"
         )
-        monkeypatch.setattr(slurm_cli, "SECONDS", 1)
+        monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
         room.wait(room.kernel.shutdown())
         with pytest.raises(KernelError, match=f"{silent}: nothing was submitted"):
             room.begin(place())
         late = json.loads(room.record.read_text())[
             "job_name"
         ]  # what may have been submitted is found by its name
-    monkeypatch.setattr(slurm_cli, "SECONDS", 15)
+    monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
     assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
     assert room.until(
         lambda: (
@@ -298,7 +298,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
             in room.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T")
         )
     )
-    assert room.until(lambda: not slurm_cli.LATER) and not room.ours
+    assert room.until(lambda: not slurm_cli.PENDING_CANCELS) and not room.ours
     room.begin(place())
     room.death(0.5)
     assert room.kernel.describe().problem == "" and text(room.run("print(1)")) == "1\n"
@@ -307,13 +307,13 @@ def test_a_controller_that_does_not_answer_ends_nothing(
 def test_the_queue_is_not_asked_while_the_heart_beats(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, told = list[str](), slurm_cli.Queue.told
+    asked, told = list[str](), slurm_cli.Slurm.run
 
-    async def counted(self: slurm_cli.Queue, *command: str, **given: Any) -> str | None:
+    async def counted(self: slurm_cli.Slurm, *command: str, **given: Any) -> str | None:
         asked.append(command[0])
         return await told(self, *command, **given)
 
-    monkeypatch.setattr(slurm_cli.Queue, "told", counted)
+    monkeypatch.setattr(slurm_cli.Slurm, "run", counted)
     assert room.run("import time; time.sleep(2)").outcome is Outcome.OK
     assert (
         room.death(3) is None and len(asked) <= 1
@@ -331,7 +331,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(
             room.kernel.execute("import time; time.sleep(60)", 90, LIMITS)
         )
         await asyncio.sleep(0.5)
-        room.lab.ask("scancel", str(room.kernel.process.job))
+        room.lab.ask("scancel", str(room.kernel.process.job_id))
         return await asyncio.wait_for(running, 10)
 
     done = room.wait(cancelled())
@@ -341,7 +341,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(
     assert not room.record.exists()
     room.begin(place())
     monkeypatch.undo()  # as it is for users
-    room.lab.ask("scancel", str(room.kernel.process.job))
+    room.lab.ask("scancel", str(room.kernel.process.job_id))
     death = room.death(10)
     assert death is not None and "(CANCELLED)" in death.reason
     room.wait(room.kernel.shutdown())
@@ -383,7 +383,7 @@ def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
     assert other.again() is None and list(other.ours) == [job]
     other.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     other.begin(at)
-    assert other.kernel.process.job == job and asked.queue_status is None
+    assert other.kernel.process.job_id == job and asked.queue_status is None
     other.lab.ask("scancel", ahead)
 
 
@@ -404,7 +404,7 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     (job,) = other.until(lambda: other.ours)
     other.lab.ask("scancel", str(job))
     with pytest.raises(
-        KernelError, match=rf"job {job} ended before the kernel began \(CANCELLED\)$"
+        KernelError, match=rf"job {job} ended before the kernel started \(CANCELLED\)$"
     ):
         other.wait(begun)
     assert not other.record.exists()
@@ -433,7 +433,7 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
     )
     other.lab.ask("scontrol", "release", str(job))
     other.kernel = other.wait(begun)
-    assert other.kernel.process.job == job
+    assert other.kernel.process.job_id == job
 
 
 def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
@@ -447,14 +447,14 @@ def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
     )
     first = int(other.lab.ask("sbatch", *flags))
     try:
-        asked = slurm_cli.Queue(os.environ)
+        asked = slurm_cli.Slurm(os.environ)
         wait_until(
             lambda: (
                 other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split()
                 == ["RUNNING"] * 2
             )
         )
-        states = [other.wait(asked.look(job)).state for job in (first, first + 1)]
+        states = [other.wait(asked.find_job(job)).state for job in (first, first + 1)]
         assert states == ["RUNNING", "RUNNING"]
     finally:
         other.lab.ask("scancel", str(first))
@@ -502,11 +502,11 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
         )
     )
     assert other.until(lambda: not other.ours)
-    assert {*foreign, room.kernel.process.job} <= {*other.lab.jobs()}
+    assert {*foreign, room.kernel.process.job_id} <= {*other.lab.jobs()}
     other.lab.ask("scancel", *map(str, foreign))
     other.kernel.detach()
     other.begin(place())
-    other.lab.ask("scancel", str(other.kernel.process.job))
+    other.lab.ask("scancel", str(other.kernel.process.job_id))
     other.until(lambda: not other.ours)
     told = json.loads(other.record.read_text())
     kernel_records.write(
@@ -527,7 +527,7 @@ def test_what_can_not_be(
     assert "Memory specification can not be satisfied" in other.fails(place(mem="900G"))
     said = other.fails(place(python="/no_such_python"))
     assert (
-        "ended before the kernel began (FAILED)" in said and "/no_such_python" in said
+        "ended before the kernel started (FAILED)" in said and "/no_such_python" in said
     )
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
@@ -548,7 +548,7 @@ def test_what_can_not_be(
         patch.setattr(provider, "START_SECONDS", 3)
         said = other.fails(place(python=str(apart)))
     assert (
-        "wrote no connection file" in said
+        "without writing the connection file" in said
         and f"{other.folder} is not on a file system that n" in said
     )
     assert "address here" in other.fails(place(address="nosuch0"))
@@ -603,7 +603,7 @@ def test_stepper_kernels_marks_only_what_was_checked(
     assert re.search(r"(?m)^✗ large .*\n +sbatch: .*not available", text)
     absent = "/usr/bin/python3.99 is not on this machine; the compute nodes may have it"
     assert re.search(rf"(?m)^· old .*\n +{absent}$", text)
-    assert re.search(r"(?m)^✗ held .*\n +SLURM knows no job 4711$", text)
+    assert re.search(r"(?m)^✗ held .*\n +SLURM does not know job 4711$", text)
     assert jobs_of(cluster, untouched.paths.runtime) == {}
     with cluster.frozen():
         text = untouched.stepper("kernels").stdout
@@ -667,12 +667,13 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             and text(other.run("print(kept)")) == "4\n"
         )
         step = other.wait(
-            slurm_cli.Queue(os.environ)._steps(held, other.kernel.process.name)
+            slurm_cli.Slurm(os.environ).list_steps(held, other.kernel.process.name)
         )[0]
         other.lab.ask("scancel", step)
         death = other.death(15)
         assert (
-            death is not None and "its step ended, and the job goes on" in death.reason
+            death is not None
+            and "its step ended, and the job continues" in death.reason
         )
         other.wait(other.kernel.shutdown())
         other.begin(at)
@@ -834,7 +835,7 @@ def test_a_walltime_that_is_over(broken: Lab) -> None:
 @pytest.mark.nightly
 def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     room = Room(broken, place())
-    old, node = room.kernel, broken.node_of(room.kernel.process.job)
+    old, node = room.kernel, broken.node_of(room.kernel.process.job_id)
     pid = int(text(room.run("import os\nprint(os.getpid())")))
     broken.fail(node)
     assert text(
@@ -850,7 +851,7 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     )  # what the fence makes it write is not what it ended with
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
     room.begin(place())
-    assert broken.node_of(room.kernel.process.job) != node
+    assert broken.node_of(room.kernel.process.job_id) != node
     room.close()
     broken.mend(node)
 
@@ -930,10 +931,10 @@ def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(
 ) -> None:
     other.begin(place())
     os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
-    monkeypatch.setattr(slurm_cli, "SECONDS", 1)
+    monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
     with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
         other.wait(other.kernel.shutdown())
-    monkeypatch.setattr(slurm_cli, "SECONDS", 15)
+    monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
     assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
     assert (
         other.again() is None
@@ -1026,7 +1027,7 @@ def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(
         timeout=120,
     )
     room = Room(cluster, place(setup=f"export PYTHONPATH={tmp_path}/older"))
-    assert "are signed, and not encrypted" in room.kernel.describe().limitation
+    assert "are signed but not encrypted" in room.kernel.describe().limitation
     assert (
         not room.kernel.channels.client.curve_publickey
         and text(room.run("print(1)")) == "1\n"

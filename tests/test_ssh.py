@@ -115,7 +115,7 @@ class Room:
 
     @property
     def pid(self) -> int:
-        return int(self.kernel.process.far["pid"])
+        return int(self.kernel.process.remote_process["pid"])
 
     def close(self) -> None:
         self.wait(self.kernel.shutdown())
@@ -344,7 +344,7 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and done.death.reason == "its process on box is gone"
+        and done.death.reason == "its process on box has exited"
     )
     assert done.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists()

@@ -103,7 +103,7 @@ async def check_backend(
     if backend.kind == "slurm":
         from stepper.kernels.backends.slurm import slurm_backend
 
-        return await slurm_backend.look(_get_slurm_settings(backend), environ)
+        return await slurm_backend.check_backend(_get_slurm_settings(backend), environ)
     if backend.kind == "jupyter":
         from stepper.kernels.backends.jupyter import jupyter_backend
 
@@ -117,7 +117,7 @@ def list_unchecked(backend: BackendConfig) -> list[str]:
         return []
     from stepper.kernels.backends.slurm import slurm_backend
 
-    return slurm_backend.unchecked(_get_slurm_settings(backend))
+    return slurm_backend.list_unchecked(_get_slurm_settings(backend))
 
 
 def explain_uncertainty(backend: BackendConfig) -> str:
@@ -126,7 +126,7 @@ def explain_uncertainty(backend: BackendConfig) -> str:
         return ""
     from stepper.kernels.backends.slurm import slurm_backend
 
-    return slurm_backend.doubt(_get_slurm_settings(backend))
+    return slurm_backend.explain_uncertainty(_get_slurm_settings(backend))
 
 
 def _get_slurm_settings(backend: BackendConfig) -> SlurmSettings:

@@ -1,4 +1,7 @@
-"""What is submitted: a job's flags and script, a step's command, and the files by which it and the daemon meet."""
+"""The parts of a job: sbatch options, batch script, step command and its files.
+
+The job and the daemon exchange files in a folder on the shared file system.
+"""
 
 from __future__ import annotations
 
@@ -17,80 +20,82 @@ from stepper.common import private_files
 from stepper.common.errors import KernelError
 from stepper.policy.kernel_config import SlurmSettings
 
-MINUTES = 480  # no job is to outlive everybody that knows of it
+# The default walltime: a job must end even if every daemon has forgotten it.
+DEFAULT_MINUTES = 480
 
-# ipykernel's launcher, taken from the interpreter's own places and not from the folder
-# in which cells run.
+# ipykernel's launcher, imported from the interpreter's own folders and not from the
+# folder in which cells run.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-# `module` is a function of login shells, which a job has where it was exported.
-MODULES = """\
+# `module` is a function of login shells. A job has it only if it was exported.
+DEFINE_MODULE = """\
 if ! type module >/dev/null 2>&1; then
-  for file in /etc/profile.d/*lmod*.sh /etc/profile.d/*modules*.sh; do [ -r "$file" ] && . "$file"; done
+  for file in /etc/profile.d/*lmod*.sh /etc/profile.d/*modules*.sh; do
+    [ -r "$file" ] && . "$file"
+  done
 fi
 """
-# srun in a session of its own, which nobody waits for: it, and the step with it,
-# outlives the daemon.
-DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
+# Runs srun in a session of its own, so that it and the step survive the daemon.
+DETACHED_COMMAND = (
+    'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; }'
+    ' >"$out" 2>&1 </dev/null &'
+)
+# Variables with these prefixes describe the job in which stepper itself may run.
+JOB_PREFIXES = ("SLURM_", "SLURMD_")
 
 
-def folder(where: SlurmSettings, record: str) -> str:
-    """Return where a job's files are: the user's alone, which the folder that is named need not be."""
-    shared = (
-        os.path.realpath(os.path.expanduser(where.folder))
-        if where.folder
-        else os.path.dirname(record)
-    )
-    return os.path.join(shared, "stepper-jobs")
+def get_folder(settings: SlurmSettings, record: str) -> str:
+    """Return the folder of the job files, which only the user can read.
+
+    It is in the configured folder, which may be shared, else beside the record.
+    """
+    parent = os.path.dirname(record)
+    if settings.folder:
+        parent = os.path.realpath(os.path.expanduser(settings.folder))
+    return os.path.join(parent, "stepper-jobs")
 
 
-def prepare(file: Path, script: str) -> None:
-    """Write what the job reads: its keys, the program that becomes the kernel, its script; raise KernelError."""
-    public, secret = zmq.curve_keypair()
+def write_files(file: Path, script: str) -> None:
+    """Write the files that a job reads: keys, launcher and script.
+
+    `file` is the future connection file. Raise KernelError.
+    """
+    public_key, secret_key = zmq.curve_keypair()
     keys = {
         "key": secrets.token_hex(32),
-        "curve_publickey": public.decode(),
-        "curve_secretkey": secret.decode(),
+        "curve_publickey": public_key.decode(),
+        "curve_secretkey": secret_key.decode(),
     }
-    node = (
-        files("stepper.kernels.backends.slurm")
-        .joinpath("node_launcher.py")
-        .read_text("utf-8")
-    )
+    package = files("stepper.kernels.backends.slurm")
+    launcher = package.joinpath("node_launcher.py").read_text("utf-8")
+    contents = {".key": json.dumps(keys), ".py": launcher, ".sh": script}
     try:
         private_files.make_folder(str(file.parent))
-        for ending, text in (
-            (".key", json.dumps(keys)),
-            (".py", node),
-            (".sh", script),
-        ):
-            private_files.replace(f"{file}{ending}", text.encode())
-        # whoever opens them later leaves them the user's alone
-        for ending in (".out", ".stack"):
-            os.close(
-                private_files.open_private(
-                    str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT
-                )
-            )
+        for suffix, text in contents.items():
+            private_files.replace(f"{file}{suffix}", text.encode())
+        # SLURM and the kernel keep the permissions of existing files.
+        for suffix in (".out", ".stack"):
+            path = str(file.with_suffix(suffix))
+            os.close(private_files.open_private(path, os.O_WRONLY | os.O_CREAT))
     except OSError as error:
-        why = f"the kernel's files can't be written: {error.strerror}: {file.parent}"
         raise KernelError(
-            why, "`folder:` names one on the shared file system"
+            f"the job's files could not be written: {error.strerror}: {file.parent}",
+            "`folder:` names one on the shared file system",
         ) from error
 
 
-def remove(file: Path) -> None:
-    """Remove a job's files."""
+def remove_files(file: Path) -> None:
+    """Remove the files of a job."""
     for path in file.parent.glob(f"{file.stem}*"):
         path.unlink(missing_ok=True)
 
 
-def script(where: SlurmSettings, python: str, file: Path, cwd: str) -> str:
-    """Return what runs on the node: the last of it becomes the kernel."""
-    address = "loopback" if where.via else where.address
-    kernel = [
+def build_script(settings: SlurmSettings, python: str, file: Path, cwd: str) -> str:
+    """Return the batch script, whose last command becomes the kernel."""
+    address = "loopback" if settings.via else settings.address
+    kernel_command = [
         python,
         "-c",
         START,
@@ -98,23 +103,31 @@ def script(where: SlurmSettings, python: str, file: Path, cwd: str) -> str:
         "-f",
         str(file),
     ]
-    command = shlex.join([python, f"{file}.py", str(file), address, *kernel])
-    modules = MODULES if "module" in where.setup else ""
-    return f"#!/bin/bash\n{modules}{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
+    command = shlex.join([python, f"{file}.py", str(file), address, *kernel_command])
+    define_module = DEFINE_MODULE if "module" in settings.setup else ""
+    return (
+        f"#!/bin/bash\n{define_module}{settings.setup}\n"
+        f"cd {shlex.quote(cwd)} || exit\nexec {command}\n"
+    )
 
 
-def flags(
-    where: SlurmSettings, name: str, file: Path, longest: float | None
+def build_options(
+    settings: SlurmSettings, name: str, file: Path, max_seconds: float | None
 ) -> list[str]:
-    """Return sbatch's flags; `longest` is for how many seconds the partition takes a job."""
-    usual = MINUTES if longest is None else min(MINUTES, int(longest // 60))
-    asked = {
-        "partition": where.partition,
-        "account": where.account,
-        "mem": where.mem,
-        "gres": where.gres,
-        "cpus-per-task": where.cpus,
-        "time": where.time or usual,
+    """Return the options of sbatch.
+
+    `max_seconds` is the time limit of the partition, None if it is unknown.
+    """
+    minutes = DEFAULT_MINUTES
+    if max_seconds is not None:
+        minutes = min(minutes, int(max_seconds // 60))
+    requested = {
+        "partition": settings.partition,
+        "account": settings.account,
+        "mem": settings.mem,
+        "gres": settings.gres,
+        "cpus-per-task": settings.cpus,
+        "time": settings.time or minutes,
     }
     return [
         f"--job-name={name}",
@@ -123,51 +136,55 @@ def flags(
         "--export=ALL",
         "--ntasks=1",
         "--nodes=1",
-        *(f"--{key}={value}" for key, value in asked.items() if value),
-        *where.extra,
+        *(f"--{option}={value}" for option, value in requested.items() if value),
+        *settings.extra,
     ]
 
 
-def step(where: SlurmSettings, name: str, file: Path) -> Sequence[str]:
-    """Return what starts a step in the allocation that the person holds, and does not wait for it."""
+def build_step_command(settings: SlurmSettings, name: str, file: Path) -> Sequence[str]:
+    """Return the command that starts a step in the user's job, in the background."""
     srun = [
         "srun",
-        f"--jobid={where.jobid}",
+        f"--jobid={settings.jobid}",
         "--overlap",
         f"--job-name={name}",
         "--ntasks=1",
         "--nodes=1",
         "--mpi=none",
         "--cpu-bind=none",
-        *where.extra,
+        *settings.extra,
         "bash",
         f"{file}.sh",
     ]
-    return ["setsid", "sh", "-c", DETACHED, "sh", str(file.with_suffix(".out")), *srun]
+    output = str(file.with_suffix(".out"))
+    return ["setsid", "sh", "-c", DETACHED_COMMAND, "sh", output, *srun]
 
 
-def outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what tells srun of another job, in which stepper itself may run."""
-    theirs = ("SLURM_", "SLURMD_")
+def remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of another job, for srun."""
     return {
-        name: told
-        for name, told in environ.items()
-        if name == "SLURM_CONF" or not name.startswith(theirs)
+        name: value
+        for name, value in environ.items()
+        if name == "SLURM_CONF" or not name.startswith(JOB_PREFIXES)
     }
 
 
-def there(file: Path) -> bool:
-    """Whether a file is there: the folder is listed first, which NFS looks at anew."""
+def is_written(file: Path) -> bool:
+    """Return whether a file exists.
+
+    The folder is listed because NFS caches the absence of a file, but not the list.
+    """
     with contextlib.suppress(OSError):
         return file.name in os.listdir(file.parent)
     return False
 
 
-def words(file: Path, most: int) -> str:
-    """Return the end of what the job wrote."""
+def read_output(file: Path, size: int) -> str:
+    """Return the last `size` bytes of the job's output, '' if there is none."""
     try:
         with open(file.with_suffix(".out"), "rb") as stream:
-            stream.seek(-min(most, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+            length = os.fstat(stream.fileno()).st_size
+            stream.seek(-min(size, length), os.SEEK_END)
             return stream.read().decode("utf-8", "replace")
     except OSError:
         return ""

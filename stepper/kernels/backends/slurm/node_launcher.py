@@ -1,8 +1,9 @@
-"""What becomes the kernel on the compute node: `python node.py FILE ADDRESS COMMAND…`, the job's last process.
+"""Becomes the kernel on a compute node: `python FILE.py FILE ADDRESS COMMAND…`.
 
-It picks ports there, takes the keys from a file that is the user's alone, writes the connection file beside it by
-rename, and executes the kernel in its own place: what the job's end, a signal or the walltime do to the job they do to
-the kernel. Python 3.8 and the standard library.
+It selects ports on the node, takes the keys from a file that only the user can read,
+and writes the connection file. Then it replaces itself by the kernel: signals, the end
+of the job and the walltime reach the kernel itself. This module uses Python 3.8 and the
+standard library.
 """
 
 from __future__ import annotations
@@ -18,37 +19,47 @@ import sys
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
 
-def address(named: str) -> str:
-    """Return by which address this node is reached: on its way to the host that submitted, by its name, or named."""
-    if named == "loopback":
+def find_address(setting: str) -> str:
+    """Return the address on which the kernel listens.
+
+    `auto` is the address of the route to the host that submitted the job, `hostname`
+    that of the node's name, and any other setting is the name of a network interface.
+    """
+    if setting == "loopback":
         return "127.0.0.1"
-    if named == "hostname":
+    if setting == "hostname":
         return socket.gethostbyname(socket.gethostname())
-    if named != "auto":
-        shown = subprocess.run(
-            ["ip", "-4", "-o", "addr", "show", "dev", named],
-            stdout=subprocess.PIPE,
-            check=False,
-        )
-        found = shown.stdout.decode().split()[3:4] or sys.exit(
-            "the interface %s has no address here" % named
-        )
-        return found[0].partition("/")[0]
+    if setting != "auto":
+        return find_interface_address(setting)
     for host in (os.environ.get("SLURM_SUBMIT_HOST"), socket.gethostname()):
         with (
             contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route,
         ):
-            way.connect((host or "", 9))  # nothing is sent
-            return str(way.getsockname()[0])
+            route.connect((host or "", 9))  # selects a route, sends nothing
+            return str(route.getsockname()[0])
     return "127.0.0.1"
 
 
-def free_ports(count: int, ip: str) -> list[int]:
-    """Return ports of that address that are free now."""
+def find_interface_address(interface: str) -> str:
+    """Return the IPv4 address of a network interface; exit if it has none."""
+    result = subprocess.run(
+        ["ip", "-4", "-o", "addr", "show", "dev", interface],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    fields = result.stdout.decode().split()
+    if len(fields) < 4:
+        sys.exit("the network interface %s has no address on this node" % interface)
+    network = fields[3]
+    return network.partition("/")[0]
+
+
+def find_free_ports(count: int, ip: str) -> list[int]:
+    """Return ports of an address that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:  # all are held until each has its own
+        for each in sockets:  # keep all open until each has its own port
             each.bind((ip, 0))
         return [each.getsockname()[1] for each in sockets]
     finally:
@@ -56,49 +67,56 @@ def free_ports(count: int, ip: str) -> list[int]:
             each.close()
 
 
-def encrypts() -> bool:
-    """Whether ipykernel here knows of CurveZMQ: one that does not would listen without it."""
-    found = importlib.util.find_spec("ipykernel")
-    if found is None or not found.origin:
+def supports_curve() -> bool:
+    """Return whether ipykernel supports CurveZMQ; exit if there is no ipykernel.
+
+    An older ipykernel ignores the keys and listens without encryption.
+    """
+    spec = importlib.util.find_spec("ipykernel")
+    if spec is None or not spec.origin:
         sys.exit("No module named 'ipykernel' in " + sys.executable)
-    with open(
-        os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8"
-    ) as stream:
-        return "curve_secretkey" in stream.read()
+    folder = os.path.dirname(spec.origin)
+    path = os.path.join(folder, "kernelapp.py")
+    with open(path, encoding="utf-8") as source:
+        return "curve_secretkey" in source.read()
 
 
-def main(file: str, named: str, command: list[str]) -> None:
-    """Write the connection file, and become the kernel."""
-    with open(file + ".key") as stream:
-        told = json.load(stream)
-    if not encrypts():
-        told = {
-            name: value for name, value in told.items() if not name.startswith("curve_")
-        }
-    ip = address(named)
-    names = [name + "_port" for name in CHANNELS]
-    ports = dict(zip(names, free_ports(len(CHANNELS), ip)))  # noqa: B905
-    connection = dict(
-        told, **ports, transport="tcp", ip=ip, signature_scheme="hmac-sha256"
-    )
-    connection["node"] = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    new = file + ".new"
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as written:
-        json.dump(connection, written)
-        written.flush()
-        os.fsync(written.fileno())
-    os.rename(new, file)
-    # What a cell calls by its name is this interpreter's: the environment came from
-    # where the job was submitted.
-    os.environ["PATH"] = (
-        os.path.dirname(sys.executable)
-        + os.pathsep
-        + os.environ.get("PATH", os.defpath)
-    )
-    os.environ.pop("VIRTUAL_ENV", None)
+def set_environment() -> None:
+    """Make commands in cells belong to this interpreter.
+
+    The environment is that of the host that submitted the job.
+    """
+    environ = os.environ
+    folder = os.path.dirname(sys.executable)
+    path = environ.get("PATH", os.defpath)
+    environ["PATH"] = folder + os.pathsep + path
+    environ.pop("VIRTUAL_ENV", None)
     if sys.prefix != sys.base_prefix:
-        os.environ["VIRTUAL_ENV"] = sys.prefix
+        environ["VIRTUAL_ENV"] = sys.prefix
+
+
+def main(file: str, address: str, command: list[str]) -> None:
+    """Write the connection file and become the kernel."""
+    with open(file + ".key") as stream:
+        keys = json.load(stream)
+    if not supports_curve():
+        keys = {"key": keys["key"]}
+    ip = find_address(address)
+    names = [channel + "_port" for channel in CHANNELS]
+    ports = dict(zip(names, find_free_ports(len(CHANNELS), ip)))  # noqa: B905
+    connection = dict(
+        keys, **ports, transport="tcp", ip=ip, signature_scheme="hmac-sha256"
+    )
+    node = os.environ.get("SLURMD_NODENAME")
+    connection["node"] = node or socket.gethostname()
+    new_file = file + ".new"
+    descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        json.dump(connection, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(new_file, file)
+    set_environment()
     os.execvp(command[0], command)
 
 

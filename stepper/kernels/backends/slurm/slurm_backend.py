@@ -1,7 +1,8 @@
-"""The kernel provider `slurm`: a kernel is a job, submitted once, on record before anybody waits for it.
+"""The backend `slurm`: a kernel is a job, or a step in a job of the user (`jobid`).
 
-A job that still waits is no failure: whoever asked waits on (`queued` tells how it stands), and another daemon for the
-same one. With `jobid` it is a step of the job that the person holds, by an srun that nobody waits for.
+A job is submitted once and recorded before it starts. A job that waits in the queue is
+not a failure: the client keeps waiting (`queue_status` describes the state), and the
+next daemon waits for the same job.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from stepper.common.errors import (
 from stepper.kernels import kernel_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
-from stepper.kernels.backends.slurm.slurm_process import SlurmProcess, lacks
+from stepper.kernels.backends.slurm.slurm_process import (
+    SlurmProcess,
+    suggest_ipykernel,
+)
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
@@ -36,243 +40,285 @@ from stepper.policy.kernel_config import BackendConfig, SlurmSettings, SshSettin
 from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
-START_SECONDS = 60.0  # from the job's start
-# between two looks at the connection file, at a job that is to start
-FILE_SECONDS, LOOK_SECONDS = 0.1, 1.0
-FILE_MOST, LOOK_MOST = 1.0, 30.0  # … once it waits for long
-TAIL = 2000  # characters of what a job wrote
-ANSWER_SECONDS = 8.0  # for SLURM to say what it offers
-# between choosing a port and taking it somebody else took it
-IN_USE = "Address already in use"
+START_SECONDS = 60.0  # from the start of the job
+# Pauses between two checks of the connection file and of the job: at first, and after a
+# long wait.
+FILE_SECONDS = (0.1, 1.0)
+JOB_SECONDS = (1.0, 30.0)
+OUTPUT_SIZE = 2000  # bytes of a job's output in an error
+CHECK_SECONDS = 8.0  # for SLURM to describe its partitions
+# Another process took the port after it was selected.
+ADDRESS_IN_USE = "Address already in use"
 
 
 class SlurmKernels:
-    """One notebook's kernel, kept in `record` for the next daemon; the sockets to it, if any, lie in `runtime`."""
+    """Starts and finds the kernel of one notebook.
 
-    # only read
+    `record` is the path of its record, for the next daemon. `runtime` is the folder of
+    sockets, `parts` the modules that the helper in the kernel may load.
+    """
+
     def __init__(
         self, record: str, runtime: str, parts: Mapping[str, str] = {}
     ) -> None:
-        self.record, self.runtime, self.parts, self.queue = (
-            record,
-            runtime,
-            parts,
-            slurm_cli.Queue(os.environ),
-        )
-        self.wait: QueueStatus | None = None  # as SLURM described it last
-        # the start under way, until its job runs: its definition, when it began
+        self.record = record
+        self.runtime = runtime
+        self.parts = parts
+        self.slurm = slurm_cli.Slurm(os.environ)
+        self.wait: QueueStatus | None = None  # as SLURM last described it
+        # The settings and the time of a start, until its job runs.
         self.pending: tuple[SlurmSettings, float] | None = None
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What a start that is under way waits for, and whether SLURM answers."""
-        silence = self.queue.silence
+        """What the start in progress waits for, and whether SLURM answers."""
+        silence = self.slurm.silence
         if self.pending is None or not silence:
             return self.wait
-        where, since = self.pending
+        settings, since = self.pending
         if self.wait is None:
-            unknown = f"{silence}: nothing is known of the job yet"
-            request = "" if where.jobid else "job request"
-            return QueueStatus(unknown, since, where.queue_seconds, request=request)
+            request = "" if settings.jobid else "job request"
+            return QueueStatus(
+                f"{silence}: the state of the job is not known",
+                since,
+                settings.queue_seconds,
+                request=request,
+            )
         if slurm_cli.SILENT in self.wait.text:
             return self.wait
         return replace(self.wait, text=f"{silence}: {self.wait.text} before that")
 
-    async def start(self, place: LaunchConfig) -> KernelClient:
-        """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
-        assert place.backend is not None and isinstance(
-            place.backend.settings, SlurmSettings
-        )
-        where = place.backend.settings
-        self.pending = where, time.monotonic()
-        told = self._recorded()
-        if told and not await self._waits(told, place.backend):
+    async def start(self, config: LaunchConfig) -> KernelClient:
+        """Submit a job, or take over a waiting one; return its kernel when it is ready.
+
+        Raise KernelError.
+        """
+        backend = config.backend
+        assert backend is not None
+        settings = backend.settings
+        assert isinstance(settings, SlurmSettings)
+        self.pending = (settings, time.monotonic())
+        data = self._read_record()
+        if data and not await self._can_take_over(data, backend):
             await self.cancel_request()
-            told = {}
-        self.queue = slurm_cli.Queue(place.environ)
+            data = {}
+        self.slurm = slurm_cli.Slurm(config.environ)
         try:
+            data = data or await self._submit(config, backend, settings)
             try:
-                return await self._ready(
-                    told or await self._submit(place, place.backend, where), where
-                )
+                return await self._connect(data, settings)
             except KernelStartError as error:
-                if IN_USE not in error.message:
+                if ADDRESS_IN_USE not in error.message:
                     raise
                 await self.cancel_request()
-                return await self._ready(
-                    await self._submit(place, place.backend, where), where
-                )
+                data = await self._submit(config, backend, settings)
+                return await self._connect(data, settings)
         except asyncio.CancelledError:
-            # the daemon ends: the next one goes on with what is on record
+            # The daemon exits: the next one takes over the recorded job.
             raise
         except BaseException:
-            # else the next start tries again, and is told
+            # If this fails, the next start tries it again and reports it.
             with contextlib.suppress(KernelError):
                 await self.cancel_request()
             raise
         finally:
-            self.wait = self.pending = None
+            self.wait = None
+            self.pending = None
 
-    async def _waits(self, told: Mapping[str, Any], at: BackendConfig) -> bool:
-        """Whether what is on record is such a job, and still to become a kernel."""
-        if (
-            told.get("definition") != at.definition
-            or not told.get("job")
-            or told.get("ending")
-            or told["step"]
-        ):
+    async def _can_take_over(
+        self, data: Mapping[str, Any], backend: BackendConfig
+    ) -> bool:
+        """Return whether the recorded job can become the kernel of a backend."""
+        if data.get("definition") != backend.definition or data["step"]:
             return False
-        seen = await self.queue.look(told["job"], told["job_name"])
-        return seen is None or seen.waits or seen.lives
+        if not data.get("job") or data.get("ending"):
+            return False
+        job = await self.slurm.find_job(data["job"], data["job_name"])
+        return job is None or job.is_waiting or job.is_running
 
     async def cancel_request(self) -> None:
-        """End the job on record, whether it waits or runs; raise KernelError where nobody can know that it ended."""
-        told = self._recorded()
-        if told:
-            name, step = told["job_name"], told["step"]
-            if not await self.queue.cancel(name, step):
-                self.queue.cancel_later(name, step)
-                what = f"the step {name} of job {step}" if step else f"the job {name}"
-                raise KernelError(
-                    f"{self.queue.no_answer}: {what} may go on until it does;"
-                    " stepper ends it then",
-                    f"scancel {step or f'--me --name={name}'}",
-                )
-            if not told.get("job"):
-                # sbatch got no answer: the controller may take the job up later
-                self.queue.cancel_later(name)
-            self._forget(told)
+        """Cancel the recorded job, whether it is waiting or running.
 
-    def _recorded(self) -> dict[str, Any]:
-        """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
+        Raise KernelError if it may still run.
+        """
+        data = self._read_record()
+        if not data:
+            return
+        name = data["job_name"]
+        step_job_id = data["step"]
+        if not await self.slurm.cancel(name, step_job_id):
+            self.slurm.cancel_later(name, step_job_id)
+            target = f"the job {name}"
+            command = f"scancel --me --name={name}"
+            if step_job_id:
+                target = f"the step {name} of job {step_job_id}"
+                command = f"scancel {step_job_id}"
+            raise KernelError(
+                f"{self.slurm.no_answer}: {target} may continue until it does; stepper"
+                " cancels it then",
+                command,
+            )
+        if not data.get("job"):
+            # sbatch got no answer: the controller may accept the job later.
+            self.slurm.cancel_later(name)
+        self._forget(data)
+
+    def _read_record(self) -> dict[str, Any]:
+        """Return the content of the record, {} if there is no valid one.
+
+        The paths of the job's files are computed, not read.
+        """
         try:
-            told = json.loads(private_files.read(self.record))
-            if told.get("kind") != "slurm" or not kernel_records.is_sealed(
-                self.record, told
-            ):
+            data = json.loads(private_files.read(self.record))
+            if data.get("kind") != "slurm":
                 return {}
-            where = kernel_config.parse_backends({told["name"]: told["definition"]})[
-                told["name"]
-            ].settings
-            assert isinstance(where, SlurmSettings)  # its definition names that kind
-            kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
-            # no other job is ended by it
-            if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):
+            if not kernel_records.is_sealed(self.record, data):
                 return {}
-            # the daemon's own knows no `module load`
-            self.queue = slurm_cli.Queue(told["environ"])
-            return {**told, "file": self._file(where, kernel), "step": where.jobid}
+            settings = _parse_settings(data)
+            kernel_id = uuid.UUID(data["kernel"]).hex
+            # Only a job with such a name may be cancelled.
+            pattern = rf"stepper-[0-9a-f]{{8}}-{kernel_id}"
+            if not re.fullmatch(pattern, data["job_name"]):
+                return {}
+            # The daemon's own environment may have no `module load slurm`.
+            self.slurm = slurm_cli.Slurm(data["environ"])
+            return {
+                **data,
+                "kernel": kernel_id,
+                "file": self._get_connection_file(settings, kernel_id),
+                "step": settings.jobid,
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def _file(self, where: SlurmSettings, kernel: str) -> str:
-        """Return where a kernel's connection file is written: no record, those are what ends with .json."""
-        return os.path.join(
-            batch_job.folder(where, self.record), f"{kernel}.connection"
-        )
+    def _get_connection_file(self, settings: SlurmSettings, kernel_id: str) -> str:
+        """Return the path of a connection file.
+
+        Its suffix is not .json, which is that of records.
+        """
+        folder = batch_job.get_folder(settings, self.record)
+        return os.path.join(folder, f"{kernel_id}.connection")
 
     async def _submit(
-        self, place: LaunchConfig, at: BackendConfig, where: SlurmSettings
+        self, config: LaunchConfig, backend: BackendConfig, settings: SlurmSettings
     ) -> dict[str, Any]:
-        kernel, python = uuid.uuid4().hex, where.python or place.python
+        """Submit a job, or start a step; return the content of its record."""
+        python = settings.python or config.python
         if not python:
-            why = f"`kernels.{at.name}` names no `python`, and there is no interpreter of the project's"
-            raise KernelError(why, "add `python:` to it in .stepper/config.yaml")
-        if where.jobid:
-            await self._held(where)
-        name, file = (
-            slurm_cli.prefix(self.runtime) + kernel,
-            Path(self._file(where, kernel)),
-        )
-        told: dict[str, Any] = {
+            raise KernelError(
+                f"`kernels.{backend.name}` has no `python`, and the project has no"
+                " interpreter",
+                "add `python:` to it in .stepper/config.yaml",
+            )
+        if settings.jobid:
+            await self._wait_for_user_job(settings)
+        kernel_id = uuid.uuid4().hex
+        file = Path(self._get_connection_file(settings, kernel_id))
+        data: dict[str, Any] = {
             "kind": "slurm",
-            "name": at.name,
-            "definition": dict(at.definition),
-            "kernel": kernel,
-            "job_name": name,
+            "name": backend.name,
+            "definition": dict(backend.definition),
+            "kernel": kernel_id,
+            "job_name": slurm_cli.build_name_prefix(self.runtime) + kernel_id,
             "python": python,
             "file": str(file),
-            "step": where.jobid,
-            "job": where.jobid,
-            "environ": self.queue.environ,
+            "step": settings.jobid,
+            "job": settings.jobid,
+            "environ": self.slurm.environ,
         }
-        script = batch_job.script(where, python, file, place.cwd)
-        batch_job.prepare(file, script)
-        kernel_records.write(
-            self.record, told
-        )  # what was submitted is found by its name
+        script = batch_job.build_script(settings, python, file, config.cwd)
+        batch_job.write_files(file, script)
+        # Recorded first: the next daemon finds a submitted job by its name.
+        kernel_records.write(self.record, data)
         try:
-            await self._hand_in(told, where, script, place)
+            await self._run_submit_command(data, settings, script, config)
         except slurm_cli.RefusedError:
-            self._forget(told)
+            self._forget(data)
             raise
-        return told
+        return data
 
-    async def _hand_in(
+    async def _run_submit_command(
         self,
-        told: dict[str, Any],
-        where: SlurmSettings,
+        data: dict[str, Any],
+        settings: SlurmSettings,
         script: str,
-        place: LaunchConfig,
+        config: LaunchConfig,
     ) -> None:
-        name, file = told["job_name"], Path(told["file"])
-        if where.jobid:
-            await self.queue.told(
-                *batch_job.step(where, name, file),
-                environ=batch_job.outside(place.environ),
+        name = data["job_name"]
+        file = Path(data["file"])
+        if settings.jobid:
+            await self.slurm.run(
+                *batch_job.build_step_command(settings, name, file),
+                environ=batch_job.remove_job_variables(config.environ),
             )
-        else:
-            longest = None if where.time else await self.queue.longest(where.partition)
-            flags = batch_job.flags(where, name, file, longest)
-            told["job"] = await self.queue.submit(flags, script, place.environ)
-            kernel_records.write(self.record, told)
+            return
+        max_seconds = None
+        if not settings.time:
+            max_seconds = await self.slurm.get_time_limit(settings.partition)
+        options = batch_job.build_options(settings, name, file, max_seconds)
+        data["job"] = await self.slurm.submit(options, script, config.environ)
+        kernel_records.write(self.record, data)
 
-    def _forget(self, told: Mapping[str, Any]) -> None:
+    def _forget(self, data: Mapping[str, Any]) -> None:
         private_files.remove(self.record)
-        batch_job.remove(Path(told["file"]))
+        batch_job.remove_files(Path(data["file"]))
 
-    async def _held(self, where: SlurmSettings) -> None:
-        """Return once the job that the person holds runs; raise KernelError where it is over."""
+    async def _wait_for_user_job(self, settings: SlurmSettings) -> None:
+        """Wait until the user's job runs; raise KernelError if it has ended."""
         since = time.monotonic()
-        while (seen := await self.queue.look(where.jobid)) is None or seen.waits:
-            if seen is None:
+        while True:
+            job = await self.slurm.find_job(settings.jobid)
+            if job is None:
                 raise KernelError(
-                    f"{self.queue.no_answer}: nothing is known of job {where.jobid}",
+                    f"{self.slurm.no_answer}: the state of job {settings.jobid} is not"
+                    " known",
                     "sinfo",
                 )
-            await self._tell(seen, where, since)
-            await asyncio.sleep(_pause(since, LOOK_SECONDS, LOOK_MOST))
-        if not seen.lives:
+            if not job.is_waiting:
+                break
+            await self._update_wait(job, settings, since)
+            await asyncio.sleep(_compute_pause(since, JOB_SECONDS))
+        if not job.is_running:
             raise KernelError(
-                f"job {where.jobid} can hold no kernel: it is {seen.state}",
+                f"job {settings.jobid} can run no kernel: its state is {job.state}",
                 "squeue --me",
             )
 
-    async def _tell(
-        self, seen: slurm_cli.Job, where: SlurmSettings, since: float, request: str = ""
+    async def _update_wait(
+        self,
+        job: slurm_cli.Job,
+        settings: SlurmSettings,
+        since: float,
+        request: str = "",
     ) -> None:
-        text = (
-            seen.standing(await self.queue.ahead(seen), datetime.now())
-            if seen.waits
-            else ""
-        )
-        wait = QueueStatus(text, since, where.queue_seconds, request=request)
-        self.wait = wait if text else None
+        """Update the description of what the start waits for."""
+        self.wait = None
+        if not job.is_waiting:
+            return
+        ahead = await self.slurm.count_ahead(job)
+        text = job.format_waiting(ahead, datetime.now())
+        self.wait = QueueStatus(text, since, settings.queue_seconds, request=request)
 
-    async def _ready(self, told: dict[str, Any], where: SlurmSettings) -> KernelClient:
-        file = Path(told["file"])
-        seen = await self._begun(told, where, file)
-        self.wait = self.pending = None
-        told["connection"] = connection = json.loads(private_files.read(str(file)))
-        told["node"] = connection.pop("node")
-        if where.via:
-            told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        kernel_records.write(self.record, told)
-        process = self._process(told, where, seen if seen and seen.lives else None)
+    async def _connect(
+        self, data: dict[str, Any], settings: SlurmSettings
+    ) -> KernelClient:
+        """Wait for the job's kernel and connect to it; raise KernelError."""
+        file = Path(data["file"])
+        job = await self._wait_for_connection_file(data, settings, file)
+        self.wait = None
+        self.pending = None
+        connection = json.loads(private_files.read(str(file)))
+        data["node"] = connection.pop("node")
+        data["connection"] = connection
+        if settings.via:
+            data["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
+        kernel_records.write(self.record, data)
+        running_job = job if job and job.is_running else None
+        process = self._create_process(data, settings, running_job)
         kernel = KernelClient(process, self.parts, self.runtime)
         try:
             if process.link is not None:
-                await process.link.open(told["ports"])
+                await process.link.open(data["ports"])
             await kernel.connect(START_SECONDS)
         except asyncio.CancelledError:
             kernel.detach()
@@ -282,191 +328,244 @@ class SlurmKernels:
             raise
         return kernel
 
-    async def _begun(
-        self, told: Mapping[str, Any], where: SlurmSettings, file: Path
+    async def _wait_for_connection_file(
+        self, data: Mapping[str, Any], settings: SlurmSettings, file: Path
     ) -> slurm_cli.Job | None:
-        """Wait until the connection file is there; return the job as it was seen last. Raise KernelError."""
-        number, since, began, look_at = int(told["job"]), time.monotonic(), 0.0, 0.0
-        seen: slurm_cli.Job | None = None
-        request = "job step" if told["step"] else "job request"
-        while not batch_job.there(file):
-            if (now := time.monotonic()) > look_at:
-                asked, silent = None, ""
-                try:
-                    if asked := await self.queue.look(
-                        number, "" if told["step"] else told["job_name"]
-                    ):
-                        await self._tell(asked, where, since, request)
-                except (
-                    slurm_cli.RefusedError
-                ) as error:  # no reason to end a job that waits
-                    silent = error.message
-                look_at = now + _pause(since, LOOK_SECONDS, LOOK_MOST)
-                seen = asked or seen
-                if asked is not None:
-                    if asked.lives:
-                        began = began or now
-                        self.pending = None
-                elif not began:  # it may wait for hours, for which nobody is to be held
-                    was = (
-                        f"job {number} was {seen.state}"
-                        if seen
-                        else f"job {number} may wait"
-                    )
-                    silent = silent or self.queue.no_answer
-                    self.wait = QueueStatus(
-                        f"{silent}: {was}", since, where.queue_seconds, request=request
-                    )
-                if batch_job.there(file):
-                    break
-                over = seen is not None and not (seen.waits or seen.lives)
-                if over or batch_job.there(file.with_suffix(".out.ended")):
-                    raise _failed(told, seen, file)
-            if began and now > began + START_SECONDS:
-                node = seen.node if seen else ""
-                why = f"job {number} runs on {node} for {START_SECONDS:.0f} s, and wrote no connection file"
-                raise KernelStartError(
-                    f"{why}: either {_unshared(file, node)}, or its start takes so long"
-                )
-            await asyncio.sleep(_pause(since, FILE_SECONDS, FILE_MOST))
-        return seen
+        """Wait until the connection file exists; return the last known job.
 
-    def _process(
-        self, told: Mapping[str, Any], where: SlurmSettings, seen: slurm_cli.Job | None
+        Raise KernelError if the job ended, or does not write the file.
+        """
+        since = time.monotonic()
+        running_since = 0.0
+        next_query = 0.0
+        job: slurm_cli.Job | None = None
+        while not batch_job.is_written(file):
+            now = time.monotonic()
+            if now > next_query:
+                present_job = await self._query_starting_job(
+                    data, settings, since, job, bool(running_since)
+                )
+                next_query = now + _compute_pause(since, JOB_SECONDS)
+                job = present_job or job
+                if present_job is not None and present_job.is_running:
+                    running_since = running_since or now
+                    self.pending = None
+                if batch_job.is_written(file):
+                    break
+                has_ended = job is not None and not (job.is_waiting or job.is_running)
+                if has_ended or batch_job.is_written(file.with_suffix(".out.ended")):
+                    raise _create_start_error(data, job, file)
+            if running_since and now > running_since + START_SECONDS:
+                node = job.node if job else ""
+                raise KernelStartError(
+                    f"job {data['job']} has run on {node} for {START_SECONDS:.0f} s"
+                    " without writing the connection file: either the kernel takes"
+                    f" long to start, or {_describe_unshared(file, node)}"
+                )
+            await asyncio.sleep(_compute_pause(since, FILE_SECONDS))
+        return job
+
+    async def _query_starting_job(
+        self,
+        data: Mapping[str, Any],
+        settings: SlurmSettings,
+        since: float,
+        last_job: slurm_cli.Job | None,
+        has_started: bool,
+    ) -> slurm_cli.Job | None:
+        """Return the present state of a starting job, None if it is unknown."""
+        job_id = int(data["job"])
+        is_step = bool(data["step"])
+        request = "job step" if is_step else "job request"
+        problem = self.slurm.no_answer
+        job = None
+        try:
+            job = await self.slurm.find_job(job_id, "" if is_step else data["job_name"])
+            if job:
+                await self._update_wait(job, settings, since, request)
+            else:
+                problem = self.slurm.no_answer
+        except slurm_cli.RefusedError as error:
+            # Not a reason to cancel a waiting job.
+            problem = error.message
+        # A job that has not started may wait for hours: let the client know.
+        if job is None and not has_started:
+            state = f"job {job_id} may be waiting"
+            if last_job:
+                state = f"job {job_id} was {last_job.state}"
+            self.wait = QueueStatus(
+                f"{problem}: {state}", since, settings.queue_seconds, request=request
+            )
+        return job
+
+    def _create_process(
+        self,
+        data: Mapping[str, Any],
+        settings: SlurmSettings,
+        job: slurm_cli.Job | None,
     ) -> SlurmProcess:
-        """Return the kernel on record; by way of ssh its ports are sockets here."""
-        if not where.via:
-            return SlurmProcess(told, self.record, self.queue, seen, None)
-        node, sockets = (
-            str(told["node"]),
-            os.path.join(self.runtime, f"k{told['kernel'][:8]}"),
-        )
+        """Return the recorded kernel.
+
+        With `via: ssh`, its ports are forwarded to local sockets. Raise ValueError for
+        a node name that is not valid.
+        """
+        if not settings.via:
+            return SlurmProcess(data, self.record, self.slurm, job, None)
+        node = str(data["node"])
         if not kernel_config.HOST.fullmatch(node):
-            raise ValueError(f"{node!r:.100} is no host")
+            raise ValueError(f"{node!r:.100} is not a host name")
+        sockets = os.path.join(self.runtime, f"k{data['kernel'][:8]}")
         ports = {
             f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
         }
-        connection = {**told["connection"], **ports, "transport": "ipc", "ip": sockets}
+        connection = {**data["connection"], **ports, "transport": "ipc", "ip": sockets}
         link = SshConnection(SshSettings(node), f"{sockets}.ssh", sockets)
-        return SlurmProcess(
-            {**told, "connection": connection}, self.record, self.queue, seen, link
-        )
+        local_data = {**data, "connection": connection}
+        return SlurmProcess(local_data, self.record, self.slurm, job, link)
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
-        told = self._recorded()
-        if not told:
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        data = self._read_record()
+        if not data:
             return None
         try:
-            if not told.get("job") or told.get("ending"):
-                # whoever starts the next one tries again, and is told
+            if not data.get("job") or data.get("ending"):
+                # If this fails, the next start tries it again and reports it.
                 with contextlib.suppress(KernelError):
                     await self.cancel_request()
                 return None
-            if "connection" not in told:  # it waits: nothing has run in it
-                return None
-            where = kernel_config.parse_backends({told["name"]: told["definition"]})[
-                told["name"]
-            ].settings
-            assert isinstance(where, SlurmSettings)  # its definition names that kind
-            process = self._process(told, where, None)
+            if "connection" not in data:
+                return None  # the job is waiting, and no cell has run in it
+            process = self._create_process(data, _parse_settings(data), None)
             if process.link is not None:
-                await process.link.resume([int(port) for port in told["ports"]])
+                await process.link.resume([int(port) for port in data["ports"]])
         except (ValueError, KeyError, TypeError) as error:
-            return Death(f"the record {self.record} can't be read: {error}")
+            return Death(f"the kernel record {self.record} is not valid: {error}")
         kernel = KernelClient(process, self.parts, self.runtime)
         death = await process.death(slurm_cli.SLOW_SECONDS)
         if death is not None:
             await kernel.shutdown()
-        return death or kernel
+            return death
+        return kernel
+
+
+def _parse_settings(data: Mapping[str, Any]) -> SlurmSettings:
+    """Return the settings in a record; raise ValueError, KeyError or TypeError."""
+    name = data["name"]
+    settings = kernel_config.parse_backends({name: data["definition"]})[name].settings
+    assert isinstance(settings, SlurmSettings)  # implied by the kind of the record
+    return settings
 
 
 async def reconcile(
-    runtime: str, records: Callable[[], Iterable[Path]], environ: Mapping[str, str]
+    runtime: str,
+    get_records: Callable[[], Iterable[Path]],
+    environ: Mapping[str, str],
 ) -> None:
-    """End this project's jobs of which no record tells; raise KernelError, OSError where a record can't be read."""
-    asked = slurm_cli.Queue(environ)
-    jobs = await asked.mine(slurm_cli.prefix(runtime))
-    known = b""
-    for path in records() if jobs else ():
+    """Cancel this project's jobs that have no record.
+
+    Raise KernelError, and OSError if a record cannot be read.
+    """
+    slurm = slurm_cli.Slurm(environ)
+    job_names = await slurm.list_own_jobs(slurm_cli.build_name_prefix(runtime))
+    if not job_names:
+        return
+    records = b""
+    for path in get_records():
         with contextlib.suppress(FileNotFoundError):
-            known += private_files.read(str(path))
-    for name in jobs:
-        if name.encode() not in known:
-            await asked.cancel(name)
+            records += private_files.read(str(path))
+    for name in job_names:
+        if name.encode() not in records:
+            await slurm.cancel(name)
 
 
-async def look(where: SlurmSettings, environ: Mapping[str, str]) -> list[str]:
-    """Return what SLURM offers: its partitions, or the job that the person holds; raise KernelError."""
-    asked = slurm_cli.Queue(environ)
+async def check_backend(
+    settings: SlurmSettings, environ: Mapping[str, str]
+) -> list[str]:
+    """Return SLURM's partitions, or the user's job; raise KernelError."""
+    slurm = slurm_cli.Slurm(environ)
     try:
-        return await asyncio.wait_for(_look(asked, where), ANSWER_SECONDS)
+        return await asyncio.wait_for(_describe_offer(slurm, settings), CHECK_SECONDS)
     except asyncio.TimeoutError:
-        raise KernelError(asked.no_answer, "sinfo") from None
+        raise KernelError(slurm.no_answer, "sinfo") from None
 
 
-async def _look(asked: slurm_cli.Queue, where: SlurmSettings) -> list[str]:
-    if not where.jobid:
-        offers = await asked.partitions()
-        await asked.test(
-            batch_job.flags(
-                where,
-                "stepper-test",
-                Path("/dev/null"),
-                await asked.longest(where.partition),
-            )
+async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> list[str]:
+    if not settings.jobid:
+        partitions = await slurm.describe_partitions()
+        max_seconds = await slurm.get_time_limit(settings.partition)
+        options = batch_job.build_options(
+            settings, "stepper-test", Path("/dev/null"), max_seconds
         )
-        return offers
-    seen = await asked.look(where.jobid)
-    if seen is None:
-        raise KernelError(asked.no_answer, "squeue --me")
-    if seen.state == slurm_cli.GONE:
-        raise KernelError(f"SLURM knows no job {where.jobid}", "squeue --me")
-    if not (seen.lives or seen.waits):
-        raise KernelError(f"job {where.jobid} is {seen.state}", "squeue --me")
-    return [
-        f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"
-    ]
+        await slurm.test_options(options)
+        return partitions
+    job = await slurm.find_job(settings.jobid)
+    if job is None:
+        raise KernelError(slurm.no_answer, "squeue --me")
+    if job.state == slurm_cli.UNKNOWN_JOB:
+        raise KernelError(f"SLURM does not know job {settings.jobid}", "squeue --me")
+    if not (job.is_running or job.is_waiting):
+        raise KernelError(f"job {settings.jobid} is {job.state}", "squeue --me")
+    place = job.node or job.reason
+    return [f"job {job.id} ({job.name}): {job.state}, {place}, {job.time} left"]
 
 
-def doubt(where: SlurmSettings) -> str:
-    """Return that the interpreter is not on this machine, '' if it is or has no path."""
-    python = where.python
+def explain_uncertainty(settings: SlurmSettings) -> str:
+    """Return that the interpreter is not on this machine, else ''."""
+    python = settings.python
     if not os.path.isabs(python) or os.access(python, os.X_OK):
         return ""
     return f"{python} is not on this machine; the compute nodes may have it"
 
 
-def unchecked(where: SlurmSettings) -> list[str]:
-    """Return what a look does not check: what only a compute node knows."""
-    parts = [f"python {where.python}" if where.python else "the project's interpreter"]
-    parts += ["`setup`"] if where.setup else []
-    return [f"{' and '.join(parts)} on the compute node"]
+def list_unchecked(settings: SlurmSettings) -> list[str]:
+    """Return what can be checked only on a compute node."""
+    parts = "the project's interpreter"
+    if settings.python:
+        parts = f"python {settings.python}"
+    if settings.setup:
+        parts += " and `setup`"
+    return [f"{parts} on the compute node"]
 
 
-def _pause(since: float, least: float, most: float) -> float:
-    """Return for how long to wait for what was waited for since then: a tenth more each time."""
-    return min(most, max(least, (time.monotonic() - since) / 10))
+def _compute_pause(since: float, limits: tuple[float, float]) -> float:
+    """Return the seconds until the next check: a tenth of the time waited so far."""
+    shortest, longest = limits
+    waited = time.monotonic() - since
+    return min(longest, max(shortest, waited / 10))
 
 
-def _failed(
-    told: Mapping[str, Any], seen: slurm_cli.Job | None, file: Path
+def _create_start_error(
+    data: Mapping[str, Any], job: slurm_cli.Job | None, file: Path
 ) -> KernelError:
-    said, number = batch_job.words(file, TAIL).strip(), told["job"]
-    state = seen.state if seen is not None and not seen.lives else slurm_cli.STEP_ENDED
-    if mend := lacks(told["python"], said):
+    """Return the error for a job that ended before its kernel started."""
+    job_id = data["job"]
+    python = data["python"]
+    output = batch_job.read_output(file, OUTPUT_SIZE).strip()
+    fix = suggest_ipykernel(python, output)
+    if fix:
         return IpykernelMissingError(
-            f"{told['python']} lacks ipykernel, in job {number}: {said}", mend
+            f"{python} does not have ipykernel, in job {job_id}: {output}", fix
         )
-    what = f"the step in job {number}" if told["step"] else f"job {number}"
-    if not said and state in ("FAILED", slurm_cli.STEP_ENDED):
-        said = (
-            f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
-        )
-    return KernelStartError(
-        f"{what} ended before the kernel began ({state}){': ' * bool(said)}{said}"
+    state = slurm_cli.STEP_ENDED
+    if job is not None and not job.is_running:
+        state = job.state
+    if not output and state in ("FAILED", slurm_cli.STEP_ENDED):
+        unshared = _describe_unshared(file, job.node if job else "")
+        output = f"it wrote no output, perhaps because {unshared}"
+    target = f"the step in job {job_id}" if data["step"] else f"job {job_id}"
+    message = f"{target} ended before the kernel started ({state})"
+    if output:
+        message += f": {output}"
+    return KernelStartError(message)
+
+
+def _describe_unshared(file: Path, node: str) -> str:
+    folder = file.parent.parent
+    return (
+        f"{folder} is not on a file system that {node or 'the node'} shares (`folder:`"
+        " sets another one)"
     )
-
-
-def _unshared(file: Path, node: str) -> str:
-    return f"{file.parent.parent} is not on a file system that {node or 'the node'} shares (`folder:` names one)"

@@ -1,6 +1,7 @@
-"""SLURM as one asks it: sbatch, squeue, scancel, sinfo, each with a limit of time. What it says, as values.
+"""SLURM's commands (sbatch, squeue, scancel, sinfo) and their output as values.
 
-A controller that does not answer is no answer: `look` returns None then, and whoever asked knows no more than before.
+Each command has a time limit. If the controller does not answer, the result is None: it
+says nothing about the job.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from stepper.common.errors import KernelError
 from stepper.common.socket_path import encode_path, fnv1a
 from stepper.common.text import one_line
 
-# of an environment
-KEPT = (
+# The environment variables that SLURM's commands get.
+VARIABLES = (
     "PATH",
     "HOME",
     "USER",
@@ -28,32 +29,40 @@ KEPT = (
     "TZ",
     "SLURM_CONF",
 )
-SECONDS = 15.0  # for one command; squeue hangs where the controller is frozen
-SLOW_SECONDS = 3.0  # a command that takes longer says that the controller is silent
-# between two tries to end what could not be: the first, and at most
-LATER_SECONDS = 5.0, 60.0
-# that SLURM must have heard of it: what was submitted while it was silent it takes up
-# only then
-LATER_TIMES = 3
-# job, name, state, reason, node, time left, expected start, partition
-FIELDS = "%A|%j|%T|%r|%N|%L|%S|%P"
-NO_ANSWER = (
+# The time limit of a command: squeue hangs if the controller is frozen.
+COMMAND_SECONDS = 15.0
+SLOW_SECONDS = 3.0  # a slower command means that the controller does not answer
+# Between two attempts to cancel a job: the first time, and at most.
+RETRY_SECONDS = (5.0, 60.0)
+# How often a job is cancelled after the controller answers again: it may only then
+# accept what was submitted while it did not answer.
+CANCEL_COUNT = 3
+# Job, name, state, reason, node, time left, expected start, partition.
+JOB_FORMAT = "%A|%j|%T|%r|%N|%L|%S|%P"
+NO_ANSWER_MESSAGES = (
     "Unable to contact slurm controller",
     "Socket timed out",
     "Could not establish a configuration source",
 )
 SILENT = "SLURM's controller does not answer"
-COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")  # what asks the controller
-WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED")
-LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
-# SLURM does not know the job (any more); the job lives, its step does not
-GONE, STEP_ENDED = "UNKNOWN", "ENDED"
-# How a job ended → what that is in words; the class of fault beside `KernelDied`, where
-# there is one.
-ENDS = {
+# The commands that contact the controller.
+CONTROLLER_COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
+WAITING_STATES = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "SUSPENDED",
+    "RESIZING",
+    "STOPPED",
+)
+RUNNING_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
+UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job, or not any more
+STEP_ENDED = "ENDED"  # the job runs, but the step does not
+# The final state of a job → its description, and a class of fault or ''.
+END_STATES = {
     "TIMEOUT": ("its walltime was over (TIMEOUT)", "WalltimeOver"),
     "OUT_OF_MEMORY": (
-        "it took more memory than its job has (OUT_OF_MEMORY)",
+        "it used more memory than its job has (OUT_OF_MEMORY)",
         "OutOfMemory",
     ),
     "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
@@ -64,85 +73,95 @@ ENDS = {
     "FAILED": ("its job failed (FAILED)", ""),
     "COMPLETED": ("its job ended (COMPLETED)", ""),
     "COMPLETING": ("its job is ending (COMPLETING)", ""),
-    STEP_ENDED: ("its step ended, and the job goes on", ""),
-    GONE: ("its job is gone, and SLURM does not know any more how it ended", ""),
+    STEP_ENDED: ("its step ended, and the job continues", ""),
+    UNKNOWN_JOB: ("its job ended, and SLURM has no record of how", ""),
 }
+NO_GRES = ("", "(null)")
 
 
-# what ends jobs, by their names, once SLURM answers again
-LATER: dict[str, asyncio.Task[None]] = {}
+# Tasks that cancel jobs as soon as SLURM answers again, by job name.
+PENDING_CANCELS: dict[str, asyncio.Task[None]] = {}
 
 
 class Contact:
-    """When SLURM's controller was asked and answered, by the clock of this machine."""
+    """When SLURM's controller was contacted and when it answered.
+
+    Times are those of `time.time`.
+    """
 
     def __init__(self) -> None:
-        self.pending = dict[object, float]()  # commands that still run → their start
-        self.answered = 0.0  # when it answered last
-        self.failed = 0.0  # start of the first command since then without an answer
+        self.pending: dict[object, float] = {}  # running commands → their start
+        self.answered_at = 0.0  # the last answer
+        # The start of the first command without an answer since then.
+        self.failed_at = 0.0
 
-    def began(self) -> object:
-        """Note that a command was started; return a key for it."""
+    def start_command(self) -> object:
+        """Record the start of a command; return a key for it."""
         command = object()
         self.pending[command] = time.time()
         return command
 
-    def ended(self, command: object, answered: bool | None) -> None:
-        """Note how a command ended; None if nobody waited for it any more."""
-        began = self.pending.pop(command)
-        slow = time.time() > began + SLOW_SECONDS
+    def finish_command(self, command: object, answered: bool | None) -> None:
+        """Record the result of a command; None if it was cancelled."""
+        started_at = self.pending.pop(command)
         if answered:
-            self.answered = time.time()
-            self.failed = 0.0
-        elif (answered is False or slow) and began >= self.answered:
-            self.failed = self.failed or began
+            self.answered_at = time.time()
+            self.failed_at = 0.0
+            return
+        is_slow = time.time() > started_at + SLOW_SECONDS
+        is_failure = answered is False or is_slow
+        if is_failure and started_at >= self.answered_at:
+            self.failed_at = self.failed_at or started_at
 
-    def silent_since(self) -> float:
-        """Return the time since which it gives no answer, 0 if it is not silent."""
+    def get_silence_start(self) -> float:
+        """Return the time since which there is no answer, 0 if there is one."""
         now = time.time()
-        waited = [max(began, self.answered) for began in self.pending.values()]
-        slow = [began for began in waited if now > began + SLOW_SECONDS]
-        return min(filter(None, [self.failed, *slow]), default=0.0)
+        starts = [self.failed_at] if self.failed_at else []
+        for started_at in self.pending.values():
+            waiting_since = max(started_at, self.answered_at)
+            if now > waiting_since + SLOW_SECONDS:
+                starts.append(waiting_since)
+        return min(starts, default=0.0)
 
 
-# SLURM's configuration file ('' for the default one) → its controller
+# SLURM's configuration file ('' for the default one) → its controller.
 CONTACTS: dict[str, Contact] = {}
 
 
 class RefusedError(KernelError):
-    """One of SLURM's commands did nothing: there is none, or it says why."""
+    """A SLURM command that does not exist, or that failed with a message."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as squeue tells of it."""
+    """A job in the output of squeue."""
 
     id: int
     name: str
     state: str
     reason: str = ""
     node: str = ""
-    time: str = ""  # that is left of the walltime
-    starts: str = ""  # when it is expected to, where SLURM tells
+    time: str = ""  # the remaining walltime
+    starts: str = ""  # the expected start, if SLURM knows it
     partition: str = ""
 
     @property
-    def waits(self) -> bool:
-        """Whether it is still to start."""
-        return self.state in WAITING
+    def is_waiting(self) -> bool:
+        """Whether the job has not started yet."""
+        return self.state in WAITING_STATES
 
     @property
-    def lives(self) -> bool:
-        """Whether it runs."""
-        return self.state in LIVING
+    def is_running(self) -> bool:
+        """Whether the job is running."""
+        return self.state in RUNNING_STATES
 
     @property
-    def left(self) -> float | None:
-        """The seconds that are left of its walltime, None where it has no end."""
-        return _seconds(self.time)
+    def left_seconds(self) -> float | None:
+        """The remaining walltime in seconds, None if there is no limit."""
+        return _parse_seconds(self.time)
 
-    def standing(self, ahead: int, now: datetime) -> str:
-        """Return how it waits: its state and why, how many are before it, when it is to start."""
+    def format_waiting(self, ahead: int, now: datetime) -> str:
+        """Return its state and reason, the jobs ahead, and the expected start."""
         parts = [
             f"{self.state} ({self.reason})",
             f"{ahead} ahead",
@@ -150,73 +169,86 @@ class Job:
         ]
         day, _, clock = self.starts.partition("T")
         if clock:
-            parts.append(
-                f"estimated start {clock[:5] if day == now.date().isoformat() else f'{day} {clock[:5]}'}"
-            )
+            start = clock[:5]
+            if day != now.date().isoformat():
+                start = f"{day} {start}"
+            parts.append(f"estimated start {start}")
         return ", ".join(parts)
 
 
-def prefix(runtime: str) -> str:
-    """Return what the names of a project's jobs begin with: this host's one, as another may have the same paths."""
-    return f"stepper-{fnv1a(encode_path(socket.gethostname() + ':' + runtime))[:8]}-"
+def build_name_prefix(runtime: str) -> str:
+    """Return the beginning of the names of a project's jobs.
+
+    It includes the host, because another host can have the same paths.
+    """
+    name_hash = fnv1a(encode_path(f"{socket.gethostname()}:{runtime}"))
+    return f"stepper-{name_hash[:8]}-"
 
 
-class Queue:
-    """SLURM's commands, found and configured as in the environment of whoever asked for a kernel.
+class Slurm:
+    """SLURM's commands, with the PATH and the configuration of an environment.
 
-    A record tells of none: what a checkout holds is not to say which programs run.
+    The environment is that of the client that requested a kernel. It is not read from a
+    file of the project, which must not decide what programs run.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.environ = {name: told for name, told in environ.items() if name in KEPT}
-        conf = self.environ.get("SLURM_CONF", "")
-        self.contact = CONTACTS.setdefault(conf, Contact())
+        self.environ = {
+            name: value for name, value in environ.items() if name in VARIABLES
+        }
+        configuration = self.environ.get("SLURM_CONF", "")
+        self.contact = CONTACTS.setdefault(configuration, Contact())
 
     @property
     def silence(self) -> str:
         """That the controller does not answer, and since when; '' if it does."""
-        since = self.contact.silent_since()
-        if not since:
+        start = self.contact.get_silence_start()
+        if not start:
             return ""
-        then = datetime.fromtimestamp(since)
-        clock = "%H:%M:%S" if then.date() == datetime.now().date() else "%F %H:%M:%S"
-        return f"{SILENT} (no answer since {then.strftime(clock)})"
+        moment = datetime.fromtimestamp(start)
+        is_today = moment.date() == datetime.now().date()
+        clock = moment.strftime("%H:%M:%S" if is_today else "%F %H:%M:%S")
+        return f"{SILENT} (no answer since {clock})"
 
     @property
     def no_answer(self) -> str:
         """That the controller did not answer, and since when if that is known."""
         return self.silence or SILENT
 
-    async def told(
+    async def run(
         self,
         *command: str,
-        given: bytes = b"",
+        stdin: bytes = b"",
         environ: Mapping[str, str] | None = None,
     ) -> str | None:
-        """Return what a command prints, None where SLURM does not answer; raise RefusedError in SLURM's own words."""
-        contact = self.contact.began()
+        """Return the output of a command, None if SLURM does not answer.
+
+        Raise RefusedError with SLURM's message if the command fails.
+        """
+        key = self.contact.start_command()
         answered: bool | None = None
-        silent = False
+        is_silent = False
         try:
-            said, wrong, failed = await self._run(command, given, environ)
-            silent = failed and any(words in wrong for words in NO_ANSWER)
-            if command[0] in COMMANDS:
-                answered = not silent
+            output, errors, failed = await self._run(command, stdin, environ)
+            if failed:
+                is_silent = any(message in errors for message in NO_ANSWER_MESSAGES)
+            if command[0] in CONTROLLER_COMMANDS:
+                answered = not is_silent
         except asyncio.TimeoutError:
             answered = False
             return None
         finally:
-            self.contact.ended(contact, answered)
-        if silent:
+            self.contact.finish_command(key, answered)
+        if is_silent:
             return None
         if failed:
-            # which it names itself, as a rule
-            said = one_line(wrong, 400).removeprefix(f"{command[0]}: ")
-            raise RefusedError(f"{command[0]}: {said}")
-        return said
+            # Most messages begin with the name of the command.
+            message = one_line(errors, 400).removeprefix(f"{command[0]}: ")
+            raise RefusedError(f"{command[0]}: {message}")
+        return output
 
     async def _run(
-        self, command: Sequence[str], given: bytes, environ: Mapping[str, str] | None
+        self, command: Sequence[str], stdin: bytes, environ: Mapping[str, str] | None
     ) -> tuple[str, str, bool]:
         """Run a command; return stdout, stderr and whether it failed.
 
@@ -231,184 +263,216 @@ class Queue:
                 env=environ or self.environ,
             )
         except FileNotFoundError:
-            why = f"there is no `{command[0]}` on this machine: it is not a SLURM login host"
             raise RefusedError(
-                why, "module load slurm  # or run stepper where SLURM's commands are"
+                f"there is no `{command[0]}` on this machine: it is not a SLURM login"
+                " host",
+                "module load slurm  # or run stepper on a SLURM login host",
             ) from None
         try:
-            said, wrong = await asyncio.wait_for(process.communicate(given), SECONDS)
+            output, errors = await asyncio.wait_for(
+                process.communicate(stdin), COMMAND_SECONDS
+            )
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-        texts = [part.decode("utf-8", "replace") for part in (said, wrong)]
-        return texts[0], texts[1], bool(process.returncode)
+        return (
+            output.decode("utf-8", "replace"),
+            errors.decode("utf-8", "replace"),
+            bool(process.returncode),
+        )
 
     async def submit(
-        self, flags: Sequence[str], script: str, environ: Mapping[str, str]
+        self, options: Sequence[str], script: str, environ: Mapping[str, str]
     ) -> int:
-        """Submit a batch script; return the job's id. Raise RefusedError in sbatch's own words."""
-        said = await self.told(
-            "sbatch", "--parsable", *flags, given=script.encode(), environ=environ
+        """Submit a batch script; return the job's id.
+
+        Raise RefusedError with sbatch's message.
+        """
+        output = await self.run(
+            "sbatch", "--parsable", *options, stdin=script.encode(), environ=environ
         )
-        number = (said or "").strip().partition(";")[0]
+        number = (output or "").strip().partition(";")[0]
         if not number.isdecimal():
-            why = f"{self.no_answer}: nothing was submitted, as far as that is known; a job that it takes up later is ended"
-            raise KernelError(why, "sinfo")
+            raise KernelError(
+                f"{self.no_answer}: it is not known whether the job was submitted; if"
+                " SLURM starts it later, stepper cancels it",
+                "sinfo",
+            )
         return int(number)
 
-    async def test(self, flags: Sequence[str]) -> None:
-        """Have SLURM check a job's flags without submitting it; raise RefusedError in sbatch's own words."""
-        flags = [flag for flag in flags if not flag.startswith("--output=")]
-        said = await self.told(
-            "sbatch", "--test-only", "--output=/dev/null", *flags, given=b"#!/bin/sh\n"
+    async def test_options(self, options: Sequence[str]) -> None:
+        """Let SLURM check the options of a job without submitting it.
+
+        Raise RefusedError with sbatch's message.
+        """
+        tested = [option for option in options if not option.startswith("--output=")]
+        output = await self.run(
+            "sbatch",
+            "--test-only",
+            "--output=/dev/null",
+            *tested,
+            stdin=b"#!/bin/sh\n",
         )
-        if said is None:
+        if output is None:
             raise KernelError(self.no_answer, "sinfo")
 
-    async def look(self, job: int, name: str = "") -> Job | None:
-        """Return a job as it is now, None where the controller does not answer.
+    async def find_job(self, job_id: int, name: str = "") -> Job | None:
+        """Return a job as it is now, None if the controller does not answer.
 
-        One that it forgot, or whose number belongs to a job of another name, is `GONE`.
+        The state is UNKNOWN_JOB if SLURM has forgotten the job, or if a job of another
+        name has its number.
         """
         try:
-            said = await self.told(
-                "squeue", "-h", "-t", "all", "-j", str(job), "-o", FIELDS
+            output = await self.run(
+                "squeue", "-h", "-t", "all", "-j", str(job_id), "-o", JOB_FORMAT
             )
         except KernelError as error:
             if "Invalid job id" not in error.message:
                 raise
-            said = ""
-        found = [each for each in _jobs(said or "") if each.name == name or not name]
-        return None if said is None else next(iter(found), Job(job, name, GONE))
+            output = ""
+        if output is None:
+            return None
+        for job in _parse_jobs(output):
+            if not name or job.name == name:
+                return job
+        return Job(job_id, name, UNKNOWN_JOB)
 
-    async def look_in(self, job: int, name: str) -> Job | None:
-        """Return a job as it is now, and `STEP_ENDED` where it lives without a step of that name."""
-        seen = await self.look(job)
-        if seen is None or not seen.lives:
-            return seen
-        steps = await self._steps(job, name)
-        return (
-            None
-            if steps is None
-            else seen
-            if steps
-            else replace(seen, state=STEP_ENDED)
-        )
+    async def find_step(self, job_id: int, name: str) -> Job | None:
+        """Return the job of a step as it is now, None if the controller is silent.
 
-    async def _steps(self, job: int, name: str) -> list[str] | None:
-        said = await self.told("squeue", "-h", "-s", "-j", str(job), "-o", "%i|%j")
-        return (
-            None
-            if said is None
-            else [
-                row.partition("|")[0]
-                for row in said.splitlines()
-                if row.endswith(f"|{name}")
-            ]
-        )
+        The state is STEP_ENDED if the job runs without a step of that name.
+        """
+        job = await self.find_job(job_id)
+        if job is None or not job.is_running:
+            return job
+        steps = await self.list_steps(job_id, name)
+        if steps is None:
+            return None
+        return job if steps else replace(job, state=STEP_ENDED)
 
-    async def cancel(self, name: str, job: int = 0) -> bool:
-        """End the jobs of that name, or that job's steps, where there are any; return whether SLURM heard of it."""
+    async def list_steps(self, job_id: int, name: str) -> list[str] | None:
+        """Return the ids of a job's steps with a name, None without an answer."""
+        output = await self.run("squeue", "-h", "-s", "-j", str(job_id), "-o", "%i|%j")
+        if output is None:
+            return None
+        rows = [row.partition("|") for row in output.splitlines()]
+        return [step_id for step_id, _, step_name in rows if step_name == name]
+
+    async def cancel(self, name: str, job_id: int = 0) -> bool:
+        """Cancel the jobs with a name, or the steps of a job.
+
+        Return whether the controller answered.
+        """
         try:
-            which = (
-                await self._steps(job, name) if job else ["--full", f"--jobname={name}"]
-            )
-            if not which:
-                return which is not None
-            return await self.told("scancel", *which) is not None
+            targets: list[str] | None = ["--full", f"--jobname={name}"]
+            if job_id:
+                targets = await self.list_steps(job_id, name)
+            if not targets:
+                return targets is not None
+            return await self.run("scancel", *targets) is not None
         except KernelError as error:
-            # it answered, if only that there is none; a hint says that there is no
-            # scancel
+            # A hint means that there is no scancel. Other errors are answers, such as
+            # that there is no such job.
             return not error.hint
 
-    def cancel_later(self, name: str, job: int = 0) -> None:
-        """Have them ended once SLURM answers again, as long as this daemon lives: the next one finds them by itself."""
-        if name not in LATER:
-            LATER[name] = asyncio.get_running_loop().create_task(self._later(name, job))
-            LATER[name].add_done_callback(lambda _: LATER.pop(name))
+    def cancel_later(self, name: str, job_id: int = 0) -> None:
+        """Cancel jobs as soon as SLURM answers again.
 
-    async def _later(self, name: str, job: int) -> None:
-        pause, heard = LATER_SECONDS[0], 0
-        while heard < LATER_TIMES:
+        This ends with the daemon; the next daemon finds the jobs itself.
+        """
+        if name not in PENDING_CANCELS:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._cancel_later(name, job_id))
+            PENDING_CANCELS[name] = task
+            task.add_done_callback(lambda _: PENDING_CANCELS.pop(name))
+
+    async def _cancel_later(self, name: str, job_id: int) -> None:
+        first_pause, longest_pause = RETRY_SECONDS
+        pause = first_pause
+        answer_count = 0
+        while answer_count < CANCEL_COUNT:
             await asyncio.sleep(pause)
-            heard += (answers := await self.cancel(name, job))
-            pause = LATER_SECONDS[0] if answers else min(2 * pause, LATER_SECONDS[1])
+            if await self.cancel(name, job_id):
+                answer_count += 1
+                pause = first_pause
+            else:
+                pause = min(2 * pause, longest_pause)
 
-    async def ahead(self, job: Job) -> int:
-        """Return how many jobs wait in the same partition before that one, as far as their priorities tell."""
-        said = (
-            await self.told(
-                "squeue",
-                "-h",
-                "-t",
-                "PENDING",
-                "-p",
-                job.partition,
-                "--sort=-p,i",
-                "-o",
-                "%i",
-            )
-            or ""
+    async def count_ahead(self, job: Job) -> int:
+        """Return how many jobs of the same partition are ahead, by priority."""
+        output = await self.run(
+            "squeue",
+            "-h",
+            "-t",
+            "PENDING",
+            "-p",
+            job.partition,
+            "--sort=-p,i",
+            "-o",
+            "%i",
         )
-        waiting = said.split()
-        return waiting.index(str(job.id)) if str(job.id) in waiting else 0
+        waiting = (output or "").split()
+        job_id = str(job.id)
+        return waiting.index(job_id) if job_id in waiting else 0
 
-    async def mine(self, start: str) -> list[str]:
-        """Return the names of this user's jobs that begin so; raise KernelError."""
-        said = await self.told("squeue", "-h", "--me", "-o", "%j") or ""
-        return [name for name in said.splitlines() if name.startswith(start)]
+    async def list_own_jobs(self, prefix: str) -> list[str]:
+        """Return the names of this user's jobs with a prefix; raise KernelError."""
+        output = await self.run("squeue", "-h", "--me", "-o", "%j") or ""
+        return [name for name in output.splitlines() if name.startswith(prefix)]
 
-    async def longest(self, partition: str) -> float | None:
-        """Return how many seconds a job may have in all of these partitions (',' between), '' for the default one."""
-        rows = [
-            row.partition("|")
-            for row in (
-                await self.told("sinfo", "-h", "-o", "%P|%l") or ""
-            ).splitlines()
-        ]
-        named = (
-            partition.split(",")
-            if partition
-            else [name for name, _, _ in rows if name.endswith("*")]
-        )
-        found = [
-            _seconds(longest)
-            for name, _, longest in rows
-            if name in named or name.rstrip("*") in named
-        ]
-        return min(filter(None, found), default=None)
+    async def get_time_limit(self, partition: str) -> float | None:
+        """Return the time limit of a partition in seconds, None if there is none.
 
-    async def partitions(self) -> list[str]:
-        """Return the partitions with their free nodes, a line each; raise KernelError."""
-        said = await self.told("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
-        if said is None:
+        `partition` can contain several, separated by commas; then the shortest limit is
+        returned. '' is the default partition.
+        """
+        output = await self.run("sinfo", "-h", "-o", "%P|%l") or ""
+        selected = set(partition.split(","))
+        limits = []
+        for row in output.splitlines():
+            name, _, limit = row.partition("|")
+            if partition:
+                is_selected = not selected.isdisjoint({name, name.rstrip("*")})
+            else:
+                is_selected = name.endswith("*")  # the default partition
+            if is_selected:
+                limits.append(_parse_seconds(limit))
+        return min((limit for limit in limits if limit), default=None)
+
+    async def describe_partitions(self) -> list[str]:
+        """Return the partitions with their nodes, one per line; raise KernelError."""
+        output = await self.run("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
+        if output is None:
             raise KernelError(self.no_answer, "sinfo")
         lines = []
-        for row in said.splitlines():
-            name, up, longest, nodes, state, gres = (row.split("|") + [""] * 6)[:6]
-            more = f", {gres}" if gres not in ("", "(null)") else ""
-            lines.append(
-                f"partition {name.rstrip('*')} ({up}, at most {longest}{more}): {nodes} {state}"
-            )
+        for row in output.splitlines():
+            fields = (row.split("|") + [""] * 6)[:6]
+            name, availability, limit, node_count, state, gres = fields
+            details = f"{availability}, at most {limit}"
+            if gres not in NO_GRES:
+                details += f", {gres}"
+            name = name.rstrip("*")
+            lines.append(f"partition {name} ({details}): {node_count} {state}")
         return lines
 
 
-def _seconds(told: str) -> float | None:
-    """Read [days-]hours:minutes:seconds; None where it says that there is no limit, or nothing."""
-    days, _, rest = told.rpartition("-")
-    parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
-    if not all(part.isdecimal() for part in parts):
+def _parse_seconds(text: str) -> float | None:
+    """Parse [days-]hours:minutes:seconds; return None for anything else."""
+    days, _, clock = text.rpartition("-")
+    clock_fields = ["0", "0", *clock.split(":")][-3:]
+    fields = [days or "0", *clock_fields]
+    if not all(field.isdecimal() for field in fields):
         return None
-    return sum(
-        int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True)
-    )
+    units = (86400, 3600, 60, 1)
+    return sum(int(field) * unit for field, unit in zip(fields, units, strict=True))
 
 
-def _jobs(said: str) -> list[Job]:
-    found = []
-    for row in said.splitlines():
-        parts = row.split("|")
-        if len(parts) == 8 and parts[0].isdecimal():
-            found.append(Job(int(parts[0]), *parts[1:]))
-    return found
+def _parse_jobs(output: str) -> list[Job]:
+    """Return the jobs in output in JOB_FORMAT."""
+    jobs = []
+    for row in output.splitlines():
+        fields = row.split("|")
+        if len(fields) == 8 and fields[0].isdecimal():
+            jobs.append(Job(int(fields[0]), *fields[1:]))
+    return jobs

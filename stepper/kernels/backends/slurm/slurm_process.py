@@ -1,4 +1,8 @@
-"""What SLURM offers of one kernel: a job, or a step in one, which ends for reasons that have names."""
+"""The process of a kernel that is a SLURM job, or a step in a job of the user.
+
+SLURM names the reason for the end of a job. A controller that does not answer does not
+mean that the job ended.
+"""
 
 from __future__ import annotations
 
@@ -21,263 +25,280 @@ from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-POLL_SECONDS = 30.0  # between two looks at the queue, while the kernel's heart beats
-SILENT_SECONDS = 2.0  # … while it does not
-AT_ONCE_SECONDS = 0.2  # a look takes some 20 ms: so long is it waited for
-FENCE_SECONDS = 2.0  # for a kernel that SLURM gave up to say that it ends
-TAIL, STDERR_CHARACTERS = 8000, 2000
-# What slurmstepd writes, before the controller says it and after that forgot:
-# COMPLETING is no name for an end.
-CANCELLED = re.compile(
+POLL_SECONDS = 30.0  # between two queries while the kernel has a heartbeat
+SILENT_POLL_SECONDS = 2.0  # without a heartbeat
+QUERY_SECONDS = 0.2  # how long to wait for a query, which takes about 20 ms
+SHUTDOWN_SECONDS = 2.0  # for the answer of a kernel that SLURM cannot end
+OUTPUT_SIZE = 8000  # bytes of the job's output that are read
+STDERR_CHARACTERS = 2000
+# slurmstepd writes this before the controller reports it, and also after the controller
+# has forgotten the job. The state COMPLETING does not name the reason.
+CANCELLED_MESSAGE = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*"
 )
-WHY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+CANCEL_REASONS = {
+    "TIME LIMIT": "TIMEOUT",
+    "PREEMPTION": "PREEMPTED",
+    "NODE FAILURE": "NODE_FAIL",
+}
 
 
 class SlurmProcess:
-    """A kernel that is a job; `told` is its record. A controller that does not answer ends nothing."""
+    """A kernel that is a job or a step; `data` is the content of its record."""
 
     def __init__(
         self,
-        told: Mapping[str, Any],
+        data: Mapping[str, Any],
         record: str,
-        asked: slurm_cli.Queue,
-        seen: slurm_cli.Job | None,
+        slurm: slurm_cli.Slurm,
+        job: slurm_cli.Job | None,
         link: SshConnection | None,
     ) -> None:
-        self.id, self.job, self.record, self.queue = (
-            str(told["kernel"]),
-            int(told["job"]),
-            record,
-            asked,
-        )
-        self.name, self.step, self.node = (
-            str(told["job_name"]),
-            bool(told["step"]),
-            str(told["node"]),
-        )
-        self.file, self.python, self.link = (
-            Path(told["file"]),
-            str(told["python"]),
-            link,
-        )
-        self.log, self.stack = (
-            str(self.file.with_suffix(".out")),
-            str(self.file.with_suffix(".stack")),
-        )
-        self.channels, self.encrypted = (
-            Channels(told["connection"]),
-            "curve_publickey" in told["connection"],
-        )
+        """`job` is the last known state; `link` forwards the ports, if configured."""
+        self.id = str(data["kernel"])
+        self.job_id = int(data["job"])
+        self.data = data
+        self.record = record
+        self.slurm = slurm
+        self.link = link
+        self.name = str(data["job_name"])
+        self.is_step = bool(data["step"])
+        self.node = str(data["node"])
+        self.file = Path(data["file"])
+        self.python = str(data["python"])
+        self.log = str(self.file.with_suffix(".out"))
+        self.stack = str(self.file.with_suffix(".stack"))
+        self.channels = Channels(data["connection"])
+        self.is_encrypted = "curve_publickey" in data["connection"]
         self.ended: Death | None = None
-        self.told, self.left = told, False  # whether it may live on
-        self.seen, self.trouble = seen, ""
-        self.seen_at, self.asked_at = (
-            time.monotonic(),
-            time.monotonic() if seen else float("-inf"),
-        )
-        self.looking: asyncio.Task[None] | None = None
+        self.may_be_running = False  # although it was killed
+        self.job = job
+        self.problem = ""  # why the state of the job is unknown
+        # By time.monotonic: the last known state, and the last query.
+        self.job_known_at = time.monotonic()
+        self.queried_at = self.job_known_at if job else float("-inf")
+        self.querying: asyncio.Task[None] | None = None
 
     @property
     def cuts(self) -> int:
-        """How often the line to it was cut, and is back."""
+        """How often the connection was lost and restored."""
         return self.link.cuts if self.link else 0
 
     @property
     def away(self) -> str:
-        """Why nothing reaches it now; '' where it can be reached."""
+        """Why the kernel cannot be reached at present, '' if it can."""
         if not self.link or not self.link.ports or self.link.is_up:
             return ""
         down = f"the link to {self.node} is down"
         return "; ".join(filter(None, [down, self.link.outage_text]))
 
+    @property
+    def step_job_id(self) -> int:
+        """The id of the user's job if the kernel is a step, else 0."""
+        return self.job_id if self.is_step else 0
+
     def describe(self) -> KernelDescription:
-        """Return what it is: its interpreter, with the job and its node."""
-        where = f"{'a step of ' * self.step}job {self.job} on {self.node}"
-        why = "in a SLURM job stepper watches no memory and sees no line that runs: the job's own limits hold"
-        if not self.encrypted:
-            why += "; its messages are signed, and not encrypted: ipykernel there does not know CurveZMQ"
-        left, trouble, now = (
-            self.seen.left if self.seen else None,
-            self.trouble,
-            time.monotonic(),
+        """Return its interpreter, its job and node, and the remaining walltime."""
+        location = f"job {self.job_id} on {self.node}"
+        if self.is_step:
+            location = f"a step of {location}"
+        limitation = (
+            "in a SLURM job, stepper does not limit memory and does not see the running"
+            " line: only the job's own limits apply"
         )
-        if self.seen is not None and self.seen.waits:
-            trouble = f"its job is {self.seen.state}, {self.seen.reason}"
-        trouble = self.away or trouble
-        if (
-            self.looking is not None
-            and not self.looking.done()
-            and now > self.asked_at + slurm_cli.SLOW_SECONDS
-        ):
-            trouble = f"{self.queue.no_answer}: the job's state is not known"
+        if not self.is_encrypted:
+            limitation += (
+                "; its messages are signed but not encrypted, because its ipykernel"
+                " does not support CurveZMQ"
+            )
+        left_seconds = self.job.left_seconds if self.job else None
+        if left_seconds is not None:
+            age = time.monotonic() - self.job_known_at
+            left_seconds = max(0.0, left_seconds - age)
         return KernelDescription(
             self.python,
-            limitation=why,
-            location=where,
-            problem=trouble,
-            walltime_left=None
-            if left is None
-            else max(0.0, left - (now - self.seen_at)),
+            limitation=limitation,
+            location=location,
+            problem=self._describe_problem(),
+            walltime_left=left_seconds,
         )
 
+    def _describe_problem(self) -> str:
+        is_querying = self.querying is not None and not self.querying.done()
+        slow_at = self.queried_at + slurm_cli.SLOW_SECONDS
+        if is_querying and time.monotonic() > slow_at:
+            return f"{self.slurm.no_answer}: the job's state is not known"
+        if self.away:
+            return self.away
+        if self.job is not None and self.job.is_waiting:
+            return f"its job is {self.job.state}, {self.job.reason}"
+        return self.problem
+
     def begin(self) -> None:
-        """Which processes there belong to which cell is not known here."""
+        """Do nothing: the processes of the node are not known here."""
 
     async def interrupt(self) -> None:
-        """Interrupt it with what it started in its group: the kernel does that itself."""
+        """Interrupt the kernel and its process group: the kernel itself does that."""
         self.channels.send_control("interrupt_request")
 
     async def kill(self) -> None:
-        """End its job, and the kernel itself where SLURM can't; raise KernelError where it may live on."""
-        state = self.seen.state if self.seen else slurm_cli.WAITING[0]
-        if state == "NODE_FAIL":
-            await self._fence()
-        going_on = state in (*slurm_cli.WAITING, *slurm_cli.LIVING)
-        heard = not going_on or await self.queue.cancel(self.name, self.job * self.step)
-        self.left = not (heard or await self._fence())
-        self.ended = self.ended or Death(
-            "its job was ended by stepper", self.last_words()
+        """End the job, and the kernel itself if SLURM cannot.
+
+        Raise KernelError if it may still be running.
+        """
+        is_active = self.job is None or self.job.is_waiting or self.job.is_running
+        if self.job is not None and self.job.state == "NODE_FAIL":
+            await self._shut_down_directly()
+        has_ended = not is_active or await self.slurm.cancel(
+            self.name, self.step_job_id
         )
+        self.may_be_running = not (has_ended or await self._shut_down_directly())
+        if self.ended is None:
+            self.ended = Death("stepper ended its job", self.last_words())
         if self.link is not None:
             self.link.close()
-        if self.left:
-            self.queue.cancel_later(self.name, self.job * self.step)
-            with contextlib.suppress(OSError):
-                kernel_records.write(self.record, {**self.told, "ending": True})
-            what = (
-                f"step {self.name} of job {self.job}"
-                if self.step
-                else f"job {self.job}"
-            )
-            mend = (
-                f"squeue --steps --jobs={self.job}"
-                if self.step
-                else f"scancel {self.job}"
-            )
-            raise KernelError(
-                f"{self.queue.no_answer}: {what} was let go and may live on", mend
-            )
+        if not self.may_be_running:
+            return
+        self.slurm.cancel_later(self.name, self.step_job_id)
+        with contextlib.suppress(OSError):
+            kernel_records.write(self.record, {**self.data, "ending": True})
+        target = f"job {self.job_id}"
+        command = f"scancel {self.job_id}"
+        if self.is_step:
+            target = f"step {self.name} of job {self.job_id}"
+            command = f"squeue --steps --jobs={self.job_id}"
+        raise KernelError(
+            f"{self.slurm.no_answer}: stepper gave up {target}, which may still be"
+            " running",
+            command,
+        )
 
-    async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
-        """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
+    async def death(self, seconds: float = QUERY_SECONDS) -> Death | None:
+        """Return how the kernel died, None while it is running or if it is unknown.
+
+        Wait at most `seconds` for SLURM's answer.
+        """
         if self.link is not None:
             self.link.keep()
-        beats = self.channels.is_open and self.channels.has_heartbeat()
-        due = time.monotonic() > self.asked_at + (
-            POLL_SECONDS if beats else SILENT_SECONDS
-        )
-        if self.ended is None and self.looking is None and due:
-            self.looking = asyncio.create_task(self.look())
-            await asyncio.wait({self.looking}, timeout=seconds)
-        if self.looking is not None and self.looking.done():
-            self.looking.result()
-            self.looking = None
+        interval = POLL_SECONDS if self._has_heartbeat() else SILENT_POLL_SECONDS
+        is_due = time.monotonic() > self.queried_at + interval
+        if self.ended is None and self.querying is None and is_due:
+            self.querying = asyncio.create_task(self.query())
+            await asyncio.wait({self.querying}, timeout=seconds)
+        if self.querying is not None and self.querying.done():
+            self.querying.result()
+            self.querying = None
         return self.ended
 
-    async def look(self) -> None:
-        """Ask SLURM how the job stands."""
-        self.asked_at = time.monotonic()
-        try:
-            seen = await (self.queue.look_in if self.step else self.queue.look)(
-                self.job, self.name
-            )
-            silence = f"{self.queue.no_answer}: the job's state is not known"
-            self.trouble = "" if seen else silence
-        except (KernelError, OSError) as error:
-            seen, self.trouble = (
-                None,
-                f"the job's state is not known: {getattr(error, 'message', error)}",
-            )
-        self.asked_at = time.monotonic()
-        if seen is None:
-            return
-        beats = self.channels.is_open and self.channels.has_heartbeat()
-        # the controller lost what it knew, or another one answers
-        if seen.state == slurm_cli.GONE and beats:
-            self.trouble = f"SLURM knows nothing of job {self.job}, whose kernel answers: its state is not known"
-            return
-        again = self.seen is not None and self.seen.state == seen.state
-        ending = (
-            seen.state == "COMPLETING"
-            and not beats
-            and (again or bool(CANCELLED.search(self.last_words())))
-        )
-        self.seen, self.seen_at = seen, self.asked_at
-        if ending or not (seen.lives or seen.waits):
-            self.ended = self._end(seen.state)
+    def _has_heartbeat(self) -> bool:
+        return self.channels.is_open and self.channels.has_heartbeat()
 
-    async def _fence(self) -> bool:
-        """End a kernel that SLURM does not end, and which may answer still; return whether it did."""
-        channels = Channels(self.told["connection"])  # closed ones open no more
+    async def query(self) -> None:
+        """Ask SLURM for the state of the job."""
+        self.queried_at = time.monotonic()
+        try:
+            if self.is_step:
+                job = await self.slurm.find_step(self.job_id, self.name)
+            else:
+                job = await self.slurm.find_job(self.job_id, self.name)
+            self.problem = ""
+            if job is None:
+                self.problem = f"{self.slurm.no_answer}: the job's state is not known"
+        except (KernelError, OSError) as error:
+            job = None
+            reason = getattr(error, "message", error)
+            self.problem = f"the job's state is not known: {reason}"
+        self.queried_at = time.monotonic()
+        if job is None:
+            return
+        has_heartbeat = self._has_heartbeat()
+        if job.state == slurm_cli.UNKNOWN_JOB and has_heartbeat:
+            # The controller lost its data, or another one answers.
+            self.problem = (
+                f"SLURM does not know job {self.job_id}, but its kernel answers: the"
+                " job's state is not known"
+            )
+            return
+        is_ending = False
+        if job.state == "COMPLETING" and not has_heartbeat:
+            is_repeated = self.job is not None and self.job.state == job.state
+            is_ending = is_repeated or bool(CANCELLED_MESSAGE.search(self.last_words()))
+        self.job = job
+        self.job_known_at = self.queried_at
+        if is_ending or not (job.is_running or job.is_waiting):
+            self.ended = self._create_death(job.state)
+
+    async def _shut_down_directly(self) -> bool:
+        """Shut down a kernel that SLURM does not end; return whether it answered."""
+        channels = Channels(self.data["connection"])  # closed ones cannot be reopened
         channels.open()
         control = channels.client.control_channel
         channels.send_control("interrupt_request")
         channels.send_control("shutdown_request", {"restart": False})
-        until, answers = time.monotonic() + FENCE_SECONDS, 0
-        while time.monotonic() < until and answers < 2:
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
+        answer_count = 0
+        while time.monotonic() < deadline and answer_count < 2:
             await asyncio.sleep(0.05)
             if control.msg_ready():
                 control.get_msg(timeout=0)
-                answers += 1
+                answer_count += 1
         channels.close()
-        return answers == 2
+        return answer_count == 2
 
-    def _end(self, state: str) -> Death:
-        said = self.last_words()
-        if state in ("COMPLETING", slurm_cli.GONE) and (
-            written := CANCELLED.findall(said)
-        ):
-            state = WHY.get(written[-1], "CANCELLED")
-        how, cause = slurm_cli.ENDS.get(state, (f"its job is gone ({state})", ""))
-        # without cgroups SLURM names no reason
-        if state in ("FAILED", slurm_cli.GONE) and "memory limit" in said:
-            how, cause = slurm_cli.ENDS["OUT_OF_MEMORY"]
-        # the person's own job: no `time:` of ours would have been longer
-        if self.step and cause == "WalltimeOver":
+    def _create_death(self, state: str) -> Death:
+        """Return the death of a job in a final state."""
+        output = self.last_words()
+        reasons = CANCELLED_MESSAGE.findall(output)
+        if state in ("COMPLETING", slurm_cli.UNKNOWN_JOB) and reasons:
+            state = CANCEL_REASONS.get(reasons[-1], "CANCELLED")
+        unknown_state = (f"its job ended ({state})", "")
+        reason, cause = slurm_cli.END_STATES.get(state, unknown_state)
+        # Without cgroups, SLURM does not report that memory was exceeded.
+        is_unexplained = state in ("FAILED", slurm_cli.UNKNOWN_JOB)
+        if is_unexplained and "memory limit" in output:
+            reason, cause = slurm_cli.END_STATES["OUT_OF_MEMORY"]
+        # The walltime of the user's own job, on which `time:` has no effect.
+        if self.is_step and cause == "WalltimeOver":
             cause = "EndedOutside"
-        return Death(f"job {self.job}: {how}", said, cause)
+        return Death(f"job {self.job_id}: {reason}", output, cause)
 
     async def sample(self) -> str:
-        """Nothing is known of what runs there."""
+        """Return '': stacks on the node are not sampled."""
         return ""
 
     def last_words(self) -> str:
-        """Return the last lines of the job's output, without escapes and ipykernel's greeting."""
-        said = batch_job.words(self.file, TAIL).rpartition(f"--existing {self.file}\n")[
-            2
-        ]
-        return ESCAPES.sub("", said).strip()[-STDERR_CHARACTERS:]
+        """Return the end of the job's output, without escapes and ipykernel's intro."""
+        output = batch_job.read_output(self.file, OUTPUT_SIZE)
+        output = output.rpartition(f"--existing {self.file}\n")[2]
+        return ESCAPES.sub("", output).strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that adds ipykernel where it died for want of it, '' for none."""
-        return lacks(self.python, death.stderr)
+        """Return the command that installs ipykernel if it is missing, else ''."""
+        return suggest_ipykernel(self.python, death.stderr)
 
     def memory(self) -> int:
-        """Nothing is measured there."""
+        """Return 0: memory on the node is not measured."""
         return 0
 
     def usage(self) -> Usage:
-        """Nothing is measured there: the job's own limit holds."""
-        return Usage(1, 0, f"job {self.job}")
+        """Return no usage: the job's own limit applies."""
+        return Usage(1, 0, f"job {self.job_id}")
 
     def rest(self) -> None:
-        """Nothing is to be forgotten."""
+        """Do nothing: there are no out-of-memory counts of the node."""
 
     def trim(self) -> None:
-        """What it writes is the job's output: SLURM keeps it open."""
+        """Do nothing: SLURM keeps the job's output open."""
 
     def forget(self) -> None:
-        """Remove what is on record of it, and its files on the shared file system, once it is to end for certain."""
-        if not self.left:
+        """Remove the record and the files of a job that certainly ends."""
+        if not self.may_be_running:
             private_files.remove(self.record)
-            batch_job.remove(self.file)
+            batch_job.remove_files(self.file)
 
 
-def lacks(python: str, said: str) -> str:
-    """Return the command that adds ipykernel where that is what a job died for, '' where it is not."""
-    return (
-        f"{python} -m pip install ipykernel"
-        if "No module named" in said and "ipykernel" in said
-        else ""
-    )
+def suggest_ipykernel(python: str, output: str) -> str:
+    """Return the command that installs ipykernel if a job's output requires it."""
+    if "No module named" in output and "ipykernel" in output:
+        return f"{python} -m pip install ipykernel"
+    return ""
