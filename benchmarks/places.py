@@ -56,8 +56,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from stepper.install import trust
 from stepper.kernels.backends.jupyter.websocket_channels import (
     PROTOCOL,
-    framed,
-    of_frames,
+    decode_binary,
+    encode_binary,
 )
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
@@ -254,10 +254,10 @@ class Websocket:
         }
         began = time.perf_counter()
         parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
-        await self.line.write_message(framed("shell", parts), binary=True)
+        await self.line.write_message(encode_binary("shell", parts), binary=True)
         awaited, printed = {"execute_reply", "idle"}, ""
         while awaited:
-            _, (told,) = of_frames(await self.line.read_message())
+            _, (told,) = decode_binary(await self.line.read_message())
             with contextlib.suppress(OSError):
                 stream = self.line.protocol.stream.socket
                 stream.setsockopt(

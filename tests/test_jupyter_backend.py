@@ -24,9 +24,9 @@ from stepper.kernels.backend_registry import BackendLauncher, check_backend
 from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
 from stepper.kernels.backends.jupyter.websocket_channels import (
     WebsocketChannels,
-    framed,
-    of_frames,
-    of_json,
+    decode_binary,
+    decode_json,
+    encode_binary,
 )
 from stepper.kernels.client import KernelClient
 from stepper.policy import execution_time, kernel_config
@@ -516,11 +516,11 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
 
 def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
     room.served.ask(f"kernels/{room.kernel.id}", "DELETE")
-    room.kernel.process.looked_at = 0.0  # half a minute later
+    room.kernel.process.checked_at = 0.0  # half a minute later
     done = room.run("print('x')")
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and f"{room.line.url} has it no more" in done.death.reason
+        and f"{room.line.url} does not have it any more" in done.death.reason
     )
     assert done.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
@@ -537,10 +537,10 @@ def test_what_is_refused_is_told_apart(room: Room) -> None:
         and VARIABLE in refused
     )
     assert "refuses a request without a token" in room.fails(room.place(token_env=None))
-    assert f"{VARIABLE}, which is to hold a token, is not set" in room.fails(
+    assert f"{VARIABLE}, which should contain a token, is not set" in room.fails(
         room.place(), ""
     )
-    assert "is to hold a token" not in room.fails(
+    assert "should contain a token" not in room.fails(
         room.place(), "two\nlines"
     ) and TOKEN not in room.fails(room.place(), f"{TOKEN}\nX-Other: 1")
     assert "has no kernelspec 'cobol' (" in room.fails(room.place(kernel="cobol"))
@@ -645,10 +645,10 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         return str(failed.value)
 
     try:
-        assert "is no Jupyter server: it sends no JSON (200)" in says(200)
+        assert "is not a Jupyter server: its response is not JSON (200)" in says(200)
         sent = says(302, Location=f"/hub/login?next=x&token={TOKEN}")
         assert (
-            "sends to /hub/login (302)" in sent
+            "redirects to /hub/login (302)" in sent
             and "/user/NAME/" in sent
             and TOKEN not in sent
         )
@@ -717,7 +717,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
                 "servers": {"gpu": {"ready": False, "pending": "spawn"}},
             }
             assert says((200, starting), code) == (
-                f"{name} is not ready, its hub is at it: spawn",
+                f"{name} is not ready; its hub reports: spawn",
                 "",
             )
             assert says((403, {}), code) == (f"{name} refuses {token} (403)", mend)
@@ -742,7 +742,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
         at = kernel_config.parse_backends(
             {"hub": {"jupyter": {"url": root, "token_env": VARIABLE}}}
         )["hub"]
-        assert says((200, mine), 302)[0] == f"{root}/ is a hub's own address"
+        assert says((200, mine), 302)[0] == f"{root}/ is the address of a hub"
     finally:
         loop.close()
         page.shutdown()
@@ -756,7 +756,7 @@ def test_messages_are_read_as_servers_send_them_and_nothing_else() -> None:
         "parent_header": {},
         "content": {"a": 1},
     }
-    channel, (plain,) = of_json(json.dumps(told))
+    channel, (plain,) = decode_json(json.dumps(told))
     assert (
         channel == "iopub" and plain["content"] == {"a": 1} and plain["buffers"] == []
     )
@@ -769,7 +769,7 @@ def test_messages_are_read_as_servers_send_them_and_nothing_else() -> None:
             *frames,
         ]
     )
-    assert of_json(data)[1][0]["buffers"] == [b"one", b"two"]
+    assert decode_json(data)[1][0]["buffers"] == [b"one", b"two"]
     parts = [
         json.dumps(told["header"]).encode(),
         b"{}",
@@ -778,7 +778,7 @@ def test_messages_are_read_as_servers_send_them_and_nothing_else() -> None:
         b"one",
         b"two",
     ]
-    channel, (plain,) = of_frames(framed("shell", parts))
+    channel, (plain,) = decode_binary(encode_binary("shell", parts))
     assert (
         channel == "shell"
         and plain["content"] == {"a": 1}
@@ -792,22 +792,22 @@ def test_messages_are_read_as_servers_send_them_and_nothing_else() -> None:
         json.dumps({**told, "header": 3}),
         json.dumps({**told, "parent_header": 3}),
     ):
-        assert of_json(wrong)[1] == [] and of_frames(wrong)[1] == []
+        assert decode_json(wrong)[1] == [] and decode_binary(wrong)[1] == []
     for odd in (
         b"",
         b"\0",
         b"\xff" * 40,
         b"\0\0\0\1\0\0\0\x08{}",
-        framed("", []),
-        framed("x", [b"3"] * 4),
+        encode_binary("", []),
+        encode_binary("x", [b"3"] * 4),
         b"\1" * 64,
     ):
-        assert of_json(odd)[1] == [] and of_frames(odd)[1] == []
+        assert decode_json(odd)[1] == [] and decode_binary(odd)[1] == []
     for cut in range(len(data)):
-        of_json(data[:cut])
-    whole = framed("iopub", parts)
+        decode_json(data[:cut])
+    whole = encode_binary("iopub", parts)
     for cut in range(len(whole)):
-        of_frames(whole[:cut])
+        decode_binary(whole[:cut])
 
 
 # --- TLS ------------------------------------------------------------------------------------------------------------
@@ -895,7 +895,7 @@ def test_tls_with_an_authority_of_ones_own(
         ):
             begin()
         with pytest.raises(
-            KernelError, match=r"there is no file /nowhere\.pem, which `ca_file:` names"
+            KernelError, match=r"`ca_file:` names /nowhere\.pem, which does not exist"
         ):
             begin(ca_file="/nowhere.pem")
         with pytest.raises(KernelError, match="be reached"):
@@ -926,7 +926,7 @@ def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(
         )
         assert (
             done.outcome is Outcome.KERNEL_DIED
-            and done.death.reason == f"{room.line.url} has it no more"
+            and done.death.reason == f"{room.line.url} does not have it any more"
         ), done
         assert seen[0].startswith("the link is down (")
         room.kernel = room.begin(room.place())

@@ -118,7 +118,7 @@ def test_cells_run_there_and_a_proxy_that_is_killed_in_one_loses_nothing(
         "ran ok" in (said := notebook.insert("x = 20\nprint(x)")[1].text)
         and "| 20" in said
     )
-    assert f"on {hub.url} stepper watches no memory" in said
+    assert f"on {hub.url}, stepper does not limit memory" in said
     assert "ZeroDivisionError" in notebook.insert("1 / 0")[1].text
     assert running.json("status")["kernel"]["where"].endswith(hub.url)
     shown = subprocess.run(
@@ -224,7 +224,7 @@ def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
     wait_until(lambda: not listed(running)[0])
     said = running.stepper("shutdown").stderr
     assert (
-        f"may live on there: {hub.url} refuses the token" in said
+        f"may still be running there: {hub.url} refuses the token" in said
         and "was NOT stopped and may still be running" in said
     ), said
     monkeypatch.setenv(VARIABLE, hub.token()[1])
@@ -252,6 +252,6 @@ def test_a_hubs_own_address_is_named_as_such(hub: Hub, project: Project) -> None
     reachable, why = listed(project)
     assert (
         not reachable
-        and why.startswith(f"{hub.root} is a hub's own address")
+        and why.startswith(f"{hub.root} is the address of a hub")
         and "/user/NAME/" in why
     )

@@ -171,7 +171,7 @@ def room(cluster: Lab) -> Iterator[Room]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heart that is silent is noticed soon: what follows is the same."""
     monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(jobs, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(jobs, "SILENT_POLL_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
         )
         monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
         room.wait(room.kernel.shutdown())
-        with pytest.raises(KernelError, match=f"{silent}: nothing was submitted"):
+        with pytest.raises(KernelError, match=f"{silent}: it is not known whether the job was submitted"):
             room.begin(place())
         late = json.loads(room.record.read_text())[
             "job_name"
@@ -534,7 +534,7 @@ def test_what_can_not_be(
     bare.chmod(0o755)
     said = other.fails(place(python=str(bare)))
     assert (
-        f"{bare} lacks ipykernel" in said and f"{bare} -m pip install ipykernel" in said
+        f"{bare} does not have ipykernel" in said and f"{bare} -m pip install ipykernel" in said
     )
     apart = (
         tmp_path / "apart"
@@ -703,7 +703,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
     gone = kernel_config.parse_backends(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
-    assert "job 987654 can hold no kernel" in other.fails(gone)
+    assert "job 987654 can run no kernel" in other.fails(gone)
 
 
 def test_shutdown_leaves_no_job(room: Room) -> None:

@@ -81,7 +81,7 @@ async def get_metadata(
     if backend.kind == "jupyter":
         from stepper.kernels.backends.jupyter import jupyter_backend
 
-        return await jupyter_backend.metadata(backend, environ)
+        return await jupyter_backend.get_metadata(backend, environ)
     spec = _find_kernelspec(backend, environ, python)
     return KernelMetadata(spec.name, spec.display_name, spec.language)
 
@@ -107,7 +107,7 @@ async def check_backend(
     if backend.kind == "jupyter":
         from stepper.kernels.backends.jupyter import jupyter_backend
 
-        return await jupyter_backend.look(backend, environ)
+        return await jupyter_backend.check_backend(backend, environ)
     raise build_unknown_kind_error(backend.kind)
 
 

@@ -1,4 +1,4 @@
-"""The kernel provider `jupyter`: a server starts a kernel, or has one of the id that is named."""
+"""The backend `jupyter`: a server starts a kernel, or has one that is chosen by its id."""
 
 from __future__ import annotations
 
@@ -14,28 +14,37 @@ from stepper.common.errors import KernelError
 from stepper.common.text import one_line
 from stepper.kernels import kernel_records
 from stepper.kernels.backends.jupyter.server_api import (
-    GONE,
+    NOT_FOUND,
     NoAnswerError,
+    Response,
     Server,
     StoppedError,
 )
-from stepper.kernels.backends.jupyter.server_kernel import LOOK_SECONDS, JupyterProcess
+from stepper.kernels.backends.jupyter.server_kernel import (
+    CHECK_SECONDS,
+    JupyterProcess,
+)
 from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import KERNELSPEC_NAME, BackendConfig, JupyterSettings
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelMetadata, LaunchConfig, QueueStatus
 
-START_SECONDS = 120.0  # a gateway's cluster pulls images
+START_SECONDS = 120.0  # a gateway's cluster may download images
 READY_SECONDS = 60.0
-TRIES = 10
+MAX_LIST_REQUESTS = 10
 log = logging.getLogger("stepper")
 
 
 class JupyterKernels:
-    """One notebook's kernel, kept in `record` for the next daemon: its id, and no token."""
+    """Starts and finds the kernel of one notebook.
 
-    queue_status: QueueStatus | None = None  # it waits in no queue
+    `record` is the path of its record, for the next daemon: it has the kernel's id, and
+    no token. `parts` are the modules that the helper in the kernel may load. `environ`
+    returns the environment of the last client, which may have a token.
+    """
+
+    queue_status: QueueStatus | None = None  # a server has no queue
 
     def __init__(
         self,
@@ -44,215 +53,259 @@ class JupyterKernels:
         parts: Mapping[str, str],
         environ: Callable[[], Mapping[str, str]],
     ) -> None:
-        self.record, self.parts, self.environ = record, parts, environ
+        self.record = record
+        self.parts = parts
+        self.environ = environ
 
-    async def start(self, place: LaunchConfig) -> KernelClient:
-        """Have a kernel started, or take the one that is named; return it when it is ready. Raise KernelError."""
-        assert place.backend is not None and isinstance(
-            place.backend.settings, JupyterSettings
-        )
+    async def start(self, config: LaunchConfig) -> KernelClient:
+        """Start a kernel, or take the chosen one; return it when it is ready.
+
+        Raise KernelError.
+        """
+        backend = config.backend
+        assert backend is not None
+        settings = backend.settings
+        assert isinstance(settings, JupyterSettings)
         try:
             await self.cancel_request()
-        except KernelError as error:  # where it is this server, what follows fails, too
+        except KernelError as error:
+            # If this concerns the same server, the request below fails, too.
             log.warning("%s", error.message)
-        server, told = (
-            Server(place.backend.settings, lambda: {**self.environ(), **place.environ}),
-            {
-                "kind": "jupyter",
-                "name": place.backend.name,
-                "definition": dict(place.backend.definition),
-                "kernel": str(uuid.uuid4()) if place.backend.settings.env else "",
-                "session": uuid.uuid4().hex,
-            },
-        )
-        # before it is asked for: what the answer does not reach is found by its name
-        self._keep(told)
+        server = Server(settings, lambda: {**self.environ(), **config.environ})
+        data = {
+            "kind": "jupyter",
+            "name": backend.name,
+            "definition": dict(backend.definition),
+            "kernel": str(uuid.uuid4()) if settings.env else "",
+            "session": uuid.uuid4().hex,
+        }
+        # Recorded first: if the response is lost, the kernel is found by its session.
+        self._write_record(data)
         try:
-            told["kernel"] = await self._asked(server, told)
+            data["kernel"] = await self._request_kernel(server, data)
         except NoAnswerError:
             raise
         except KernelError:
             private_files.remove(self.record)
             raise
-        process = JupyterProcess(told, server, self.record)
+        process = JupyterProcess(data, server, self.record)
         kernel = KernelClient(process, self.parts)
         try:
-            self._keep(told)
+            self._write_record(data)
             await kernel.connect(READY_SECONDS)
-            self._keep({**told, "life": process.channels.life})
-            # another token may have come with it
-            server.environ = lambda: {**place.environ, **self.environ()}
+            self._write_record({**data, "life": process.channels.life})
+            # Later clients may have a newer token.
+            server.environ = lambda: {**config.environ, **self.environ()}
         except BaseException:
-            with contextlib.suppress(KernelError):  # it stays on record
+            with contextlib.suppress(KernelError):  # it stays recorded
                 await kernel.shutdown()
             raise
         return kernel
 
-    async def _asked(self, server: Server, told: Mapping[str, Any]) -> str:
-        """Return the id of the kernel that a server has, or starts; raise KernelError.
+    async def _request_kernel(self, server: Server, data: Mapping[str, Any]) -> str:
+        """Return the id of the kernel that a server has or starts; raise KernelError.
 
-        It is found again by the name of its session, or by an id of ours where an Enterprise Gateway is to take that.
+        The kernel can be found again by the name of its session. With an Enterprise
+        Gateway, stepper chooses the id.
         """
-        where = server.where
-        if where.kernel_id:
-            answer = await server.request(f"/api/kernels/{where.kernel_id}")
-            if answer.code in GONE:
-                raise KernelError(f"{server.name} has no kernel {where.kernel_id}")
-        elif where.env:  # sessions take none
-            asked = {
-                "name": where.kernel,
-                "env": {**where.env, "KERNEL_ID": told["kernel"]},
+        settings = server.settings
+        if settings.kernel_id:
+            response = await server.request(f"/api/kernels/{settings.kernel_id}")
+            if response.code in NOT_FOUND:
+                raise KernelError(f"{server.name} has no kernel {settings.kernel_id}")
+        elif settings.env:  # the sessions API has no environment variables
+            body: dict[str, Any] = {
+                "name": settings.kernel,
+                "env": {**settings.env, "KERNEL_ID": data["kernel"]},
             }
-            answer = await server.request("/api/kernels", "POST", asked, START_SECONDS)
+            response = await server.request("/api/kernels", "POST", body, START_SECONDS)
         else:
-            name = _name(told["session"])
-            asked = {
+            name = _create_session_name(data["session"])
+            body = {
                 "path": name,
                 "name": name,
                 "type": "notebook",
-                "kernel": {"name": where.kernel},
+                "kernel": {"name": settings.kernel},
             }
-            answer = await server.request("/api/sessions", "POST", asked, START_SECONDS)
-        body = (
-            answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
-        )
-        found = (body.get("kernel") or body).get("id")
-        if not KERNELSPEC_NAME.fullmatch(str(found)) or found is None:
-            known = await specs(server)
-            if known and where.kernel not in known:
-                why = f"{server.name} has no kernelspec {where.kernel!r} ({', '.join(known)})"
-                raise KernelError(why, "`kernel:` of the place names one of them")
-            raise KernelError(
-                f"{server.name} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}"
+            response = await server.request(
+                "/api/sessions", "POST", body, START_SECONDS
             )
-        return str(found)
+        kernel_id = _get_kernel_id(response)
+        if kernel_id:
+            return kernel_id
+        kernelspecs = await list_kernelspecs(server)
+        if kernelspecs and settings.kernel not in kernelspecs:
+            raise KernelError(
+                f"{server.name} has no kernelspec {settings.kernel!r}"
+                f" ({', '.join(kernelspecs)})",
+                "`kernel:` of the backend names one of them",
+            )
+        raise KernelError(
+            f"{server.name} did not start a kernel {settings.kernel!r}"
+            f" ({response.code}): {response.reason}"
+        )
 
-    async def _named(self, server: Server, session: str) -> str:
-        """Return the id of the kernel whose start got no answer, '' where there is none; raise KernelError."""
+    async def _find_session_kernel(self, server: Server, session: str) -> str:
+        """Return the id of a kernel whose start got no answer, '' if there is none.
+
+        Raise KernelError.
+        """
         try:
-            for _ in range(TRIES):  # a gateway fails once for each whose kernel is gone
-                if (answer := await server.request("/api/sessions")).code < 500:
+            # A gateway fails once for each session whose kernel does not exist.
+            for _ in range(MAX_LIST_REQUESTS):
+                response = await server.request("/api/sessions")
+                if response.code < 500:
                     break
-            found = answer.body
         except NoAnswerError:
             raise
         except StoppedError:
             return ""
         except KernelError:
-            # it lists none: by its name it returns one that is there, else starts it
-            return await self._asked(server, {"session": session})
-        for each in found if isinstance(found, list) else []:
-            # gateways nest it
-            if _name(session) in (
-                each.get("path"),
-                each.get("notebook", {}).get("path"),
-            ):
-                return str(each["kernel"]["id"])
+            # The server does not list sessions. A request for a session of that name
+            # returns the existing one.
+            return await self._request_kernel(server, {"session": session})
+        name = _create_session_name(session)
+        sessions = response.body if isinstance(response.body, list) else []
+        for entry in sessions:
+            # Gateways nest the path.
+            paths = (entry.get("path"), entry.get("notebook", {}).get("path"))
+            if name in paths:
+                return str(entry["kernel"]["id"])
         return ""
 
-    def _keep(self, told: Mapping[str, Any]) -> None:
+    def _write_record(self, data: Mapping[str, Any]) -> None:
         try:
-            kernel_records.write(self.record, told)
+            kernel_records.write(self.record, data)
         except OSError as error:
             raise KernelError(
-                f"the kernel's record can't be written: {error.strerror}",
+                f"the kernel record could not be written: {error.strerror}",
                 "df -h .stepper",
             ) from error
 
     async def cancel_request(self) -> None:
-        """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
-        process = self._recorded()
-        if process is not None:
-            if not process.id:
-                process.id = await self._named(process.server, process.channels.session)
-            if process.id:
-                await process.kill()
-            process.forget()
+        """End the recorded kernel; raise KernelError if it may still be running."""
+        process = self._read_record()
+        if process is None:
+            return
+        if not process.id:
+            session = process.channels.session
+            process.id = await self._find_session_kernel(process.server, session)
+        if process.id:
+            await process.kill()
+        process.forget()
 
-    def _recorded(self) -> JupyterProcess | None:
+    def _read_record(self) -> JupyterProcess | None:
+        """Return the recorded kernel, None if there is no valid record."""
         try:
-            told = json.loads(private_files.read(self.record))
-            names = (told["kernel"] or "-", told["session"])
-            if told.get("kind") != "jupyter" or not all(
-                map(KERNELSPEC_NAME.fullmatch, names)
-            ):
+            data = json.loads(private_files.read(self.record))
+            if data.get("kind") != "jupyter":
                 return None
-            place = kernel_config.parse_backends({told["name"]: told["definition"]})[
-                told["name"]
-            ]
-            assert isinstance(
-                place.settings, JupyterSettings
-            )  # its definition names that kind
-            return JupyterProcess(
-                told, Server(place.settings, self.environ), self.record
-            )
+            for name in (data["kernel"] or "-", data["session"]):
+                if not KERNELSPEC_NAME.fullmatch(name):
+                    return None
+            name = data["name"]
+            backend = kernel_config.parse_backends({name: data["definition"]})[name]
+            settings = backend.settings
+            assert isinstance(settings, JupyterSettings)  # implied by the kind
+            server = Server(settings, self.environ)
+            return JupyterProcess(data, server, self.record)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
-        process = self._recorded()
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        process = self._read_record()
         if process is None or not process.id:
             return None
-        process.looked_at = -LOOK_SECONDS
+        process.checked_at = -CHECK_SECONDS
         kernel = KernelClient(process, self.parts)
         death = await kernel.check_death()
-        if death is not None:
-            with contextlib.suppress(KernelError):
-                await kernel.shutdown()
-        return death or kernel
+        if death is None:
+            return kernel
+        with contextlib.suppress(KernelError):
+            await kernel.shutdown()
+        return death
 
 
-def _name(session: str) -> str:
-    """Return the name of a kernel among the server's sessions."""
+def _create_session_name(session: str) -> str:
+    """Return the name of a kernel's session on the server."""
     return f"stepper-{session[:12]}"
 
 
-async def specs(server: Server) -> list[str]:
+def _get_kernel_id(response: Response) -> str:
+    """Return the kernel id in a response, '' if there is none."""
+    if not isinstance(response.body, dict) or response.code >= 300:
+        return ""
+    kernel = response.body.get("kernel") or response.body
+    kernel_id = kernel.get("id")
+    if kernel_id is None or not KERNELSPEC_NAME.fullmatch(str(kernel_id)):
+        return ""
+    return str(kernel_id)
+
+
+async def list_kernelspecs(server: Server) -> list[str]:
     """Return the names of a server's kernelspecs; raise KernelError."""
-    answer = await server.request("/api/kernelspecs")
-    found = answer.body.get("kernelspecs") if isinstance(answer.body, dict) else None
-    return (
-        [one_line(str(name), 100) for name in found] if isinstance(found, dict) else []
+    response = await server.request("/api/kernelspecs")
+    if not isinstance(response.body, dict):
+        return []
+    kernelspecs = response.body.get("kernelspecs")
+    if not isinstance(kernelspecs, dict):
+        return []
+    return [one_line(str(name), 100) for name in kernelspecs]
+
+
+async def get_metadata(
+    backend: BackendConfig, environ: Mapping[str, str]
+) -> KernelMetadata:
+    """Return how a notebook's metadata describes a kernel of the server.
+
+    Raise KernelError.
+    """
+    settings = backend.settings
+    assert isinstance(settings, JupyterSettings)
+    server = Server(settings, lambda: environ)
+    name = settings.kernel
+    missing = f"kernelspec {name!r}"
+    if backend.attaches:
+        response = await server.request(f"/api/kernels/{settings.kernel_id}")
+        is_found = isinstance(response.body, dict)
+        name = str(response.body.get("name")) if is_found else ""
+        missing = f"kernel {settings.kernel_id}"
+    response = await server.request("/api/kernelspecs")
+    try:
+        spec = response.body["kernelspecs"][name]["spec"]
+        display_name = str(spec["display_name"])
+        language = str(spec["language"])
+    except (KeyError, TypeError):
+        raise KernelError(
+            f"{server.name} has no {missing}",
+            "stepper kernels  # shows the kernelspecs of the server",
+        ) from None
+    return KernelMetadata(
+        one_line(name, 100), one_line(display_name, 100), one_line(language, 100)
     )
 
 
-async def metadata(place: BackendConfig, environ: Mapping[str, str]) -> KernelMetadata:
-    """Return what a notebook says of a kernel there, as its server does; raise KernelError."""
-    assert isinstance(place.settings, JupyterSettings)
-    server, name = Server(place.settings, lambda: environ), place.settings.kernel
-    if place.attaches:
-        told = (await server.request(f"/api/kernels/{place.settings.kernel_id}")).body
-        name = str(told.get("name")) if isinstance(told, dict) else ""
-    answer = await server.request("/api/kernelspecs")
-    try:
-        spec = answer.body["kernelspecs"][name]["spec"]
-        texts = (name, str(spec["display_name"]), str(spec["language"]))
-    except (KeyError, TypeError):
-        what = (
-            f"kernel {place.settings.kernel_id}"
-            if place.attaches
-            else f"kernelspec {name!r}"
-        )
-        raise KernelError(
-            f"{server.name} has no {what}", "stepper kernels  # shows what it has"
-        ) from None
-    return KernelMetadata(*(one_line(text, 100) for text in texts))
-
-
-async def look(place: BackendConfig, environ: Mapping[str, str]) -> list[str]:
-    """Return the kernelspecs of a server; raise KernelError where it can't be reached."""
-    assert isinstance(place.settings, JupyterSettings)
-    server = Server(place.settings, lambda: environ)
-    found = await specs(server)
-    name = place.settings.kernel
-    if place.attaches:
-        kernel_id = place.settings.kernel_id
-        answer = await server.request(f"/api/kernels/{kernel_id}")
-        if answer.code in GONE:
+async def check_backend(
+    backend: BackendConfig, environ: Mapping[str, str]
+) -> list[str]:
+    """Return the kernelspecs of a server; raise KernelError if it cannot be reached."""
+    settings = backend.settings
+    assert isinstance(settings, JupyterSettings)
+    server = Server(settings, lambda: environ)
+    kernelspecs = await list_kernelspecs(server)
+    names = ", ".join(kernelspecs)
+    if backend.attaches:
+        kernel_id = settings.kernel_id
+        response = await server.request(f"/api/kernels/{kernel_id}")
+        if response.code in NOT_FOUND:
             raise KernelError(f"{server.name} has no kernel {kernel_id}")
-    elif found and name not in found:
+    elif kernelspecs and settings.kernel not in kernelspecs:
         raise KernelError(
-            f"{server.name} has no kernelspec {name!r}. Its kernelspecs: {', '.join(found)}"
+            f"{server.name} has no kernelspec {settings.kernel!r}. Its kernelspecs:"
+            f" {names}"
         )
-    return [f"kernelspecs: {', '.join(found)}"] if found else []
+    return [f"kernelspecs: {names}"] if kernelspecs else []

@@ -1,7 +1,7 @@
-"""A Jupyter server as one asks it over HTTP: a kernel started, looked at, interrupted, ended. Nothing secret is told.
+"""The REST API of a Jupyter server: starts, finds, interrupts and ends kernels.
 
-The token is looked up where the configuration says it is, and again when the server refuses it: a hub may change it. It
-is in no record, no log and no message.
+The token is read where the configuration says, and again if the server refuses it,
+because a hub may change it. It is in no record, no log and no message.
 """
 
 from __future__ import annotations
@@ -25,31 +25,35 @@ from stepper.common.errors import KernelError
 from stepper.common.text import one_line
 from stepper.policy.kernel_config import TOKEN_KEYS, JupyterSettings
 
-SECONDS = 10.0  # for an answer
-COMMAND_SECONDS = 10.0  # for the command that tells the token
-GONE = (404, 410)
-HUB = "a hub's own address is not that of a server: `url:` is to end in /user/NAME/"
+REQUEST_SECONDS = 10.0
+TOKEN_COMMAND_SECONDS = 10.0
+NOT_FOUND = (404, 410)
+REFUSED = (401, 403)
+UNAVAILABLE = (502, 503, 504)
+HUB_HINT = (
+    "the address of a hub is not that of a server: `url:` must end in /user/NAME/"
+)
 
 
 class NoAnswerError(KernelError):
-    """Nobody knows what became of the request."""
+    """The effect of a request is not known."""
 
 
 class StoppedError(KernelError):
-    """The server's hub says that it is not running: its kernels ended with it."""
+    """The hub says that the server is not running: its kernels ended with it."""
 
 
-class Answer:
-    """What a server said, or a hub in its place: its status, and its JSON."""
+class Response:
+    """The response of a server, or of its hub: the status and the JSON content."""
 
     def __init__(self, response: HTTPResponse) -> None:
         self.code = response.code
-        # without what may be secret
-        self.to = urlsplit(response.headers.get("Location", "")).path
+        # Without the query, which may contain a secret.
+        self.redirect_path = urlsplit(response.headers.get("Location", "")).path
         self.body: Any = None
         self.is_json = False
-        # the hub's own, or one of its servers'
-        self.of_hub = "X-JupyterHub-Version" in response.headers
+        # The hub and its servers have this header.
+        self.is_from_hub = "X-JupyterHub-Version" in response.headers
         if "json" in response.headers.get("Content-Type", ""):
             try:
                 self.body = json.loads(response.body or b"")
@@ -58,272 +62,313 @@ class Answer:
                 pass
 
     @property
-    def why(self) -> str:
-        """The server's own words on what it refuses."""
-        said = (
-            self.body.get("message") or self.body.get("reason")
-            if isinstance(self.body, dict)
-            else ""
-        )
-        return one_line(str(said or ""), 300)
+    def is_redirect(self) -> bool:
+        """Whether the server redirects to another page."""
+        return 300 <= self.code < 400
+
+    @property
+    def reason(self) -> str:
+        """The server's message on an error, or ''."""
+        if not isinstance(self.body, dict):
+            return ""
+        message = self.body.get("message") or self.body.get("reason")
+        return one_line(str(message or ""), 300)
 
 
 class Server:
-    """One server; `environ` returns what holds the token's variable, where that is what names it."""
+    """A Jupyter server.
+
+    `environ` returns the environment in which the token's variable is looked up.
+    """
 
     def __init__(
-        self, where: JupyterSettings, environ: Callable[[], Mapping[str, str]]
+        self, settings: JupyterSettings, environ: Callable[[], Mapping[str, str]]
     ) -> None:
-        self.where, self.environ = where, environ
-        self.base = where.url.rstrip("/")
+        self.settings = settings
+        self.environ = environ
+        self.base = settings.url.rstrip("/")
         self.client = SimpleAsyncHTTPClient(force_instance=True)
-        self.kept = ""  # the token, until it is refused
+        self.token = ""  # until the server refuses it
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """The server's address for messages."""
         parts = urlsplit(self.base)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}/"
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}/"
 
     async def request(
         self,
         path: str,
         method: str = "GET",
         body: object = None,
-        seconds: float = SECONDS,
-    ) -> Answer:
-        """Ask, and return what it says; raise KernelError where it can't be reached, or does not take the request."""
-        answer = await self._asked(path, method, body, seconds)
-        if answer.code in (401, 403) and self.kept:
-            self.kept = ""
-            answer = await self._asked(path, method, body, seconds)
-        await self._check(answer)
-        return answer
+        seconds: float = REQUEST_SECONDS,
+    ) -> Response:
+        """Send a request and return the response.
 
-    async def lacks(self, kernel: str, seconds: float = SECONDS) -> str:
-        """Return how it lost a kernel, '' where it has it; raise KernelError where nobody knows."""
+        Raise KernelError if the server cannot be reached or refuses the request.
+        """
+        response = await self._send(path, method, body, seconds)
+        if response.code in REFUSED and self.token:
+            self.token = ""  # read it again
+            response = await self._send(path, method, body, seconds)
+        await self._check(response)
+        return response
+
+    async def explain_loss(
+        self, kernel_id: str, seconds: float = REQUEST_SECONDS
+    ) -> str:
+        """Return how the server lost a kernel, '' if it has it.
+
+        Raise KernelError if that is not known.
+        """
+        path = f"/api/kernels/{kernel_id}"
         try:
-            gone = (
-                await self.request(f"/api/kernels/{kernel}", seconds=seconds)
-            ).code in GONE
+            response = await self.request(path, seconds=seconds)
         except StoppedError as error:
             return f"{error.message}; {error.hint}"
-        return f"{self.name} has it no more" if gone else ""
+        if response.code in NOT_FOUND:
+            return f"{self.name} does not have it any more"
+        return ""
 
-    async def _asked(
+    async def _send(
         self,
         path: str,
         method: str = "GET",
         body: object = None,
-        seconds: float = SECONDS,
+        seconds: float = REQUEST_SECONDS,
         base: str = "",
-    ) -> Answer:
-        given = (
-            None
-            if method in ("GET", "DELETE")
-            else json.dumps(body if body is not None else {})
-        )
-        request = await self.made(f"{base or self.base}{path}", method, given, seconds)
+    ) -> Response:
+        text = None
+        if method not in ("GET", "DELETE"):
+            text = json.dumps({} if body is None else body)
+        url = f"{base or self.base}{path}"
+        request = await self.create_request(url, method, text, seconds)
         try:
-            return Answer(await self.client.fetch(request, raise_error=False))
+            return Response(await self.client.fetch(request, raise_error=False))
         except (OSError, ValueError, HTTPClientError) as error:
-            mend = (
-                "`ca_file:` names the certificate of its authority"
-                if isinstance(error, ssl.SSLError)
-                else ""
-            )
-            kind = NoAnswerError if isinstance(error, HTTPClientError) else KernelError
-            raise kind(
-                self.unreached(error),
-                mend or f"curl -I {shlex.quote(self.base + '/api')}",
-            ) from None
+            hint = f"curl -I {shlex.quote(self.base + '/api')}"
+            if isinstance(error, ssl.SSLError):
+                hint = "`ca_file:` names the certificate of its authority"
+            message = self.explain_unreachable(error)
+            if isinstance(error, HTTPClientError):
+                raise NoAnswerError(message, hint) from None
+            raise KernelError(message, hint) from None
 
-    async def made(
+    async def create_request(
         self,
         url: str,
         method: str = "GET",
         body: str | None = None,
-        seconds: float = SECONDS,
+        seconds: float = REQUEST_SECONDS,
     ) -> HTTPRequest:
-        """Return a request with all that this server asks of one; raise KernelError."""
+        """Return a request with token, headers and certificate; raise KernelError."""
         headers = HTTPHeaders(
-            {"Content-Type": "application/json", **self.where.headers}
+            {"Content-Type": "application/json", **self.settings.headers}
         )
-        if token := await self._token():
+        token = await self._get_token()
+        if token:
             headers["Authorization"] = f"token {token}"
-        ca = os.path.expanduser(self.where.ca_file) or None
-        if ca and not os.path.isfile(ca):
+        ca_file = os.path.expanduser(self.settings.ca_file) or None
+        if ca_file and not os.path.isfile(ca_file):
             raise KernelError(
-                f"there is no file {ca}, which `ca_file:` names",
-                f"ls -l {shlex.quote(ca)}",
+                f"`ca_file:` names {ca_file}, which does not exist",
+                f"ls -l {shlex.quote(ca_file)}",
             )
         return HTTPRequest(
             url,
             method,
             headers,
             body,
-            connect_timeout=SECONDS,
+            connect_timeout=REQUEST_SECONDS,
             request_timeout=seconds,
-            ca_certs=ca,
-            follow_redirects=False,  # to a page that asks who one is
+            ca_certs=ca_file,
+            follow_redirects=False,  # a redirect leads to a login page
         )
 
-    def unreached(self, error: Exception) -> str:
-        """Return why it can't be reached."""
+    def explain_unreachable(self, error: Exception) -> str:
+        """Return why the server cannot be reached."""
+        text = one_line(str(error), 200)
         if isinstance(error, ssl.SSLError):
-            return f"{self.name}: TLS was refused: {one_line(str(error), 200)}"
-        return f"{self.name} can't be reached: {one_line(str(error), 200) or type(error).__name__}"
+            return f"{self.name}: TLS failed: {text}"
+        return f"{self.name} can't be reached: {text or type(error).__name__}"
 
-    async def _check(self, answer: Answer) -> None:
-        """Raise KernelError where the server did not take the request for what it is."""
-        where = next((key for key in TOKEN_KEYS if getattr(self.where, key)), "")
-        told = (
-            f"the token that `{where}` names" if where else "a request without a token"
-        )
-        mend = (
-            f"export {self.where.token_env}=…"
-            if self.where.token_env
-            else ""
-            if where
-            else "`token_env:` names one"
-        )
-        if answer.of_hub and (answer.code in (401, 403) or 300 <= answer.code < 400):
-            await self._ask_hub(answer.is_json, told, mend)
-        if answer.code == 401:
-            raise KernelError(f"{self.name} refuses {told} (401)", mend)
-        if answer.code == 403:
-            # a server says 403 of a token that it does not know, too
-            known = (await self._asked("/api/me")).code
-            if known in (401, 403):
-                raise KernelError(f"{self.name} refuses {told} (403)", mend)
-            whose = "the owner of " + told if known == 200 else "whoever asks"
-            why = answer.why and f": {answer.why}"
-            hint = (
-                ""
-                if known == 200
-                else "an Enterprise Gateway wants `env: {KERNEL_USERNAME: …}`"
-            )
+    async def _check(self, response: Response) -> None:
+        """Raise KernelError if the server did not accept the request."""
+        code = response.code
+        token, hint = self._describe_token()
+        is_refused = code in REFUSED or response.is_redirect
+        if response.is_from_hub and is_refused:
+            await self._check_hub(response.is_json, token, hint)
+        if code == 401:
+            raise KernelError(f"{self.name} refuses {token} (401)", hint)
+        if code == 403:
+            raise await self._explain_forbidden(response, token, hint)
+        if response.is_redirect:
+            page = response.redirect_path or "another page"
             raise KernelError(
-                f"{self.name} does not allow this to {whose} (403){why}", hint
+                f"{self.name} redirects to {page} ({code}): it refuses {token}",
+                HUB_HINT,
             )
-        if 300 <= answer.code < 400:
+        has_content = code < 500 and code != 204
+        if has_content and not response.is_json:
             raise KernelError(
-                f"{self.name} sends to {answer.to or 'another page'} ({answer.code}): {told} is refused",
-                HUB,
+                f"{self.name} is not a Jupyter server: its response is not JSON"
+                f" ({code})",
+                HUB_HINT,
             )
-        if answer.code < 500 and answer.code != 204 and not answer.is_json:
-            raise KernelError(
-                f"{self.name} answers, but is no Jupyter server: it sends no JSON ({answer.code})",
-                HUB,
-            )
-        if answer.code in (502, 503, 504):
-            raise KernelError(
-                f"{self.name} is away ({answer.code}){answer.why and ': '}{answer.why}"
-            )
+        if code in UNAVAILABLE:
+            reason = response.reason and f": {response.reason}"
+            raise KernelError(f"{self.name} is not available ({code}){reason}")
 
-    async def _ask_hub(self, answers: bool, told: str, mend: str) -> None:
-        """Raise KernelError with what its hub knows: whose the token is, and whether the server runs (it `answers`)."""
-        start, _, path = self.base.partition("/user/")
+    def _describe_token(self) -> tuple[str, str]:
+        """Return the source of the token for messages, and a hint on how to set it."""
+        settings = self.settings
+        for key in TOKEN_KEYS:
+            if getattr(settings, key):
+                hint = f"export {settings.token_env}=…" if settings.token_env else ""
+                return f"the token that `{key}` names", hint
+        return "a request without a token", "`token_env:` names one"
+
+    async def _explain_forbidden(
+        self, response: Response, token: str, hint: str
+    ) -> KernelError:
+        """Return the error for the status 403.
+
+        A server also sends it for a token that it does not know.
+        """
+        code = (await self._send("/api/me")).code
+        if code in REFUSED:
+            return KernelError(f"{self.name} refuses {token} (403)", hint)
+        user = f"the owner of {token}"
+        hint = ""
+        if code != 200:
+            user = "the client"
+            hint = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"
+        reason = response.reason and f": {response.reason}"
+        return KernelError(
+            f"{self.name} does not allow this to {user} (403){reason}", hint
+        )
+
+    async def _check_hub(self, server_answers: bool, token: str, hint: str) -> None:
+        """Raise KernelError with what the hub knows about the token and the server."""
+        hub, _, path = self.base.partition("/user/")
         if not path:
-            raise KernelError(f"{self.name} is a hub's own address", HUB)
-        user, _, server = unquote(path).partition("/")
-        said = await self._asked("/hub/api/user", base=start)
-        if said.code in (401, 403):
-            raise KernelError(f"{self.name} refuses {told} ({said.code})", mend)
-        about = said.body if said.code == 200 and isinstance(said.body, dict) else {}
-        owner, servers = (
-            one_line(str(about.get("name") or ""), 100),
-            about.get("servers"),
-        )
-        if answers and owner:
+            raise KernelError(f"{self.name} is the address of a hub", HUB_HINT)
+        response = await self._send("/hub/api/user", base=hub)
+        if response.code in REFUSED:
+            raise KernelError(f"{self.name} refuses {token} ({response.code})", hint)
+        user_model: dict[str, Any] = {}
+        if response.code == 200 and isinstance(response.body, dict):
+            user_model = response.body
+        owner = one_line(str(user_model.get("name") or ""), 100)
+        if server_answers and owner:
             raise KernelError(
-                f"{self.name} does not allow this to {owner}, the owner of {told} (403)",
-                mend,
+                f"{self.name} does not allow this to {owner}, the owner of {token}"
+                " (403)",
+                hint,
             )
-        if answers:
+        if server_answers:
             return
+        user, _, server_name = unquote(path).partition("/")
+        servers = user_model.get("servers")
         if owner == user and isinstance(servers, dict):
-            if server not in servers:
+            if server_name not in servers:
                 raise StoppedError(
                     f"{self.name} is not running, says its hub",
-                    f"start it at {start}/hub/spawn/{path}",
+                    f"start it at {hub}/hub/spawn/{path}",
                 )
-            if doing := servers[server].get("pending"):
+            pending = servers[server_name].get("pending")
+            if pending:
+                action = one_line(str(pending), 40)
                 raise KernelError(
-                    f"{self.name} is not ready, its hub is at it: {one_line(str(doing), 40)}"
+                    f"{self.name} is not ready; its hub reports: {action}"
                 )
-        why = f"its hub does not lead to {self.name}: it is not running, or {told} is not for it"
-        raise KernelError(why, f"{start}/hub/home shows the servers that are yours")
+        raise KernelError(
+            f"its hub does not lead to {self.name}: it is not running, or {token} is"
+            " not for it",
+            f"{hub}/hub/home shows the servers that are yours",
+        )
 
-    async def _token(self) -> str:
-        """Return the token; '' where none is named. Raise KernelError where it is not there, or is none."""
-        where = self.where
-        if not self.kept and where.token_env:
-            if not (found := self.environ().get(where.token_env, "")):
-                why = f"the variable {where.token_env}, which is to hold a token, is not set"
-                raise KernelError(why, f"export {where.token_env}=…")
-            self.kept = found.strip()
-        elif not self.kept and where.token_file:
-            self.kept = await asyncio.to_thread(
-                _of_file, os.path.expanduser(where.token_file)
+    async def _get_token(self) -> str:
+        """Return the token, '' if none is configured; raise KernelError."""
+        settings = self.settings
+        if self.token:
+            return self.token
+        token = ""
+        if settings.token_env:
+            token = self.environ().get(settings.token_env, "").strip()
+            if not token:
+                raise KernelError(
+                    f"the variable {settings.token_env}, which should contain a token,"
+                    " is not set",
+                    f"export {settings.token_env}=…",
+                )
+        elif settings.token_file:
+            path = os.path.expanduser(settings.token_file)
+            token = await asyncio.to_thread(_read_token_file, path)
+        elif settings.token_command:
+            token = await asyncio.to_thread(
+                _run_token_command, settings.token_command, self.environ()
             )
-        elif not self.kept and where.token_command:
-            self.kept = await asyncio.to_thread(
-                _of_command, where.token_command, self.environ()
-            )
-        # a header's text is told where it is none
-        if not (self.kept.isascii() and self.kept.isprintable()):
-            self.kept = ""
+        # Errors about an invalid header would contain the token.
+        if not (token.isascii() and token.isprintable()):
             raise KernelError(
-                "what is named as a token is none: it has several lines, or characters that none has"
+                "the configured token is not valid: it has several lines, or characters"
+                " that a token cannot have"
             )
-        return self.kept
+        self.token = token
+        return token
 
 
-def _of_file(path: str) -> str:
+def _read_token_file(path: str) -> str:
+    """Return the token in a file; raise KernelError."""
     try:
         with open(path, encoding="utf-8") as stream:
-            about = os.fstat(stream.fileno())
-            if stat.S_IMODE(about.st_mode) & 0o077:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            if mode & 0o077:
                 raise KernelError(
-                    f"{path} holds a token, and others can read it",
+                    f"{path} contains a token, and others can read it",
                     f"chmod 600 {shlex.quote(path)}",
                 )
-            found = stream.read(10_000).strip()
+            token = stream.read(10_000).strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", "") or type(error).__name__
+        reason = getattr(error, "strerror", "") or type(error).__name__
         raise KernelError(
-            f"{path}, which is to hold a token, can't be read: {why}", f"ls -l {path}"
+            f"the token file {path} can't be read: {reason}", f"ls -l {path}"
         ) from None
-    if not found:
-        raise KernelError(
-            f"{path}, which is to hold a token, is empty", f"ls -l {path}"
-        )
-    return found
+    if not token:
+        raise KernelError(f"the token file {path} is empty", f"ls -l {path}")
+    return token
 
 
-def _of_command(command: str, environ: Mapping[str, str]) -> str:
-    told = "the command that is to tell a token"
+def _run_token_command(command: str, environ: Mapping[str, str]) -> str:
+    """Return the token that a command prints; raise KernelError."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             shlex.split(command),
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=TOKEN_COMMAND_SECONDS,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **environ},  # a keyring is found by the asker's session
+            # The client's session has access to its keyring.
+            env={**os.environ, **environ},
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise KernelError(
-            f"{told} did not end within {COMMAND_SECONDS:.0f} s", command
+            f"the token command timed out after {TOKEN_COMMAND_SECONDS:.0f} s", command
         ) from None
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", "") or "its output is not text"
         raise KernelError(
-            f"{told} can't be run: {getattr(error, 'strerror', '') or 'it is no text'}",
-            command,
+            f"the token command could not be executed: {reason}", command
         ) from None
-    if done.returncode or not done.stdout.strip():
-        how = f"failed with {done.returncode}" if done.returncode else "printed nothing"
-        raise KernelError(f"{told} {how}", command)
-    return done.stdout.strip()
+    if result.returncode:
+        raise KernelError(
+            f"the token command failed with exit code {result.returncode}", command
+        )
+    token = result.stdout.strip()
+    if not token:
+        raise KernelError("the token command printed nothing", command)
+    return token

@@ -1,4 +1,7 @@
-"""What a Jupyter server offers of one kernel. One that the server restarts by itself is lost with its variables."""
+"""The process of a kernel on a Jupyter server.
+
+If the server restarts the kernel by itself, the kernel is lost with its variables.
+"""
 
 from __future__ import annotations
 
@@ -11,133 +14,160 @@ from typing import Any
 from stepper.common import private_files
 from stepper.common.errors import KernelError
 from stepper.kernels.backend_protocols import Usage
-from stepper.kernels.backends.jupyter.server_api import GONE, Server, StoppedError
+from stepper.kernels.backends.jupyter.server_api import (
+    NOT_FOUND,
+    Server,
+    StoppedError,
+)
 from stepper.kernels.backends.jupyter.websocket_channels import WebsocketChannels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-# between two questions whether the server has it still; a death it tells by itself
-LOOK_SECONDS = 30.0
-ANSWER_SECONDS = 5.0  # for the answer, which others wait for
-# to end it: right after a restart a server's first answer is an error of its own
-TRIES, AGAIN_SECONDS = 3, 0.2
+# How often to ask the server whether it has the kernel. It reports a death by itself.
+CHECK_SECONDS = 30.0
+RESPONSE_SECONDS = 5.0  # for the answer, because the caller waits for it
+# Requests to delete a kernel: right after a restart, the first answer can be an error.
+MAX_DELETE_REQUESTS = 3
+DELETE_PAUSE_SECONDS = 0.2
 
 
 class JupyterProcess:
-    """A kernel of a server's; `told` is its record. A line that is cut, a server that is away: these are no death."""
+    """A kernel of a server; a lost connection does not mean that it died."""
 
     stack = ""
 
-    def __init__(self, told: Mapping[str, Any], server: Server, record: str) -> None:
-        self.id, self.server, self.record = str(told["kernel"]), server, record
-        self.is_ours = not server.where.kernel_id
+    def __init__(self, data: Mapping[str, Any], server: Server, record: str) -> None:
+        """`data` is the content of the record, `record` its path."""
+        self.id = str(data["kernel"])
+        self.server = server
+        self.record = record
+        self.is_ours = not server.settings.kernel_id
         self.channels = WebsocketChannels(
-            server, self.id, str(told["session"]), str(told.get("life", ""))
+            server, self.id, str(data["session"]), str(data.get("life", ""))
         )
         self.ended: Death | None = None
-        self.left = False  # whether it may live on
-        self.looked_at = time.monotonic()
+        self.may_be_running = False  # although it was deleted
+        self.checked_at = time.monotonic()
         self.log = f"the log of {server.name}"
 
     @property
     def cuts(self) -> int:
-        """How often the line was cut."""
+        """How often the connection was lost."""
         return self.channels.cuts
 
     @property
     def away(self) -> str:
-        """Why nothing reaches it now; '' where it can be reached."""
-        return f"the link is down ({self.channels.away})" if self.channels.away else ""
+        """Why the kernel cannot be reached at present, '' if it can."""
+        if not self.channels.away:
+            return ""
+        return f"the link is down ({self.channels.away})"
 
     def describe(self) -> KernelDescription:
-        """Return what it is: its kernelspec, and on which server."""
+        """Return its kernelspec and its server."""
         name = self.server.name
-        why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
-        where = f"kernel {self.id[:6]} on {name}"
+        limitation = (
+            f"on {name}, stepper does not limit memory and does not see the running"
+            " line: only the server's own limits apply"
+        )
         return KernelDescription(
-            f"{self.server.where.kernel} ({name})",
-            limitation=why,
+            f"{self.server.settings.kernel} ({name})",
+            limitation=limitation,
             is_external=not self.is_ours,
-            location=where,
+            location=f"kernel {self.id[:6]} on {name}",
             problem=self.away,
-            url=self.server.where.url,
+            url=self.server.settings.url,
         )
 
     def begin(self) -> None:
-        """Which processes there belong to which cell is not known here."""
+        """Do nothing: the processes of the server are not known here."""
 
     async def interrupt(self) -> None:
-        """Interrupt it: the server knows how."""
+        """Interrupt the kernel through the server."""
         with contextlib.suppress(KernelError):
             await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
 
     async def kill(self) -> None:
-        """End it where stepper started it; one named by its id is left. Raise KernelError where it may live on."""
-        why, self.left = "", self.is_ours
-        for _ in range(TRIES * self.is_ours):
-            try:
-                answer = await self.server.request(f"/api/kernels/{self.id}", "DELETE")
-            except StoppedError:
-                self.left = False
-                break
-            except KernelError as error:
-                why = f": {error.message}"
-                break
-            if answer.code < 300 or answer.code in GONE:
-                self.left = False
-                break
-            await asyncio.sleep(AGAIN_SECONDS)
-        self.ended = self.ended or Death(
-            "it was ended by stepper" if self.is_ours else "stepper left it"
-        )
-        if self.left:
+        """Delete a kernel that stepper started; leave one that was chosen by its id.
+
+        Raise KernelError if it may still be running.
+        """
+        if not self.is_ours:
+            self.may_be_running = False
+            self.ended = self.ended or Death("stepper disconnected from it")
+            return
+        reason = ""
+        try:
+            self.may_be_running = not await self._delete()
+        except KernelError as error:
+            self.may_be_running = True
+            reason = f": {error.message}"
+        self.ended = self.ended or Death("stepper ended it")
+        if self.may_be_running:
             raise KernelError(
-                f"the kernel {self.id} on {self.server.name} was let go and may live on there{why}"
+                f"stepper gave up the kernel {self.id} on {self.server.name}, which may"
+                f" still be running there{reason}"
             )
 
-    async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives, or nobody can know."""
-        now = time.monotonic()
-        channels = self.channels
-        # what keeps the line learns it first
-        tells = channels.is_open and channels.line is None
-        if self.ended is None and not tells and now > self.looked_at + LOOK_SECONDS:
-            self.looked_at = now
+    async def _delete(self) -> bool:
+        """Delete the kernel; return whether the server did. Raise KernelError."""
+        for _ in range(MAX_DELETE_REQUESTS):
             try:
-                channels.gone(await self.server.lacks(self.id, ANSWER_SECONDS))
+                response = await self.server.request(
+                    f"/api/kernels/{self.id}", "DELETE"
+                )
+            except StoppedError:
+                return True
+            if response.code < 300 or response.code in NOT_FOUND:
+                return True
+            await asyncio.sleep(DELETE_PAUSE_SECONDS)
+        return False
+
+    async def death(self) -> Death | None:
+        """Return how the kernel died, None while it is running or if it is unknown."""
+        if self.ended is not None:
+            return self.ended
+        channels = self.channels
+        now = time.monotonic()
+        # While the channels reconnect, they learn it first.
+        is_reconnecting = channels.is_open and channels.websocket is None
+        if not is_reconnecting and now > self.checked_at + CHECK_SECONDS:
+            self.checked_at = now
+            try:
+                loss = await self.server.explain_loss(self.id, RESPONSE_SECONDS)
+                channels.record_loss(loss)
             except KernelError as error:
-                channels.away = "" if channels.line else error.message
-        if self.ended is None and channels.lost:
-            self.ended = Death(channels.lost, cause=channels.cause)
+                channels.away = "" if channels.websocket else error.message
+        if channels.loss:
+            self.ended = Death(channels.loss, cause=channels.cause)
         return self.ended
 
     async def sample(self) -> str:
-        """Nothing is known of what runs there."""
+        """Return '': stacks on the server are not sampled."""
         return ""
 
     def last_words(self) -> str:
-        """What it wrote to stderr is in the server's log."""
+        """Return '': the server's log has its stderr."""
         return ""
 
     def suggest_fix(self, death: Death) -> str:
-        """Return nothing: the server starts its kernels."""
+        """Return '': the server starts its kernels."""
         return ""
 
     def memory(self) -> int:
-        """Nothing is measured there."""
+        """Return 0: memory on the server is not measured."""
         return 0
 
     def usage(self) -> Usage:
-        """Nothing is measured there: the server's own limits hold."""
+        """Return no usage: the server's own limits apply."""
         return Usage(1, 0, self.server.name)
 
     def rest(self) -> None:
-        """Nothing is to be forgotten."""
+        """Do nothing: there are no out-of-memory counts of the server."""
 
     def trim(self) -> None:
-        """What it writes is the server's."""
+        """Do nothing: the server keeps the log."""
 
     def forget(self) -> None:
-        """Remove what is on record of it, where it is gone for certain."""
-        if not self.left:
+        """Remove the record of a kernel that certainly ended."""
+        if not self.may_be_running:
             private_files.remove(self.record)
