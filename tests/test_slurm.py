@@ -425,7 +425,7 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
     assert (
         told
         and told.text
-        == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
+        == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may be waiting"
     )
     script.unlink()
     assert other.until(
@@ -551,7 +551,7 @@ def test_what_can_not_be(
         "without writing the connection file" in said
         and f"{other.folder} is not on a file system that n" in said
     )
-    assert "address here" in other.fails(place(address="nosuch0"))
+    assert "has no address on this node" in other.fails(place(address="nosuch0"))
     other.environ["PATH"] = "/nowhere"
     assert "there is no `sbatch` on this machine" in other.fails(place())
     with pytest.raises(KernelError, match="there is no `sinfo`"):
