@@ -107,7 +107,7 @@ def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> No
         "watchPaths": [f"{folder}/.stepper/now"],
     }
     (folder / ".stepper" / "now" / "line").write_bytes(
-        payload.notice('running "a\\b"\n')
+        payload.format_notice('running "a\\b"\n')
     )
     assert json.loads(run(script, "FileChanged")) == {
         "systemMessage": 'running "a\\b"\n'
@@ -274,7 +274,7 @@ def sent(**more: object) -> bytes:
 
 
 def test_the_copies_of_the_notebook_are_left_out() -> None:
-    lean = payload.lean(sent())
+    lean = payload.remove_notebook_copies(sent())
     assert len(lean) < len(sent()) - 99
     assert (
         payload.Event(json.loads(lean)).change
@@ -300,7 +300,7 @@ def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
         whole = json.loads(data)
     except ValueError:
         return  # what is no JSON stays none; the daemon says so
-    lean = json.loads(payload.lean(data))
+    lean = json.loads(payload.remove_notebook_copies(data))
     for each in (whole, lean):
         if isinstance(each, dict) and "tool_response" in each:
             each["tool_response"].pop("updated_file", None)

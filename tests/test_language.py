@@ -14,7 +14,6 @@ UNFINISHED = {
     "daemon",
     "hook",
     "install",
-    "kernels",
     "mcp",
 }
 ROOMS = {

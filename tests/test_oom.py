@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from stepper.kernels.backends.local import process_identity
-from stepper.kernels.backends.local.memory import CGROUPS, FIRST_TO_GO, OomKills
+from stepper.kernels.backends.local.memory import CGROUPS, OOM_SCORE, OomKills
 from stepper.messages import stop_hints
 from stepper.policy import run_decisions
 from stepper.policy.model import Death, Outcome, Verdict
@@ -218,7 +218,7 @@ def test_a_kernel_goes_first(project: Project) -> None:
     daemon = score(status["daemon"]["pid"])
     members = [one.pid for one in process_identity.tree(kernel)]
     assert status["kernel"]["pid"] in members and len(members) == 2
-    assert {score(pid) for pid in members} == {min(1000, daemon + FIRST_TO_GO)}
+    assert {score(pid) for pid in members} == {min(1000, daemon + OOM_SCORE)}
 
 
 @pytest.fixture

@@ -171,11 +171,11 @@ def test_the_word_that_is_the_clients_own() -> None:
         {"continue": False, "stopReason": "… /continue ANSWER"},
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
     ):
-        said = json.loads(payload.as_plugin(json.dumps(answer).encode()))
+        said = json.loads(payload.add_plugin_note(json.dumps(answer).encode()))
         assert "typed /stepper:continue" in json.dumps(said)
     for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
-        assert payload.as_plugin(other) == other or json.loads(
-            payload.as_plugin(other)
+        assert payload.add_plugin_note(other) == other or json.loads(
+            payload.add_plugin_note(other)
         ) == json.loads(other)
 
 

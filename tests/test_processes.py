@@ -502,7 +502,7 @@ def test_records_that_are_none_end_nothing(
 def test_an_identity_is_that_of_one_process() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         own = Identity.of(process.pid)
-        assert own.alive() and own == Identity.of(process.pid) == Identity.recorded(
+        assert own.alive() and own == Identity.of(process.pid) == Identity.from_record(
             own.__dict__
         )
         boot, _, ticks = own.born.partition("/")
@@ -537,7 +537,7 @@ def test_no_identity_is_everybody(pid: int, born: str) -> None:
 )
 def test_a_record_that_tells_no_identity(told: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Identity.recorded(told)
+        Identity.from_record(told)
 
 
 def test_a_tree_ends_where_another_kernels_begins() -> None:

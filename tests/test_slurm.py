@@ -285,7 +285,10 @@ def test_a_controller_that_does_not_answer_ends_nothing(
         )
         monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
         room.wait(room.kernel.shutdown())
-        with pytest.raises(KernelError, match=f"{silent}: it is not known whether the job was submitted"):
+        with pytest.raises(
+            KernelError,
+            match=f"{silent}: it is not known whether the job was submitted",
+        ):
             room.begin(place())
         late = json.loads(room.record.read_text())[
             "job_name"
@@ -534,7 +537,8 @@ def test_what_can_not_be(
     bare.chmod(0o755)
     said = other.fails(place(python=str(bare)))
     assert (
-        f"{bare} does not have ipykernel" in said and f"{bare} -m pip install ipykernel" in said
+        f"{bare} does not have ipykernel" in said
+        and f"{bare} -m pip install ipykernel" in said
     )
     apart = (
         tmp_path / "apart"

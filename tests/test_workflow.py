@@ -142,7 +142,7 @@ def test_a_skill_of_the_users_own_is_not_taken_for_the_way_out(
     cell, _ = notebook.insert("1 / 0")
     for number in range(3):
         answer = notebook.replace(cell, f"1 / 0 + {number}")
-    note = "(/fix is another skill in this project. In its place, run in a terminal: "
+    note = "(/fix is another skill in this project. Instead, run in a terminal: "
     assert "/fix" in answer.stop and answer.stop.count(note) == 1
     assert "stepper fix)" in answer.stop
     assert "(/continue is" not in answer.stop and "(/skip is" not in answer.stop

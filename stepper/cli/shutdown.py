@@ -140,7 +140,7 @@ def _kill_kernel(path: str) -> bool:
             return False
         provisioner = None
         if "provisioner" in record:
-            provisioner = Identity.recorded(record["provisioner"])
+            provisioner = Identity.from_record(record["provisioner"])
         was_alive = clear(str(record["kernel"]), provisioner) > 0
     except RECORD_ERRORS:
         pass

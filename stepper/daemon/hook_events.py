@@ -51,9 +51,9 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     """
     event, _, again = name.partition(" ")
     answer = await _hook(workspace, event, again, data, caller)
-    answer = payload.with_other_skills(answer, workspace.is_another_skill)
-    answer = payload.for_terminal(answer, workspace.program)
-    return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
+    answer = payload.add_skill_notes(answer, workspace.is_another_skill)
+    answer = payload.use_terminal_commands(answer, workspace.program)
+    return payload.add_plugin_note(answer) if caller.environ.get(PLUGIN) else answer
 
 
 async def _hook(
@@ -61,7 +61,7 @@ async def _hook(
 ) -> bytes:
     try:
         event = Event(
-            load_json(payload.lean(data)),
+            load_json(payload.remove_notebook_copies(data)),
             caller.environ.get(background_runs.CLIENT_PID, ""),
         )
     except ValueError as error:
@@ -70,7 +70,7 @@ async def _hook(
             if data.strip()
             else "the hook's payload is empty"
         )
-        return payload.failed(name, StepperError(problem))
+        return payload.format_failure(name, StepperError(problem))
     if name in TURN_GOES_ON:
         workspace.turns[event.session] = caller.is_alive
     try:
@@ -90,7 +90,7 @@ async def _hook(
             workspace.turns[event.session] = caller.is_alive
         return answer
     except (payload.PayloadError, StepperError) as error:
-        return payload.failed(name, error, data, workspace.paths.project)
+        return payload.format_failure(name, error, data, workspace.paths.project)
 
 
 async def after_tool(
@@ -103,11 +103,11 @@ async def after_tool(
     except UncoveredError as error:
         if workspace.once(event.session, error.name):
             renamed = workspace.renames.describe_uncovered(change.notebook)
-            return payload.answer(
+            return payload.format_context(
                 "PostToolUse",
                 command_messages.format_uncovered(error.name, error.setting, renamed),
             )
-        return payload.answer(
+        return payload.format_context(
             "PostToolUse", command_messages.format_still_uncovered(error.name)
         )
     session, used = workspace.session(path), change.tool_use_id
@@ -123,7 +123,7 @@ async def after_tool(
     if not await background_runs.wait_for_call(session, call, change.session):
         _works(workspace, session, change)
         workspace.mark()
-        return payload.answer(
+        return payload.format_context(
             "PostToolUse", backgrounding.format_backgrounded(session, call)
         )
     found = call.task.result()
@@ -147,7 +147,7 @@ async def after_tool(
         with contextlib.suppress(StepperError):
             session.file.touch()
     workspace.mark()
-    return payload.answer("PostToolUse", found)
+    return payload.format_context("PostToolUse", found)
 
 
 async def _work(
@@ -258,8 +258,8 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
     steered = _steered(workspace, event)
     workspace.mark()
     if not told:
-        return payload.shown("\n".join(steered))
-    return payload.answer(
+        return payload.format_user_line("\n".join(steered))
+    return payload.format_context(
         "PostToolBatch", run_report.Report(told, "\n".join([*steered, told]))
     )
 
@@ -303,7 +303,7 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     if not event.goes_on:
         lines.append(command_messages.format_stopped_line(session.name, session.state))
     line = "\n".join(filter(None, lines))
-    return payload.answer("SessionStart", run_report.Report(text, line))
+    return payload.format_context("SessionStart", run_report.Report(text, line))
 
 
 async def missing(session: Session) -> run_report.Report:
@@ -330,7 +330,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     )
     if event.is_notification:  # what woke the agent; no person wrote it
         workspace.mark()
-        return payload.shown("\n".join(lines))
+        return payload.format_user_line("\n".join(lines))
     workspace.worked.discard(owner)
     workspace.sent_on.pop(owner, None)
     workspace.limited.discard(owner)
@@ -339,7 +339,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     workspace.release(session=owner)  # of a message that was broken off
     workspace.under_way(owner)  # opens the current notebook
     replaced = workspace.end_replaced_stops(owner)
-    new = payload.new_notebook(event)
+    new = payload.format_new_notebook(event)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it
     if new or event.is_command:
         workspace.worked.add(owner)
@@ -362,7 +362,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         report = run_report.Report(
             run_report.limit_report(elsewhere), "\n".join(steered)
         )
-        return payload.answer("UserPromptSubmit", report if elsewhere else None)
+        return payload.format_context("UserPromptSubmit", report if elsewhere else None)
     missed = await missing(session)
     said, lines = [elsewhere, missed.text], [*steered, missed.line]
     if refused:
@@ -392,8 +392,8 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     text = "\n".join(filter(None, said))
     line = "\n".join(filter(None, lines))
     if not text:
-        return payload.shown(line)
-    return payload.answer(
+        return payload.format_user_line(line)
+    return payload.format_context(
         "UserPromptSubmit", run_report.Report(run_report.limit_report(text), line)
     )
 
@@ -438,13 +438,15 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
     if event.session in workspace.limited or not final_message.lacks_explanation(
         event.last_message
     ):
-        return payload.shown(line)
+        return payload.format_user_line(line)
     left = await _left(workspace, event)
     text = "\n".join(filter(None, [*workspace.external_changes.report_changes(), left]))
     return (
-        payload.answer("Stop", run_report.Report(run_report.limit_report(text), line))
+        payload.format_context(
+            "Stop", run_report.Report(run_report.limit_report(text), line)
+        )
         if text
-        else payload.shown(line)
+        else payload.format_user_line(line)
     )
 
 
@@ -494,7 +496,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
 
 
 def _context(event: str, text: str) -> bytes:
-    return payload.answer(
+    return payload.format_context(
         event, run_report.Report(run_report.limit_report(text)) if text else None
     )
 

@@ -34,7 +34,7 @@ async def before_read(workspace: Workspace, event: Event) -> bytes:
     limits = workspace.config.limits()
     if not event.asks_each or edit_gate.check_approval(event.consent, limits):
         return payload.SILENT
-    return payload.shown(workspace.once(event.session, APPROVAL_RUNS_CELL))
+    return payload.format_user_line(workspace.once(event.session, APPROVAL_RUNS_CELL))
 
 
 async def before_tool(workspace: Workspace, event: Event) -> bytes:
@@ -47,10 +47,10 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     try:
         refusal = find_refusal(session, change)
         if refusal:
-            return payload.decided("deny", f"stepper: {refusal}")
+            return payload.format_decision("deny", f"stepper: {refusal}")
         reason = edit_gate.check_delegation(event.consent, session.limits())
         if reason and brings_code(session, change):
-            return payload.decided(
+            return payload.format_decision(
                 "ask",
                 "stepper: approving this edit runs the cell immediately, with all"
                 f" your permissions ({reason})",
@@ -74,7 +74,7 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
     line = ""
     if not was_shown and not must_ask:
         line = workspace.once(event.session, MARKDOWN_ALLOWED)
-    return payload.decided("allow", MARKDOWN_ALLOWED, line)
+    return payload.format_decision("allow", MARKDOWN_ALLOWED, line)
 
 
 def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -> bytes:
@@ -86,16 +86,16 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     user_command = edit_gate.find_user_command(command)
     if consent is Consent.WITHHELD:
         if edit_gate.NEW_COMMAND.search(command):
-            return payload.decided("deny", f"stepper: {edit_gate.PLAN_FIRST}")
+            return payload.format_decision("deny", f"stepper: {edit_gate.PLAN_FIRST}")
         if running_command:
             reason = f"stepper: nothing ran: {edit_gate.PLAN_MODE}"
-            return payload.decided("deny", reason)
+            return payload.format_decision("deny", reason)
     if user_command:
         reason = (
             f"`stepper {user_command}` is the user's command: only the user may resume a"
             " stopped notebook or discard state"
         )
-        return payload.decided("ask", reason)
+        return payload.format_decision("ask", reason)
     if not running_command:
         return payload.SILENT
     limits = workspace.config.limits()
@@ -104,7 +104,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     if not unapproved:
         return payload.SILENT
     reason = f"`stepper {running_command}` runs code in the kernel: {unapproved}"
-    return payload.decided("ask", reason)
+    return payload.format_decision("ask", reason)
 
 
 def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:

@@ -340,7 +340,7 @@ class Daemon:
                     for session in sessions
                 )
                 told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
-                private_files.replace(self.paths.notice, payload.notice(told))
+                private_files.replace(self.paths.notice, payload.format_notice(told))
             elif not lines and self.shown:
                 private_files.remove(self.paths.running)
                 # the client reads it up to 0.7 s after it was written

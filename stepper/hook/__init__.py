@@ -1,1 +1,1 @@
-"""The hook process, its client of the daemon, and the parser of Claude Code's payloads."""
+"""The hook process, its client of the daemon, and Claude Code's payloads."""

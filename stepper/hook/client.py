@@ -18,8 +18,8 @@ from stepper.common.socket_path import HookPaths, encode_path
 if False:  # for the type checker: importing typing costs time
     from collections.abc import Callable, Iterator, Mapping
 
-# The daemon sends a heartbeat at once and every BEAT_SECONDS. If it is silent for longer
-# than this, it hangs. client.c has the same value.
+# The daemon sends a heartbeat at once and every BEAT_SECONDS. If it is silent for
+# longer than this, it hangs. client.c has the same value.
 SILENCE_SECONDS = 7
 SEND_TIMEOUT = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # struct timeval
 # On Linux, Claude Code's sandbox denies Unix sockets to shell commands, whatever their
@@ -153,10 +153,10 @@ def send_request(
 ) -> "bytes | None":
     """Send a command to the daemon and return the bytes of its response.
 
-    `on_progress` is called with the bytes of each interim response; they are empty for a
-    heartbeat. `launch`: start the daemon if none runs; with False, None is returned then.
-    `on_connect` gets the socket: if the client closes its half, the daemon interrupts
-    the running cell and responds with how it ended.
+    `on_progress` is called with the bytes of each interim response; they are empty for
+    a heartbeat. `launch` starts the daemon if none runs; without it, None is returned
+    then. `on_connect` gets the socket: if the client closes its half, the daemon
+    interrupts the running cell and responds with how it ended.
 
     Raise StepperError as reported by the daemon, or DaemonError if it can't be reached.
     """

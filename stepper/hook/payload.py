@@ -18,6 +18,7 @@ from stepper.messages.run_report import Report, format_not_run
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines, replace_program
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
+PROBLEM_LIMIT = 2000  # characters of the problem of a new notebook
 SILENT = b""
 # The permission modes in which the user has approved edits in advance, lets the client
 # decide, or wants nothing to run yet. In all others, the client asks for each edit.
@@ -88,12 +89,12 @@ class Event:
 
     @property
     def is_notification(self) -> bool:
-        """Whether Claude Code wrote the prompt, after an asynchronous hook's message."""
+        """Whether Claude Code wrote the prompt after a message of an async hook."""
         return self.prompt.startswith("<task-notification>")
 
     @property
     def is_command(self) -> bool:
-        """Whether the prompt is a slash command of stepper that makes the agent work."""
+        """Whether the prompt is a slash command of stepper for the agent."""
         return bool(COMMAND.match(self.prompt))
 
     @property
@@ -159,45 +160,51 @@ class Event:
 
         A hook process that waits for hours keeps only this in memory.
         """
-        kept: dict[str, Any] = {name: _word(self.data, name) for name in ASKED}
+        small: dict[str, Any] = {name: _word(self.data, name) for name in ASKED}
         for part, names in ASKED_OF.items():
-            told = _object(self.data, part)
-            kept[part] = {name: told[name] for name in names if name in told}
-        return _dump(kept)
+            values = _object(self.data, part)
+            small[part] = {name: values[name] for name in names if name in values}
+        return _dump(small)
 
     @property
     def used_shell(self) -> bool:
-        """Whether a tool call of a PostToolBatch may have changed files without an event."""
+        """Whether a call of a PostToolBatch may have changed files without an event."""
+        for call in self._tool_calls:
+            name = _word(call, "tool_name")
+            if name in SHELLS or name.startswith("mcp__"):
+                return True
+        return False
+
+    @property
+    def _tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of a PostToolBatch."""
         calls = self.data.get("tool_calls")
-        names = (
-            (_word(call, "tool_name") for call in calls if isinstance(call, dict))
-            if isinstance(calls, list)
-            else ()
-        )
-        return any(name in SHELLS or name.startswith("mcp__") for name in names)
+        if not isinstance(calls, list):
+            return []
+        return [call for call in calls if isinstance(call, dict)]
 
     @property
     def last_edits(self) -> set[str]:
-        """The absolute paths of the notebooks whose last call in a PostToolBatch was an edit.
+        """The notebooks whose last call in a PostToolBatch was an edit.
+
+        The paths are absolute.
 
         Claude Code accepts a new modification time only after an edit. After a Read, it
         assumes that another program changed the file and refuses the next edit.
         """
-        calls = self.data.get("tool_calls")
+        folder = _word(self.data, "cwd", 4096) or "/"
         edited: set[str] = set()
-        for call in calls if isinstance(calls, list) else []:
-            given = _object(call, "tool_input")
-            named = _word(given, "notebook_path", limit=None) or _word(
-                given, "file_path", limit=None
-            )
-            path = posixpath.join(_word(self.data, "cwd", 4096) or "/", named)
-            if (
-                named
-                and _possible(path)
-                and call.get("tool_name") in ("NotebookEdit", "Write")
-            ):
+        for call in self._tool_calls:
+            arguments = _object(call, "tool_input")
+            name = _word(arguments, "notebook_path", limit=None)
+            name = name or _word(arguments, "file_path", limit=None)
+            if not name:
+                continue
+            path = posixpath.join(folder, name)
+            tool = call.get("tool_name")
+            if tool in ("NotebookEdit", "Write") and _possible(path):
                 edited.add(path)
-            elif named and call.get("tool_name") == "Read":
+            elif tool == "Read":
                 edited.discard(path)
         return edited
 
@@ -237,158 +244,157 @@ def _possible(path: str) -> bool:
         return False
 
 
-def lean(data: bytes) -> bytes:
+def remove_notebook_copies(data: bytes) -> bytes:
     """Return a payload without the two copies of the notebook in `tool_response`.
 
     The daemon reads the file instead. Quotes in JSON strings are escaped, so the
     patterns never match inside a string. If the keys have another order, the payload is
     returned unchanged.
     """
-    answer = data.find(b'"tool_response":{')
-    start = data.find(b'"original_file":"', answer)
+    response = data.find(b'"tool_response":{')
+    start = data.find(b'"original_file":"', response)
     end = data.rfind(b'"},"tool_use_id":"')
-    # all that is asked for stands before the copies
-    known = data.find(b'"cell_id":"', answer, start)
-    if not 0 <= answer < known < start < end or data[end - 1 : end] == b"\\":
+    # Everything that the daemon reads comes before the copies.
+    cell_id = data.find(b'"cell_id":"', response, start)
+    is_escaped = data[end - 1 : end] == b"\\"
+    if is_escaped or not 0 <= response < cell_id < start < end:
         return data
     return data[:start] + b'"original_file":"' + data[end:]
 
 
-def answer(event: str, report: Report | None) -> bytes:
-    """Return a hook's output: context for the agent and a line for the user, or a stop."""
+def format_context(event: str, report: Report | None) -> bytes:
+    """Return a hook's output: context for the agent, a line for the user, or a stop."""
     if report is None:
         return SILENT
     if report.stop:
         return _dump({"continue": False, "stopReason": report.stop})
-    said: dict[str, Any] = {
-        "hookSpecificOutput": {"hookEventName": event, "additionalContext": report.text}
-    }
+    context = {"hookEventName": event, "additionalContext": report.text}
+    output: dict[str, Any] = {"hookSpecificOutput": context}
     if report.line:
-        said["systemMessage"] = report.line
-    return _dump(said)
+        output["systemMessage"] = report.line
+    return _dump(output)
 
 
-def for_terminal(answer: bytes, program: str) -> bytes:
+def use_terminal_commands(output: bytes, program: str) -> bytes:
     """Return a hook's output with commands that work in the user's terminal."""
-    if program == PROGRAM or PROGRAM.encode() not in answer:
-        return answer
-    told = json.loads(answer)
+    if program == PROGRAM or PROGRAM.encode() not in output:
+        return output
+    values = json.loads(output)
     for name in ("systemMessage", "stopReason"):
-        if name in told:
-            told[name] = replace_program(told[name], program)
-    return _dump(told)
+        if name in values:
+            values[name] = replace_program(values[name], program)
+    return _dump(values)
 
 
-def as_plugin(answer: bytes) -> bytes:
+def _list_texts(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Return the texts that mention commands, as (object, key)."""
+    context = _object(values, "hookSpecificOutput")
+    return [(values, "stopReason"), (context, "additionalContext")]
+
+
+def add_plugin_note(output: bytes) -> bytes:
     """Return a hook's output with a note on the name of /continue in a plugin."""
-    if b"/continue" not in answer:
-        return answer
-    told = json.loads(answer)
-    for holder, name in (
-        (told, "stopReason"),
-        (_object(told, "hookSpecificOutput"), "additionalContext"),
-    ):
+    if b"/continue" not in output:
+        return output
+    values = json.loads(output)
+    for holder, name in _list_texts(values):
         if "/continue" in holder.get(name, ""):
             holder[name] += (
-                "\n(/continue is typed /stepper:continue here: a bare /continue is the client's own.)"
+                "\n(Type /stepper:continue here: a bare /continue is the client's own"
+                " command.)"
             )
-    return _dump(told)
+    return _dump(values)
 
 
-def with_other_skills(answer: bytes, is_another: Callable[[str], bool]) -> bytes:
+def add_skill_notes(output: bytes, is_another: Callable[[str], bool]) -> bytes:
     """Return a hook's output with a note on each command that is another skill's name.
 
     `is_another` returns whether the project has a skill of this name that stepper did
     not install.
     """
-    named = [name for name in SKILLS if f"/{name}".encode() in answer]
-    others = [name for name in named if is_another(name)]
+    mentioned = [skill for skill in SKILLS if f"/{skill}".encode() in output]
+    others = [skill for skill in mentioned if is_another(skill)]
     if not others:
-        return answer
-    told = json.loads(answer)
-    for holder, name in (
-        (told, "stopReason"),
-        (_object(told, "hookSpecificOutput"), "additionalContext"),
-    ):
+        return output
+    values = json.loads(output)
+    for holder, name in _list_texts(values):
         text = holder.get(name, "")
-        notes = [
-            f"\n(/{skill} is another skill in this project. In its place, run in a terminal: stepper {skill})"
-            for skill in others
-            if re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text)
-        ]
-        if notes:
-            holder[name] = text + "".join(notes)
-    return _dump(told)
+        for skill in others:
+            if re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text):
+                holder[name] += (
+                    f"\n(/{skill} is another skill in this project. Instead, run in a"
+                    f" terminal: stepper {skill})"
+                )
+    return _dump(values)
 
 
-def shown(line: str) -> bytes:
+def format_user_line(line: str) -> bytes:
     """Return a hook's output with a line for the user alone; empty without a line."""
     return _dump({"systemMessage": line}) if line else SILENT
 
 
-def decided(decision: str, reason: str, line: str = "") -> bytes:
+def format_decision(decision: str, reason: str, line: str = "") -> bytes:
     """Return a PreToolUse hook's output with the decision `deny`, `allow` or `ask`."""
-    told = {
+    output: dict[str, Any] = {}
+    if line:
+        output["systemMessage"] = line
+    output["hookSpecificOutput"] = {
         "hookEventName": "PreToolUse",
         "permissionDecision": decision,
         "permissionDecisionReason": reason,
     }
-    return _dump(
-        {**({"systemMessage": line} if line else {}), "hookSpecificOutput": told}
-    )
+    return _dump(output)
 
 
-def new_notebook(event: Event) -> bytes:
+def format_new_notebook(event: Event) -> bytes:
     """Return the output of UserPromptSubmit for the prompt `new notebook PROBLEM`."""
-    found = NEW_NOTEBOOK.fullmatch(event.prompt)
-    if not found:
+    match = NEW_NOTEBOOK.fullmatch(event.prompt)
+    if not match:
         return SILENT
-    said = (
-        "stepper: the user asks for a new notebook, as with /new-notebook. The skill stepping-notebooks tells how:"
-        f' plan, `stepper new "PROBLEM" --step TITLE …`, then cell by cell. The problem: {clean(found[1])[:2000]}'
+    problem = clean(match[1])[:PROBLEM_LIMIT]
+    text = (
+        "stepper: the user asks for a new notebook, as with /new-notebook. The skill"
+        ' stepping-notebooks explains how: make a plan, run `stepper new "PROBLEM"'
+        f" --step TITLE …`, then write one cell after the other. The problem: {problem}"
     )
-    return answer("UserPromptSubmit", Report(said))
+    return format_context("UserPromptSubmit", Report(text))
 
 
-def notice(line: str) -> bytes:
+def format_notice(line: str) -> bytes:
     """Return the output of FileChanged: Claude Code shows the line for five seconds."""
     return _dump({"systemMessage": line}) + b"\n"
 
 
-def alone(event: str, data: bytes) -> bytes:
+def respond_without_daemon(event: str, data: bytes) -> bytes:
     """Return the output of a hook if no daemon runs and none should be started."""
     try:
-        return (
-            new_notebook(Event(json.loads(data)))
-            if event == "UserPromptSubmit"
-            else SILENT
-        )
+        if event == "UserPromptSubmit":
+            return format_new_notebook(Event(json.loads(data)))
     except ValueError:
-        return SILENT
+        pass
+    return SILENT
 
 
-def failed(event: str, error: Exception, data: bytes = b"", project: str = "") -> bytes:
+def format_failure(
+    event: str, error: Exception, data: bytes = b"", project: str = ""
+) -> bytes:
     """Return the output of a hook that failed; it is empty unless a cell was edited.
 
     `data` is the event's payload, which contains the notebook's path.
     """
     if event != "PostToolUse":
         return SILENT
-    told = (
-        error
-        if isinstance(error, StepperError)
-        else StepperError(f"{type(error).__name__}: {error}")
-    )
-    report = format_not_run(
-        told.message, told.hint or ".stepper/env/bin/stepper doctor"
-    )
-    if told.accepted:  # the daemon had taken the request, so that the cell may have run
+    if not isinstance(error, StepperError):
+        error = StepperError(f"{type(error).__name__}: {error}")
+    hint = error.hint or ".stepper/env/bin/stepper doctor"
+    report = format_not_run(error.message, hint)
+    if error.accepted:  # the daemon had the request, so the cell may have run
         history = CommandLines(_edited_notebook(data, project)).shell("history")
         text = report.text.replace(
             "was NOT run", f"may or may not have run (see `{history}`)", 1
         )
-        report = Report(text, f"✗ stepper failed: {told.message}", ok=False)
-    return answer(event, report)
+        report = Report(text, f"✗ stepper failed: {error.message}", ok=False)
+    return format_context(event, report)
 
 
 def _edited_notebook(data: bytes, project: str) -> str:

@@ -59,11 +59,11 @@ def hook() -> None:
         if is_prompt and b"notebook" in payload_bytes.lower():
             from stepper.hook import payload
 
-            response = payload.alone(event, payload_bytes)
+            response = payload.respond_without_daemon(event, payload_bytes)
     except Exception as error:
         from stepper.hook import payload
 
-        response = payload.failed(event, error, payload_bytes, root)
+        response = payload.format_failure(event, error, payload_bytes, root)
     try:
         while response:
             response = response[posix.write(1, response) :]
@@ -137,7 +137,7 @@ def notify_agent(
         return False
     if not is_first and event != "Rearm":
         event = "Wake again"
-    request = payload.lean(payload_bytes)
+    request = payload.remove_notebook_copies(payload_bytes)
     compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
     if client_result and os.access(compiled_client, os.X_OK):
         os.lseek(0, 0, os.SEEK_SET)

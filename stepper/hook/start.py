@@ -56,8 +56,8 @@ def start_daemon(
     deadline = time.monotonic() + START_SECONDS
     lock, log = open_lock_and_log(paths)
     try:
-        # Two hooks may start at once: the second one waits here and then connects to the
-        # daemon of the first one.
+        # Two hooks may start at once: the second one waits here and then connects to
+        # the daemon of the first one.
         if not acquire_lock(lock, START_SECONDS):
             message = (
                 "another process has been starting the stepper daemon for too long"
@@ -97,7 +97,7 @@ def _spawn_daemon(paths: Paths, log: int) -> "subprocess.Popen[bytes]":
 def _start_error(
     paths: Paths, daemon: "subprocess.Popen[bytes]", log_size: int
 ) -> DaemonError:
-    """Return the error of a daemon that did not start, with what it wrote to the log."""
+    """Return the error of a daemon that did not start, with the end of its log."""
     with open(paths.log, "rb") as stream:
         stream.seek(log_size)
         output = stream.read()[-MAX_QUOTED_BYTES:].decode("utf-8", "replace").strip()

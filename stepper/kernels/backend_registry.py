@@ -143,7 +143,7 @@ def _find_kernelspec(backend: BackendConfig, environ: Environ, python: str) -> S
 
     settings = backend.settings
     assert isinstance(settings, KernelspecSettings)  # as for all local backends
-    return kernelspecs.named(settings.kernelspec, environ, python)
+    return kernelspecs.find_kernelspec(settings.kernelspec, environ, python)
 
 
 async def reconcile(

@@ -221,8 +221,7 @@ def test_alone(
     ).startswith("rows")
     # the stop names the command that there is
     assert (
-        "which one?" in result.stdout
-        and "/continue is typed /stepper:continue here" in result.stdout
+        "which one?" in result.stdout and "Type /stepper:continue here" in result.stdout
     )
 
     model = scripted_model()
@@ -328,7 +327,7 @@ def test_by_the_dialogs_of_the_interactive_client(
         client.keys("Enter")
         client.wait_for("Installed stepper.")
         client.send("Begin.")
-        screen = client.wait_for("(/continue is typed /stepper:continue here")
+        screen = client.wait_for("(Type /stepper:continue here")
         assert (
             '✓ step 1 of 2 "Load" · ok' in screen
             and "The agent asks: which one?" in screen

@@ -1,4 +1,4 @@
-"""The backend `jupyter`: a server starts a kernel, or has one that is chosen by its id."""
+"""The backend `jupyter`: starts a kernel on a server, or uses one chosen by its id."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Installed kernelspecs: which there are for a notebook's kernel, what starts one.
+"""Installed kernelspecs: which exist for a notebook's kernel, and how to start one.
 
-They are looked for as Jupyter does that is started in the kernel's environment: what JUPYTER_PATH names, the user's,
-the project's interpreter's, the system's. stepper's own environment, in which some are as well, is none of them.
-Jupyter's own reader loads traitlets and looks beside the Python that runs it, which is stepper's.
+They are searched as by a Jupyter that is started in the kernel's environment: in
+JUPYTER_PATH, the user's folder, the project's environment and the system. Those in
+stepper's own environment are ignored. Jupyter's own reader would load traitlets and
+search beside the Python that runs it, which is stepper's.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any
 from stepper.common.errors import KernelError
 from stepper.policy.kernel_config import KERNELSPEC_NAME
 
-LARGEST = 1 << 20  # bytes of a kernel.json
+MAX_SIZE = 1 << 20  # bytes of a kernel.json
 LOOPBACK = "127.0.0.1"
-VARIABLE = re.compile(r"\$\{(\w+)\}")
+ENVIRONMENT_VARIABLE = re.compile(r"\$\{(\w+)\}")
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+PYTHON_NAMES = ("python", "python3")
 
 
 @dataclass(frozen=True)
@@ -38,107 +41,112 @@ class Spec:
     env: Mapping[str, str] = field(default_factory=dict)
     interrupt_mode: str = "signal"
 
-    def command(self, connection_file: str, python: str) -> list[str]:
-        """Return what starts its kernel; a bare `python` is the project's."""
-        given = {
+    def build_command(self, connection_file: str, python: str) -> list[str]:
+        """Return the command that starts its kernel.
+
+        A `python` without a path is the project's.
+        """
+        values = {
             "connection_file": connection_file,
             "resource_dir": self.folder,
             "prefix": sys.prefix,
         }
-        told = [
-            re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], found[0]), part)
+        command = [
+            PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), part)
             for part in self.argv
         ]
-        return (
-            [python, *told[1:]] if python and told[0] in ("python", "python3") else told
-        )
+        if python and command[0] in PYTHON_NAMES:
+            command[0] = python
+        return command
 
-    def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of its kernel: `${NAME}` stands for what the kernel has anyway."""
-        more = {
-            name: VARIABLE.sub(lambda found: environ.get(found[1], found[0]), value)
+    def build_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of its kernel, in which `${NAME}` is replaced."""
+        own = {
+            name: ENVIRONMENT_VARIABLE.sub(
+                lambda match: environ.get(match[1], match[0]), value
+            )
             for name, value in self.env.items()
         }
-        return {**environ, **more}
+        return {**environ, **own}
 
 
-def folders(environ: Mapping[str, str], python: str) -> list[Path]:
-    """Return where kernelspecs lie, the first first; `python` is the project's interpreter, '' for none."""
+def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
+    """Return the folders of kernelspecs, in order of precedence.
+
+    `python` is the project's interpreter, '' if there is none.
+    """
     home = environ.get("HOME") or os.path.expanduser("~")
     share = environ.get("XDG_DATA_HOME") or os.path.join(home, ".local/share")
-    usual = (
-        os.path.join(home, "Library/Jupyter")
-        if sys.platform == "darwin"
-        else os.path.join(share, "jupyter")
-    )
-    prefix = (
-        [os.path.join(os.path.dirname(os.path.dirname(python)), "share/jupyter")]
-        if python
-        else []
-    )
-    named = environ.get("JUPYTER_PATH", "").split(os.pathsep)
-    usual = environ.get("JUPYTER_DATA_DIR") or usual
-    found = [*named, usual, *prefix, "/usr/local/share/jupyter", "/usr/share/jupyter"]
-    return [
-        Path(folder, "kernels")
-        for folder in dict.fromkeys(found)
-        if os.path.isabs(folder)
-    ]
+    user_folder = os.path.join(share, "jupyter")
+    if sys.platform == "darwin":
+        user_folder = os.path.join(home, "Library/Jupyter")
+    user_folder = environ.get("JUPYTER_DATA_DIR") or user_folder
+    folders = environ.get("JUPYTER_PATH", "").split(os.pathsep)
+    folders.append(user_folder)
+    if python:
+        prefix = os.path.dirname(os.path.dirname(python))
+        folders.append(os.path.join(prefix, "share/jupyter"))
+    folders += ["/usr/local/share/jupyter", "/usr/share/jupyter"]
+    absolute = filter(os.path.isabs, dict.fromkeys(folders))
+    return [Path(folder, "kernels") for folder in absolute]
 
 
-def installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
-    """Return the kernelspecs that are installed, by name; what can't be read is none."""
+def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
+    """Return the installed kernelspecs by name; ignore those that cannot be read."""
     specs: dict[str, Spec] = {}
-    for folder in folders(environ, python):
+    for folder in list_folders(environ, python):
         for path in sorted(folder.glob("*/kernel.json")):
             name = path.parent.name.lower()
-            if (
-                KERNELSPEC_NAME.fullmatch(name)
-                and name not in specs
-                and (spec := _read(name, path))
-            ):
+            if name in specs or not KERNELSPEC_NAME.fullmatch(name):
+                continue
+            spec = _read_spec(name, path)
+            if spec:
                 specs[name] = spec
     return specs
 
 
-def named(name: str, environ: Mapping[str, str], python: str) -> Spec:
-    """Return the kernelspec of that name; raise KernelError."""
-    specs = installed(environ, python)
-    if name.lower() not in specs:
-        there = ", ".join(specs) or "none"
+def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Spec:
+    """Return the kernelspec with a name; raise KernelError."""
+    specs = list_installed(environ, python)
+    spec = specs.get(name.lower())
+    if spec is None:
+        names = ", ".join(specs) or "none"
         raise KernelError(
-            f"the kernelspec {name!r} is not installed; installed: {there}",
+            f"the kernelspec {name!r} is not installed; installed: {names}",
             "jupyter kernelspec list",
         )
-    return specs[name.lower()]
+    return spec
 
 
-def _read(name: str, path: Path) -> Spec | None:
+def _read_spec(name: str, path: Path) -> Spec | None:
+    """Return the kernelspec in a file, None if it is not valid."""
     try:
         with path.open("rb") as stream:
-            told = json.loads(stream.read(LARGEST))
-        argv, env = told["argv"], told.get("env") or {}
+            content = json.loads(stream.read(MAX_SIZE))
+        argv = content["argv"]
         if not argv or not all(isinstance(part, str) for part in argv):
             return None
-        language, shown = (
-            str(told.get("language") or ""),
-            str(told.get("display_name") or name),
+        env = content.get("env") or {}
+        return Spec(
+            name,
+            str(path.parent),
+            tuple(argv),
+            str(content.get("language") or ""),
+            str(content.get("display_name") or name),
+            {str(key): str(value) for key, value in env.items()},
+            str(content.get("interrupt_mode") or "signal"),
         )
-        texts = {str(key): str(value) for key, value in env.items()}
-        mode = str(told.get("interrupt_mode") or "signal")
-        return Spec(name, str(path.parent), tuple(argv), language, shown, texts, mode)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def loopback(channels: tuple[str, ...]) -> dict[str, Any]:
-    """Return how a kernel is reached by ports of this machine that are free now: sockets that are files few can do."""
+def create_tcp_connection(channels: tuple[str, ...]) -> dict[str, Any]:
+    """Return a connection with TCP ports of this machine that are free now."""
+    ports = {}
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in channels]
-        for each in sockets:  # all are held until each has its own
+        # Keep all sockets open until each has its own port.
+        for channel in channels:
+            each = stack.enter_context(socket.socket())
             each.bind((LOOPBACK, 0))
-        ports = {
-            f"{name}_port": each.getsockname()[1]
-            for name, each in zip(channels, sockets, strict=True)
-        }
+            ports[f"{channel}_port"] = each.getsockname()[1]
     return {**ports, "transport": "tcp", "ip": LOOPBACK}

@@ -1,6 +1,7 @@
-"""The kernel provider `local`: a notebook's kernel is started, or found where a former daemon left it.
+"""The backend `local`: starts a kernel, or finds that of an earlier daemon.
 
-What talks to a kernel (jupyter_client, ZeroMQ) is loaded while the kernel starts, which takes longer.
+The modules that talk to a kernel (jupyter_client, ZeroMQ) are imported while the kernel
+starts, which takes longer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from subprocess import Popen
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from stepper.common import private_files
 from stepper.common.errors import IpykernelMissingError, KernelError
@@ -34,171 +35,185 @@ START_SECONDS = 60.0
 
 
 class LocalKernels:
-    """One notebook's kernel, kept in `record` for the next daemon; its sockets lie in `runtime`.
+    """Starts and finds the kernel of one notebook.
 
-    `parts` are what its helper may load besides its own: name → package.
+    `record` is the path of its record, for the next daemon. `runtime` is the folder of
+    its sockets. `parts` are the modules that its helper may load: name → package.
     """
 
-    queue_status: QueueStatus | None = None  # it waits in no queue
+    queue_status: QueueStatus | None = None  # this machine has no queue
 
-    # only read
     def __init__(
         self, record: str, runtime: str, parts: Mapping[str, str] = {}
     ) -> None:
         self.files = Files(record)
-        self.runtime, self.parts = runtime, parts
+        self.runtime = runtime
+        self.parts = parts
 
-    async def start(self, place: LaunchConfig) -> KernelClient:
-        """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
+    async def start(self, config: LaunchConfig) -> KernelClient:
+        """Start a kernel and return it when it is ready.
+
+        Raise KernelError with the end of its stderr.
+        """
         try:
-            return await self._start(place)
+            return await self._start(config)
         except IpykernelMissingError as missing:
-            if (
-                place.backend
-                or not place.bundled_ipykernel
-                or not glob.glob(f"{glob.escape(place.bundled_ipykernel)}*")
-            ):
+            copies = config.bundled_ipykernel
+            if config.backend or not copies or not glob.glob(f"{glob.escape(copies)}*"):
                 raise
             try:
-                return await self._start(place, missing.hint)
+                return await self._start(config, missing.hint)
             except KernelError:
-                # none for that Python, or not with what else the project holds
+                # There is no copy for that Python, or the project's packages prevent
+                # its use.
                 raise missing from None
 
-    async def _start(self, place: LaunchConfig, lacks: str = "") -> KernelClient:
-        """Start it: on stepper's own copy of ipykernel where the interpreter lacks one, which `lacks` would add."""
-        began = time.monotonic()
-        name, spec = uuid.uuid4().hex, None
-        if place.backend is not None:
+    async def _start(
+        self, config: LaunchConfig, install_command: str = ""
+    ) -> KernelClient:
+        """Start a kernel, with stepper's copy of ipykernel if it is missing.
+
+        `install_command` would install it; '' means that it is not missing.
+        """
+        started_at = time.monotonic()
+        kernel_id = uuid.uuid4().hex
+        spec = None
+        if config.backend is not None:
             from stepper.kernels.backends.local import kernelspecs
             from stepper.policy.kernel_config import KernelspecSettings
 
-            # the others' kernels are not local
-            assert isinstance(place.backend.settings, KernelspecSettings)
-            spec = kernelspecs.named(
-                place.backend.settings.kernelspec, place.environ, place.python
+            settings = config.backend.settings
+            assert isinstance(settings, KernelspecSettings)  # other kinds are remote
+            spec = kernelspecs.find_kernelspec(
+                settings.kernelspec, config.environ, config.python
             )
-        # On record before it is there: what a daemon that dies now leaves behind is
-        # found by the kernel's id.
-        try:
-            self.files.note({"kernel": name})
-            # Written at its end, wherever that is: the daemon cuts it where it grows.
-            stderr = open(self.files.stderr, "ab", opener=private_files.open_private)  # noqa: SIM115
-            stderr.truncate(0)
-            os.close(
-                private_files.open_private(
-                    str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-                )
-            )
-        except OSError as error:
-            why = f"the kernel's record can't be written: {error.strerror}"
-            raise KernelError(why, getattr(error, "hint", "")) from error
-        with stderr:
+        with self._open_stderr(kernel_id) as stderr:
             try:
                 child, connection = launch.launch(
-                    place,
-                    name,
+                    config,
+                    kernel_id,
                     self.runtime,
                     stderr,
-                    place.bundled_ipykernel if lacks else "",
+                    config.bundled_ipykernel if install_command else "",
                     spec,
                 )
                 identity = Identity.of(child.pid)
-                python = (
-                    str(child.args[0])
-                    if spec and isinstance(child.args, list)
-                    else place.python
-                )
-                told = {
-                    "kernel": name,
+                python = config.python
+                if spec and isinstance(child.args, list):
+                    python = str(child.args[0])
+                data = {
+                    "kernel": kernel_id,
                     "python": python,
                     "connection": connection,
-                    "lacks": lacks,
+                    "lacks": install_command,
                 }
                 if spec:
-                    told["interrupt"] = spec.interrupt_mode
-                told["provisioner"] = asdict(identity)
-                kernel = self._live(told, identity, child)
+                    data["interrupt"] = spec.interrupt_mode
+                data["provisioner"] = asdict(identity)
+                kernel = self._create_client(data, identity, child)
             except BaseException as error:
-                await self._clear(name)
+                await self._clear(kernel_id)
                 if isinstance(error, OSError):
-                    why = f"the kernel can't be started: {error.filename or place.python}: {error.strerror}"
-                    raise KernelError(why, getattr(error, "hint", "")) from error
+                    program = error.filename or config.python
+                    raise KernelError(
+                        f"the kernel could not be started: {program}: {error.strerror}",
+                        getattr(error, "hint", ""),
+                    ) from error
                 raise
+        seconds = time.monotonic() - started_at
+        log.info("kernel start: process %d launched after %.2f s", child.pid, seconds)
         try:
-            log.info(
-                "kernel start: process %d launched after %.2f s",
-                child.pid,
-                time.monotonic() - began,
-            )
             await kernel.connect(START_SECONDS)
-            os.truncate(self.files.stderr, 0)  # of ipykernel's greeting
-            self.files.note(told)
-            for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
-                # the folder is the user's alone; so is what the kernel has bound in it
+            os.truncate(self.files.stderr, 0)  # removes ipykernel's intro
+            self.files.write_record(data)
+            # Like their folder, the sockets are private.
+            name = Path(connection["ip"]).name
+            for path in Path(self.runtime).glob(f"{name}-*"):
                 path.chmod(0o600)
         except BaseException:
             await kernel.shutdown()
             raise
         return kernel
 
-    def _live(
+    def _open_stderr(self, kernel_id: str) -> IO[bytes]:
+        """Record the kernel, and return the file for its stderr; raise KernelError.
+
+        The record is written first: if the daemon is killed now, the next one finds the
+        processes by the kernel's id.
+        """
+        try:
+            self.files.write_record({"kernel": kernel_id})
+            # Append mode: the daemon truncates the file when it grows.
+            path = self.files.stderr
+            stderr = open(path, "ab", opener=private_files.open_private)  # noqa: SIM115
+            stderr.truncate(0)
+            stack_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.close(private_files.open_private(str(self.files.stack), stack_flags))
+        except OSError as error:
+            raise KernelError(
+                f"the kernel record could not be written: {error.strerror}",
+                getattr(error, "hint", ""),
+            ) from error
+        return stderr
+
+    def _create_client(
         self,
-        told: dict[str, Any],
+        data: dict[str, Any],
         identity: Identity,
         child: Popen[bytes] | None = None,
     ) -> KernelClient:
         from stepper.kernels.backends.local.local_process import LocalProcess
         from stepper.kernels.client import KernelClient
 
-        return KernelClient(
-            LocalProcess(told, identity, child, self.files, self.runtime),
-            self.parts,
-            self.runtime,
-        )
+        process = LocalProcess(data, identity, child, self.files, self.runtime)
+        return KernelClient(process, self.parts, self.runtime)
 
-    async def _clear(self, kernel: str) -> None:
-        """End what there is of a kernel that never came to be, and forget it."""
-        await asyncio.to_thread(process_identity.clear, kernel)
-        launch.clear_files(self.runtime, kernel)
+    async def _clear(self, kernel_id: str) -> None:
+        """End a kernel whose start failed, and remove its files."""
+        await asyncio.to_thread(process_identity.clear, kernel_id)
+        launch.clear_files(self.runtime, kernel_id)
         self.files.forget()
 
     async def cancel_request(self) -> None:
-        """Nothing: a kernel here is there, or none was asked for."""
+        """Do nothing: there are no queued requests."""
 
     def _is_ours(
-        self, kernel: str, connection: Mapping[str, Any], identity: Identity
+        self, kernel_id: str, connection: Mapping[str, Any], identity: Identity
     ) -> bool:
-        """Whether what a record names is a kernel's of this project: by its sockets, or its process, which has ports.
+        """Return whether a record names a kernel of this project.
 
-        Where that is gone there is nobody to talk with.
+        Its sockets are in the project's folder, or its process has the kernel's id. If
+        the process does not exist, there is nothing to connect to.
         """
         if connection["transport"] == "ipc":
-            return bool(connection["ip"] == launch.socket_path(self.runtime, kernel))
+            path = launch.socket_path(self.runtime, kernel_id)
+            return bool(connection["ip"] == path)
         if (connection["transport"], connection["ip"]) != ("tcp", "127.0.0.1"):
             return False
-        return not identity.alive() or process_identity.holds(identity.pid, kernel)
+        return not identity.alive() or process_identity.holds(identity.pid, kernel_id)
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
         try:
-            told = json.loads(private_files.read(str(self.files.record)))
-            told["kernel"] = uuid.UUID(told["kernel"]).hex
-            # its daemon died while it started it: nothing has run in it
-            if "connection" not in told:
-                await self._clear(told["kernel"])
+            data = json.loads(private_files.read(str(self.files.record)))
+            data["kernel"] = uuid.UUID(data["kernel"]).hex
+            if "connection" not in data:
+                # The daemon was killed during the start: no cell has run.
+                await self._clear(data["kernel"])
                 return None
-            identity = Identity.recorded(told["provisioner"])
-            if not self._is_ours(told["kernel"], told["connection"], identity):
-                raise ValueError(
-                    "it names sockets that are not in this project's folder: no kernel of ours"
-                )
-            kernel = self._live(told, identity)
+            identity = Identity.from_record(data["provisioner"])
+            if not self._is_ours(data["kernel"], data["connection"], identity):
+                raise ValueError("its sockets are not in this project's folder")
+            kernel = self._create_client(data, identity)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return Death(f"the record {self.files.record} can't be read: {error}")
+            return Death(f"the kernel record {self.files.record} is not valid: {error}")
         death = await kernel.check_death()
-        if death is not None:
-            await kernel.shutdown()
-        return death or kernel
+        if death is None:
+            return kernel
+        await kernel.shutdown()
+        return death

@@ -1,4 +1,4 @@
-"""What this machine offers of one kernel: its sockets, signals, memory, what runs in it, how it died."""
+"""The process of a kernel on this machine: sockets, signals, memory, and its death."""
 
 from __future__ import annotations
 
@@ -28,162 +28,183 @@ from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-# told of what the process wrote; kept of it
-STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20
-# What faulthandler writes of a crash, innermost call first: the outer ones are the
-# kernel's own.
+STDERR_CHARACTERS = 2000  # that are reported
+STDERR_SIZE = 4 << 20  # bytes that are kept
+# What faulthandler writes of a crash, innermost call first. The outer calls are those
+# of ipykernel.
 OUTER_CALLS = re.compile(
     r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?",
     re.MULTILINE,
 )
-GONE = 1 << 16  # the exit code of a process that is not our child: no one can know it
-SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
-OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
+# The exit code of a process that is not a child, which is not known.
+UNKNOWN_EXIT_CODE = 1 << 16
+SAMPLE_SECONDS = 0.5
+SAMPLE_CHARACTERS = 100_000
+OUT_OF_MEMORY = ("killed by the system: out of memory (SIGKILL)", "OutOfMemory")
 
 
 class LocalProcess:
-    """A kernel's process on this machine, our child or a former daemon's, reached by sockets that are files or ports.
-
-    `told` is its record.
-    """
+    """A kernel's process, a child of this daemon or of an earlier one."""
 
     def __init__(
         self,
-        told: dict[str, Any],
+        data: dict[str, Any],
         identity: Identity,
         child: Popen[bytes] | None,
         files: Files,
         runtime: str,
     ) -> None:
-        self.id, self.identity, self.child, self.files = (
-            told["kernel"],
-            identity,
-            child,
-            files,
-        )
-        self.python: str = told["python"]
-        self.lacks = str(told.get("lacks", ""))
-        # where its connection file lies, and its sockets where they are files
+        """`data` is the content of the record, `runtime` the folder of its sockets."""
+        self.id = data["kernel"]
+        self.identity = identity
+        self.child = child
+        self.files = files
+        self.python: str = data["python"]
+        # The command that installs ipykernel if stepper's copy is used.
+        self.install_command = str(data.get("lacks", ""))
         self.runtime = runtime
-        self.by_message = told.get("interrupt") == "message"
-        self.log, self.stack = str(files.stderr), str(files.stack)
-        self.channels = Channels(told["connection"])
+        self.interrupts_by_message = data.get("interrupt") == "message"
+        self.log = str(files.stderr)
+        self.stack = str(files.stack)
+        self.channels = Channels(data["connection"])
         self.oom_kills = OomKills(identity.pid)
         self.group = ProcessGroup(identity, files.earlier)
         self.ended: Death | None = None
-        self.cuts, self.away = 0, ""
+        self.cuts = 0
+        self.away = ""
 
     def describe(self) -> KernelDescription:
-        """Return what it is: its interpreter and its process."""
-        return KernelDescription(self.python, self.identity.pid, self.lacks)
+        """Return its interpreter and its process id."""
+        return KernelDescription(self.python, self.identity.pid, self.install_command)
 
     def begin(self) -> None:
-        """A run begins: what earlier cells started is not its to interrupt."""
-        if not self.by_message:
+        """Prepare a run: an interrupt spares what earlier cells started."""
+        if not self.interrupts_by_message:
             self.group.begin()
 
     async def interrupt(self) -> None:
-        """Interrupt it with what the run started in its process group.
+        """Interrupt the kernel and the processes in its group that the run started.
 
-        Never a pid or a group that others have taken, nor processes of earlier cells.
+        A reused pid or process group is never signalled.
         """
-        if self.by_message:
+        if self.interrupts_by_message:
             self.channels.send_control("interrupt_request")
-        elif self.identity.alive():
-            with contextlib.suppress(ProcessLookupError):
-                # It leads a group of its own, which is there as long as it is.
-                if os.getpgid(self.identity.pid) == self.identity.pid:
-                    await self.group.interrupt()
-                else:
-                    self.identity.send(signal.SIGINT)
+            return
+        if not self.identity.alive():
+            return
+        pid = self.identity.pid
+        with contextlib.suppress(ProcessLookupError):
+            # It leads its process group, which exists as long as it does.
+            if os.getpgid(pid) == pid:
+                await self.group.interrupt()
+            else:
+                self.identity.send(signal.SIGINT)
 
     async def kill(self) -> None:
-        """Kill it with its process tree."""
+        """Kill the kernel and all processes that it started."""
         await asyncio.to_thread(process_identity.clear, self.id, self.identity)
 
     async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives. What it started goes with it."""
-        if self.ended is None:
-            if self.child.poll() is None if self.child else self.identity.alive():
-                return None
-            code, cause = self.child.returncode if self.child else GONE, ""
-            if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
-                how, cause = OUT_OF_MEMORY
-            elif code == GONE:
-                how = "its process is gone"
-            else:
-                how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self.ended = Death(how, self.last_words(), cause)
-            await asyncio.to_thread(process_identity.clear, self.id)
+        """Return how the kernel died, None while it is running.
+
+        The processes that a dead kernel has started are killed.
+        """
+        if self.ended is not None:
+            return self.ended
+        if self._is_running():
+            return None
+        exit_code = self.child.returncode if self.child else UNKNOWN_EXIT_CODE
+        may_be_oom = exit_code in (UNKNOWN_EXIT_CODE, -signal.SIGKILL)
+        cause = ""
+        if may_be_oom and self.oom_kills.any():
+            reason, cause = OUT_OF_MEMORY
+        elif exit_code == UNKNOWN_EXIT_CODE:
+            reason = "its process does not exist any more"
+        elif exit_code < 0:
+            reason = signal.Signals(-exit_code).name
+        else:
+            reason = f"exit code {exit_code}"
+        self.ended = Death(reason, self.last_words(), cause)
+        await asyncio.to_thread(process_identity.clear, self.id)
         return self.ended
 
+    def _is_running(self) -> bool:
+        if self.child:
+            return self.child.poll() is None
+        return self.identity.alive()
+
     async def sample(self) -> str:
-        """Return the stacks of its threads as faulthandler writes them; '' where it can't be asked."""
+        """Return the stacks of all threads as faulthandler writes them, or ''."""
         try:
             os.close(private_files.open_private(self.stack, os.O_WRONLY | os.O_TRUNC))
-            self.identity.send(signal.SIGURG)  # harmless unasked
-            until, size = time.monotonic() + SAMPLE_SECONDS, 0
-            while time.monotonic() < until:
+            self.identity.send(signal.SIGURG)  # ignored without faulthandler
+            deadline = time.monotonic() + SAMPLE_SECONDS
+            size = 0
+            while time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
-                before, size = size, self.files.stack.stat().st_size
-                if size and size == before:  # all of it is written
+                last_size = size
+                size = self.files.stack.stat().st_size
+                if size and size == last_size:
                     break
-            return private_files.read(self.stack).decode("utf-8", "replace")[
-                :SAMPLE_CHARACTERS
-            ]
+            text = private_files.read(self.stack).decode("utf-8", "replace")
         except OSError:
             return ""
+        return text[:SAMPLE_CHARACTERS]
 
     def last_words(self) -> str:
-        """Return the last lines that it wrote to stderr, without escapes."""
+        """Return the last lines of its stderr, without escapes."""
         try:
-            data = private_files.read(self.log)[-STDERR_CHARACTERS * 4 :]
+            data = private_files.read(self.log)
         except OSError:
             return ""
-        text = OUTER_CALLS.sub(r"\1", ESCAPES.sub("", data.decode("utf-8", "replace")))
+        end = data[-4 * STDERR_CHARACTERS :]  # a character has at most four bytes
+        text = ESCAPES.sub("", end.decode("utf-8", "replace"))
+        text = OUTER_CALLS.sub(r"\1", text)
         return text.strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that adds ipykernel where it died for want of it, '' for none."""
+        """Return the command that installs ipykernel if it is missing, else ''."""
         if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
             return ""
         programs = Path(self.python).parent
         if (programs.parent.parent / "uv.lock").exists():
             return "uv add --dev ipykernel"
-        by_pip = f"{self.python} -m pip install ipykernel"
-        packages = list(programs.parent.glob("lib*/python3*/*-packages"))
-        if any((folder / "pip").is_dir() for folder in packages):
-            return by_pip
+        pip = f"{self.python} -m pip install ipykernel"
+        folders = list(programs.parent.glob("lib*/python3*/*-packages"))
+        if any((folder / "pip").is_dir() for folder in folders):
+            return pip
         if shutil.which("uv"):
             return f"uv pip install --python {self.python} ipykernel"
-        # Where the packages are not found, whether pip is there is not known.
-        return f"{self.python} -m ensurepip && {by_pip}" if packages else by_pip
+        # Without a packages folder, it is not known whether pip exists.
+        if not folders:
+            return pip
+        return f"{self.python} -m ensurepip && {pip}"
 
     def memory(self) -> int:
-        """Return the resident memory of its process and its descendants in bytes, orphans left out."""
+        """Return the resident memory of the kernel and its descendants, in bytes."""
         if not self.identity.alive():
             return 0
         total = 0
         for pid in TABLE.list_family(self.identity.pid):
-            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            with contextlib.suppress(psutil.Error):  # the process has exited
                 total += psutil.Process(pid).memory_info().rss
         return total
 
     def usage(self) -> Usage:
-        """Return how full this machine is, or the tightest of its cgroups."""
+        """Return the memory use of the machine, or of its tightest cgroup."""
         return usage(self.identity.pid)
 
     def rest(self) -> None:
-        """A run begins or is over: what it starts may be killed for want of memory."""
+        """Forget the present out-of-memory count, because a run begins or is over."""
         self.oom_kills.forget()
 
     def trim(self) -> None:
-        """Keep the file of what it wrote to stderr small."""
+        """Limit the size of the file with its stderr."""
         with contextlib.suppress(OSError):
-            if self.files.stderr.stat().st_size > STDERR_BYTES:
+            if self.files.stderr.stat().st_size > STDERR_SIZE:
                 os.truncate(self.files.stderr, 0)
 
     def forget(self) -> None:
-        """Remove its sockets and its record: it is gone."""
+        """Remove the sockets and the record of a kernel that has exited."""
         launch.clear_files(self.runtime, self.id)
         self.files.forget()

@@ -1,6 +1,7 @@
-"""The memory of this machine and of its cgroups, as far as a kernel may use it.
+"""The memory that a kernel may use: that of the machine and of its cgroups.
 
-What passes from little to all between two looks is the system's to kill: the kernel goes first, and that is told.
+If memory runs out between two checks, the system kills a process: the kernel first,
+which is then reported.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import psutil
 
 from stepper.kernels.backend_protocols import Usage
 
-CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
-# tenths of a percent of the memory that the system adds to a kernel's own when it
-# chooses
-FIRST_TO_GO = 300
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+# Added to a kernel's out-of-memory score, in tenths of a percent of the memory.
+OOM_SCORE = 300
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
-# What tells a cgroup's limit, its use, the cache in it that can be dropped, and how
-# often the system killed in it.
+# The files of a cgroup's limit and use, the field of the cache that can be dropped, and
+# the file that counts out-of-memory kills.
 V1 = (
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
@@ -34,41 +35,39 @@ V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
 def usage(pid: int) -> Usage:
     """Return the tightest of the machine's memory and the cgroups of a process."""
     machine = psutil.virtual_memory()
-    found = [Usage(machine.total, machine.total - machine.available, "the machine")]
-    found += cgroups(pid)
-    return max(found, key=lambda one: one.percent)
+    used = machine.total - machine.available
+    usages = [Usage(machine.total, used, "the machine"), *cgroups(pid)]
+    return max(usages, key=lambda each: each.percent)
 
 
 def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
-    """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
-    found = []
-    for group in _groups(pid, root, proc):
-        # no limit here ("max"), or no such group in this namespace
+    """Return the usage of the cgroups of a process that have a limit.
+
+    Cache that can be dropped does not count.
+    """
+    usages = []
+    for group in _list_groups(pid, root, proc):
+        # ValueError: the limit is "max". OSError: the group is not in this namespace.
         with contextlib.suppress(OSError, ValueError):
             total = int(_read(group.maximum))
-            if 0 < total < UNLIMITED:  # else the rest need not be read
-                used = int(_read(group.current))
-                stat = dict(
-                    line.split(" ", 1) for line in _read(group.stat).splitlines()
-                )
-                found.append(
-                    Usage(
-                        total,
-                        max(0, used - int(stat.get(group.cache, 0))),
-                        "its cgroup",
-                    )
-                )
-    return found
+            if not 0 < total < UNLIMITED:
+                continue
+            used = int(_read(group.current))
+            lines = _read(group.stat).splitlines()
+            stat = dict(line.split(" ", 1) for line in lines)
+            cached = int(stat.get(group.cache, 0))
+            usages.append(Usage(total, max(0, used - cached), "its cgroup"))
+    return usages
 
 
 def _read(path: Path) -> str:
-    """Return what stands in a file of the system's, as quickly as can be: several are read in each step."""
+    """Return the text of a system file, unbuffered: each step reads several."""
     with open(path, "rb", 0) as stream:
         return stream.read().decode(errors="surrogateescape")
 
 
 class _Group(NamedTuple):
-    """What tells a memory cgroup's limit, its use and what of that is which cache, and the system's kills in it."""
+    """The files of a memory cgroup, and the field of its cache."""
 
     maximum: Path
     current: Path
@@ -77,66 +76,59 @@ class _Group(NamedTuple):
     kills: Path
 
 
-def _groups(pid: int, root: Path, proc: Path) -> Sequence[_Group]:
+def _list_groups(pid: int, root: Path, proc: Path) -> Sequence[_Group]:
     """Return a process's memory cgroups, innermost first."""
     try:
-        return _named(_read(proc / str(pid) / "cgroup"), root)
+        return _parse_groups(_read(proc / str(pid) / "cgroup"), root)
     except OSError:
         return ()
 
 
 @lru_cache(64)
-def _named(text: str, root: Path) -> Sequence[_Group]:
-    found = []
-    for number, controllers, path in (
-        line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2
-    ):
-        unified = number == "0" and not controllers
-        if unified or "memory" in controllers.split(","):
-            folder = root if unified else root / "memory"
-            # In a namespace the path may lead out of what is mounted ("/../other"), or
-            # not be there at all.
-            group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
-            maximum, current, cache, kills = V2 if unified else V1
-            inside = (
-                level
-                for level in (group, *group.parents)
-                if level.is_relative_to(folder)
-            )
-            found += [
-                _Group(
-                    level / maximum,
-                    level / current,
-                    level / "memory.stat",
-                    cache,
-                    level / kills,
+def _parse_groups(text: str, root: Path) -> Sequence[_Group]:
+    """Return the memory cgroups in the text of /proc/PID/cgroup."""
+    groups = []
+    for line in text.splitlines():
+        if line.count(":") < 2:
+            continue
+        number, controllers, path = line.split(":", 2)
+        is_unified = number == "0" and not controllers
+        if not is_unified and "memory" not in controllers.split(","):
+            continue
+        mount = root if is_unified else root / "memory"
+        maximum, current, cache, kills = V2 if is_unified else V1
+        # In a namespace the path may lead out of the mount ("/../other"), or not exist.
+        group = mount / path.lstrip("/")
+        if ".." in Path(path).parts:
+            group = mount
+        for level in (group, *group.parents):
+            if level.is_relative_to(mount):
+                stat = level / "memory.stat"
+                groups.append(
+                    _Group(level / maximum, level / current, stat, cache, level / kills)
                 )
-                for level in inside
-            ]
-    return found
+    return groups
 
 
-def first_to_go(pid: int) -> None:
-    """Have the system kill a process, or what it starts, before others where memory runs out."""
-    # no Linux, or not allowed: the system chooses alone
+def kill_first(pid: int) -> None:
+    """Let the system kill a process before others if memory runs out."""
+    # Not on Linux, or not allowed: the system selects the process itself.
     with contextlib.suppress(OSError, ValueError):
-        own = int((PROC / "self/oom_score_adj").read_text())
-        (PROC / str(pid) / "oom_score_adj").write_text(
-            str(min(1000, own + FIRST_TO_GO))
-        )
+        own_score = int((PROC / "self/oom_score_adj").read_text())
+        score = min(1000, own_score + OOM_SCORE)
+        (PROC / str(pid) / "oom_score_adj").write_text(str(score))
 
 
 class OomKills:
-    """Tells the system's kill for want of memory from any other SIGKILL, by the counter that it raises.
+    """Distinguishes a kill because of memory from any other SIGKILL.
 
-    That of the process's cgroup where there is one, else the machine's. It counts from the last `forget`.
+    The system counts these kills for the process's cgroup, else for the machine. They
+    are counted from the last `forget`.
     """
 
     def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
-        self.counters = [
-            *(group.kills for group in _groups(pid, root, proc)),
-            proc / "vmstat",
-        ]
+        self.counters = [group.kills for group in _list_groups(pid, root, proc)]
+        self.counters.append(proc / "vmstat")
         self.forget()
 
     def _count(self) -> int:
@@ -152,5 +144,5 @@ class OomKills:
         self.before = self._count()
 
     def any(self) -> bool:
-        """Whether the system has killed for want of memory since."""
+        """Return whether the system has killed a process because of memory since."""
         return self._count() > self.before

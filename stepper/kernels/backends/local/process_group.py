@@ -1,8 +1,9 @@
-"""The process group of a kernel: which of its processes an interrupt is meant for.
+"""The process group of a kernel: the processes that an interrupt affects.
 
-A signal to the whole group would also end what earlier cells started in the background,
-such as a server. Its processes are listed before each cell, which takes 0.1 ms for each
-100 processes of the machine; start times are too coarse to tell two cells apart.
+A signal to the whole group would also end processes that earlier cells started in the
+background, such as a server. The processes are listed before each cell, which takes
+0.1 ms for each 100 processes of the machine. Start times are too coarse to assign a
+process to one of two cells.
 """
 
 from __future__ import annotations
@@ -34,24 +35,25 @@ class ProcessGroup:
     def __init__(self, leader: Identity, file: Path) -> None:
         self.leader = leader
         self.file = file
-        self.earlier = self._recorded()
+        self.earlier = self._read_earlier()
 
-    def _recorded(self) -> list[Identity]:
-        """Return what a former daemon noted before the last cell."""
+    def _read_earlier(self) -> list[Identity]:
+        """Return the processes that an earlier daemon recorded before the last cell."""
         try:
             records = json.loads(private_files.read(str(self.file)))
-            return [Identity.recorded(record) for record in records]
+            return [Identity.from_record(record) for record in records]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return []
 
     def begin(self) -> None:
-        """Note which processes are there: an interrupt of the next cell spares them."""
+        """Record the present processes: an interrupt of the next cell spares them."""
         pids = set(self._pids())
-        known = {process.pid for process in self.earlier}
-        if pids == known and all(process.alive() for process in self.earlier):
+        earlier_pids = {process.pid for process in self.earlier}
+        if pids == earlier_pids and all(process.alive() for process in self.earlier):
             return
         self.earlier = [Identity.of(pid) for pid in sorted(pids)]
-        with contextlib.suppress(OSError):  # then only this daemon knows
+        # Without the file, only this daemon knows them.
+        with contextlib.suppress(OSError):
             if self.earlier:
                 records = [asdict(process) for process in self.earlier]
                 private_files.replace(str(self.file), json.dumps(records).encode())
@@ -60,13 +62,16 @@ class ProcessGroup:
 
     def _pids(self) -> Iterator[int]:
         """Yield the pids in the group, without its leader."""
-        for pid in _all_pids():
-            with contextlib.suppress(OSError):  # it has ended
-                if os.getpgid(pid) == self.leader.pid != pid:
+        leader_pid = self.leader.pid
+        for pid in _list_all_pids():
+            if pid == leader_pid:
+                continue
+            with contextlib.suppress(OSError):  # the process has exited
+                if os.getpgid(pid) == leader_pid:
                     yield pid
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the leader and to what was started since the cell began."""
+        """Send SIGINT to the leader and to processes that the cell started."""
         spared = {process.pid for process in self.earlier if process.alive()}
         if not spared & set(self._pids()):
             os.killpg(self.leader.pid, signal.SIGINT)
@@ -75,26 +80,26 @@ class ProcessGroup:
         signalled = set[int]()
         for _ in range(PASSES):
             for pid in set(self._pids()) - signalled:
-                if not spared.intersection(_with_ancestors(pid)):
-                    _send(pid)
+                if spared.isdisjoint(_list_with_ancestors(pid)):
+                    _interrupt(pid)
                 signalled.add(pid)
             await asyncio.sleep(PASS_SECONDS)
 
 
-def _send(pid: int) -> None:
+def _interrupt(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGINT)
 
 
-def _with_ancestors(pid: int) -> Iterable[int]:
-    """Return a pid and those of the processes above it, as far as they are known."""
-    found = [pid]
+def _list_with_ancestors(pid: int) -> Iterable[int]:
+    """Return a pid and those of its ancestors that still exist."""
+    pids = [pid]
     with contextlib.suppress(psutil.Error):
-        found += [parent.pid for parent in psutil.Process(pid).parents()]
-    return found
+        pids += [parent.pid for parent in psutil.Process(pid).parents()]
+    return pids
 
 
-def _all_pids() -> Iterable[int]:
+def _list_all_pids() -> Iterable[int]:
     """Return the pids of this machine, on Linux without psutil's sorting."""
     try:
         return (int(name) for name in os.listdir("/proc") if name.isdecimal())

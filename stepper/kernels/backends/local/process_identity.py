@@ -1,4 +1,8 @@
-"""A process told from any other that gets its pid; all processes of a kernel, whatever their parent or group."""
+"""Identifies a process even if its pid is reused, and finds all processes of a kernel.
+
+The processes of a kernel are found by an environment variable, whatever their parent
+and group are.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-# in the environment of a kernel and of all that it starts: the kernel's id
+# The kernel's id, in the environment of a kernel and of all that it starts.
 MARKER = "STEPPER_KERNEL"
 PROC = Path("/proc")
-CLEAR_SECONDS = 5.0  # for a tree that goes on forking
-# between two looks: a process that is just being started shows no environment
-LOOK_SECONDS = 0.02
+CLEAR_SECONDS = 5.0  # for processes that keep forking
+# Between two searches: a process that is just starting has no environment yet.
+POLL_SECONDS = 0.02
+ENDED_STATES = (b"Z", b"X")
+# Positions after the name in /proc/PID/stat: field 3 and field 22 of proc(5).
+STATE_FIELD = 0
+START_FIELD = 19
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process: its pid and when it began, because the system gives a pid to another one later.
+    """A process: its pid and its start, because the system reuses pids.
 
-    `born` is the boot and the clock ticks since then, which setting the clock does not change; '' where the system does
-    not tell, and in records of older versions: there `created` counts, in seconds of the clock.
+    `born` is the boot id and the clock ticks from the boot to the start, which do not
+    change if the clock is set. It is '' on systems without them and in records of older
+    versions. Then `created` identifies the process, in seconds of the clock.
     """
 
     pid: int
@@ -36,101 +45,120 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity:
-        """Return the identity of a process that runs now."""
+        """Return the identity of a running process."""
         try:
-            return cls(pid, _now(pid)[0], psutil.Process(pid).create_time())
+            created = psutil.Process(pid).create_time()
         except psutil.Error:
             return cls(pid, "gone", 0.0)
+        return cls(pid, _get_start(pid).born, created)
 
     @classmethod
-    def recorded(cls, told: Mapping[str, Any]) -> Identity:
-        """Return the identity that a record tells of; raise KeyError, TypeError or ValueError where it tells none."""
-        return cls(
-            int(told["pid"]), str(told.get("born") or ""), float(told["created"])
-        )
+    def from_record(cls, record: Mapping[str, Any]) -> Identity:
+        """Return a recorded identity; raise KeyError, TypeError or ValueError."""
+        born = str(record.get("born") or "")
+        return cls(int(record["pid"]), born, float(record["created"]))
 
     def alive(self) -> bool:
-        """Whether that very process still runs; one that ended and waits for its parent does not."""
+        """Return whether the process is still running; a zombie is not."""
         try:
             if self.born:
-                return _now(self.pid) == (self.born, True)
+                return _get_start(self.pid) == (self.born, True)
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.created) < 1.0
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, ValueError):  # psutil's word for a pid that can't be one
+            is_same = abs(process.create_time() - self.created) < 1.0
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, ValueError):  # ValueError: not a valid pid
             return False
 
     def send(self, number: int) -> None:
-        """Signal that very process; do nothing where it is gone."""
+        """Send a signal to the process; do nothing if it has exited."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
+class _Start(NamedTuple):
+    """When a process started, '' if unknown, and whether it is running."""
+
+    born: str
+    is_running: bool
+
+
 @cache
-def _boot() -> str:
-    """Return the id of the machine's present boot; '' where the system has none."""
+def _get_boot_id() -> str:
+    """Return the id of the machine's present boot, '' if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _now(pid: int) -> tuple[str, bool]:
-    """Return when the process with that pid was born, and whether it runs; '' where the system does not tell."""
+def _get_start(pid: int) -> _Start:
+    """Return when the process with a pid started, and whether it is running."""
     try:
-        # proc(5): the name, in parentheses, may hold anything; state is field 3, the
-        # time of the start field 22
-        fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        data = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
-        return "", False
-    return (f"{_boot()}/{fields[19].decode()}" if _boot() else ""), fields[0] not in (
-        b"Z",
-        b"X",
-    )
+        return _Start("", False)
+    # The name, in parentheses, may contain anything.
+    fields = data.rpartition(b")")[2].split()
+    is_running = fields[STATE_FIELD] not in ENDED_STATES
+    boot_id = _get_boot_id()
+    if not boot_id:
+        return _Start("", is_running)
+    return _Start(f"{boot_id}/{fields[START_FIELD].decode()}", is_running)
 
 
-def tree(kernel: str, root: Identity | None = None) -> list[psutil.Process]:
-    """Return the processes of a kernel: `root` with its descendants, and all of this user that hold the kernel's id.
+def tree(kernel_id: str, root: Identity | None = None) -> list[psutil.Process]:
+    """Return the processes of a kernel: all of this user with its id, and descendants.
 
-    A descendant with another kernel's id belongs to that one; this process, which a cell may have started, is none.
+    `root` is the kernel's own process. Descendants with another kernel's id do not
+    belong to it, and neither does this process, which a cell may have started.
     """
-    found: dict[int, psutil.Process] = {}
-    spared, children = {os.getpid()}, defaultdict[int, list[psutil.Process]](list)
+    processes: dict[int, psutil.Process] = {}
+    excluded = {os.getpid()}
+    children = defaultdict[int, list[psutil.Process]](list)
     for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+        with contextlib.suppress(psutil.Error):  # the process has exited
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
             children[process.ppid()].append(process)
-            holds = _marker(process)
-            if holds not in ("", kernel):
-                spared.add(pid)
-            elif holds and process.uids().real == os.getuid() and pid not in spared:
-                found[pid] = process
+            marker = _get_marker(process)
+            if marker not in ("", kernel_id):
+                excluded.add(pid)
+                continue
+            if marker and pid not in excluded and _is_own(process):
+                processes[pid] = process
     if root is not None and root.alive():
         with contextlib.suppress(psutil.Error):
-            found.setdefault(root.pid, psutil.Process(root.pid))
-    waiting = list(found)
-    while waiting:
-        for child in children[waiting.pop()]:
-            if child.pid not in found and child.pid not in spared:
-                found[child.pid] = child
-                waiting.append(child.pid)
-    return list(found.values())
+            processes.setdefault(root.pid, psutil.Process(root.pid))
+    pending = list(processes)
+    while pending:
+        for child in children[pending.pop()]:
+            if child.pid not in processes and child.pid not in excluded:
+                processes[child.pid] = child
+                pending.append(child.pid)
+    return list(processes.values())
 
 
-def holds(pid: int, kernel: str) -> bool:
-    """Whether a process is a kernel's of that id, of this user."""
+def holds(pid: int, kernel_id: str) -> bool:
+    """Return whether a process of this user belongs to a kernel."""
     try:
-        found = psutil.Process(pid)
-        return _marker(found) == kernel and found.uids().real == os.getuid()
+        process = psutil.Process(pid)
+        return _get_marker(process) == kernel_id and _is_own(process)
     except psutil.Error:
         return False
 
 
-def _marker(process: psutil.Process) -> str:
-    """Return the id of the kernel to which a process belongs; '' for none, or another user's process."""
+def _is_own(process: psutil.Process) -> bool:
+    """Return whether a process runs as this user."""
+    return bool(process.uids().real == os.getuid())
+
+
+def _get_marker(process: psutil.Process) -> str:
+    """Return the id of the kernel to which a process belongs.
+
+    Return '' if there is none, or if it is another user's process.
+    """
     try:
         return process.environ().get(MARKER, "")
     except (psutil.Error, OSError):
@@ -138,19 +166,20 @@ def _marker(process: psutil.Process) -> str:
 
 
 def clear(
-    kernel: str, root: Identity | None = None, seconds: float = CLEAR_SECONDS
+    kernel_id: str, root: Identity | None = None, seconds: float = CLEAR_SECONDS
 ) -> int:
-    """Kill all processes of a kernel, looked for again until none is left; return how many were killed."""
-    until, quiet = time.monotonic() + seconds, 0
+    """Kill all processes of a kernel until none is left; return how many."""
+    deadline = time.monotonic() + seconds
     killed: set[psutil.Process] = set()
-    # they fork on while they are being killed
-    while quiet < 2 and time.monotonic() < until:
-        found = tree(kernel, root)
-        quiet = 0 if found else quiet + 1
-        for process in found:
-            # gone already; psutil signals no reused pid
+    # Processes may fork while they are being killed: two searches must find none.
+    empty_count = 0
+    while empty_count < 2 and time.monotonic() < deadline:
+        processes = tree(kernel_id, root)
+        empty_count = 0 if processes else empty_count + 1
+        for process in processes:
+            # psutil does not signal a reused pid.
             with contextlib.suppress(psutil.Error):
                 process.kill()
                 killed.add(process)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return len(killed)
