@@ -407,7 +407,7 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {*room.served.kernels()}
-    asked = JupyterKernels._asked
+    asked = JupyterKernels._request_kernel
 
     async def killed(self: JupyterKernels, *given: Any) -> str:
         await asked(self, *given)

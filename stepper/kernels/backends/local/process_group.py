@@ -29,7 +29,7 @@ PASS_SECONDS = 0.005
 class ProcessGroup:
     """The group that a kernel's process leads.
 
-    `file` keeps the processes of earlier cells for the next daemon, while there are any.
+    `file` has the processes of earlier cells for the next daemon, if there are any.
     """
 
     def __init__(self, leader: Identity, file: Path) -> None:
