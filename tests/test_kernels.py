@@ -808,11 +808,13 @@ def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None
                 "kernel", {"action": "start", "place": "local"}
             )
             assert (
-                "runs already (idle); the next one runs in local: restart"
+                "is already running (idle); the next kernel will run in local: a restart"
                 in again.content[0].text
             )
             back = await client.call_tool("kernel", {"action": "start", "place": "sh"})
-            assert back.content[0].text.endswith("its kernel runs already (idle).")
+            assert back.content[0].text.endswith(
+                "its kernel is already running (idle)."
+            )
             kept = await client.call_tool("run_cell", {"source": "echo $x"})
             assert "| 7" in kept.content[0].text
             await client.call_tool("kernel", {"action": "restart", "place": "sh"})

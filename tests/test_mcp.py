@@ -240,7 +240,7 @@ LIKELY = st.sampled_from(
 def test_arguments_mean_what_they_can_mean_alone(
     name: str, given: dict[str, Any], parsed: dict[str, Any]
 ) -> None:
-    assert argument_coercion.parse(tools.TOOLS[name].schema, given) == parsed
+    assert argument_coercion.coerce_arguments(tools.TOOLS[name].schema, given) == parsed
 
 
 @pytest.mark.parametrize("name", tools.TOOLS)
@@ -265,7 +265,7 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(
                 asked.clear()
                 result = await client.call_tool(name, told)
                 valid = Draft202012Validator(tool.schema).is_valid(
-                    argument_coercion.parse(tool.schema, told)
+                    argument_coercion.coerce_arguments(tool.schema, told)
                 )
                 assert result.is_error
                 assert "itself failed" not in text(result)
@@ -582,7 +582,7 @@ def test_fifty_calls_at_once(project: Project) -> None:
 def test_an_interrupt_gets_past_all_calls_that_wait(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.mcp.daemon_client.AT_ONCE", 2)
+    monkeypatch.setattr("stepper.mcp.daemon_client.MAX_THREADS", 2)
 
     async def story(client: Client) -> None:
         await made(client, "crowded")
@@ -637,7 +637,7 @@ def test_the_daemon_is_killed_while_a_notebook_is_made(
         result = await client.call_tool("create_notebook", {"problem": "killed"})
         assert result.is_error
         assert (
-            "list_notebooks shows whether the notebook was made: then make no second one"
+            "list_notebooks shows whether the notebook was created: if so, do not create a second one"
             in text(result)
         )
 
@@ -804,15 +804,15 @@ def test_pictures_are_made_small_enough(tmp_path: Path) -> None:
     path = tmp_path / "noise.png"
     noise.save(path)
     assert path.stat().st_size > 4_000_000
-    image = tool_results.picture(str(path))
+    image = tool_results.load_image(str(path))
     assert image is not None
     assert image.mime_type == "image/jpeg"
     assert len(image.data) <= 1_000_000
     shown = Image.open(io.BytesIO(base64.b64decode(image.data)))
     assert max(shown.size) <= 1568
     (tmp_path / "broken.png").write_bytes(b"x" * 2_000_000)
-    assert tool_results.picture(str(tmp_path / "broken.png")) is None
-    assert tool_results.picture(str(tmp_path / "gone.png")) is None
+    assert tool_results.load_image(str(tmp_path / "broken.png")) is None
+    assert tool_results.load_image(str(tmp_path / "gone.png")) is None
 
 
 def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
@@ -837,9 +837,11 @@ def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
 
 
 def test_a_result_is_bounded() -> None:
-    assert len(tool_results.bounded("x" * 50_000)) <= tool_results.LONGEST
-    assert tool_results.bounded("x" * 50_000).endswith("more characters are left out")
-    assert tool_results.bounded("short") == "short"
+    assert len(tool_results.limit_text("x" * 50_000)) <= tool_results.MAX_CHARACTERS
+    assert tool_results.limit_text("x" * 50_000).endswith(
+        "more characters are left out"
+    )
+    assert tool_results.limit_text("short") == "short"
 
 
 def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> None:
@@ -868,8 +870,10 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
                 "read_notebook", {"page": page, "outputs": "full"}
             )
             data, pages = answer.structured_content, answer.structured_content["pages"]
-            assert len(json.dumps(data, ensure_ascii=False)) <= tool_results.LONGEST
-            assert len(text(answer)) <= tool_results.LONGEST
+            assert (
+                len(json.dumps(data, ensure_ascii=False)) <= tool_results.MAX_CHARACTERS
+            )
+            assert len(text(answer)) <= tool_results.MAX_CHARACTERS
             assert "truncated" not in data
             for cell in data["cells"]:
                 seen[cell["cell_id"]] = seen.get(cell["cell_id"], "") + cell["source"]
@@ -880,7 +884,9 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
         while page <= pages:
             answer = await client.call_tool("list_notebooks", {"page": page})
             data, pages = answer.structured_content, answer.structured_content["pages"]
-            assert len(json.dumps(data, ensure_ascii=False)) <= tool_results.LONGEST
+            assert (
+                len(json.dumps(data, ensure_ascii=False)) <= tool_results.MAX_CHARACTERS
+            )
             assert "truncated" not in data
             names += [row["notebook"] for row in data["notebooks"]]
             page += 1
@@ -888,7 +894,7 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
         status = await client.call_tool("notebook_status", {})
         assert (
             len(json.dumps(status.structured_content, ensure_ascii=False))
-            <= tool_results.LONGEST
+            <= tool_results.MAX_CHARACTERS
         )
         assert status.structured_content["steps"]
 
@@ -911,9 +917,9 @@ def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
         for answer in answers:
             assert (
                 len(json.dumps(answer.structured_content, ensure_ascii=False))
-                <= tool_results.LONGEST
+                <= tool_results.MAX_CHARACTERS
             )
-            assert len(text(answer)) <= tool_results.LONGEST
+            assert len(text(answer)) <= tool_results.MAX_CHARACTERS
         assert all(
             10 <= len(answer.structured_content["steps"]) <= 40
             for answer in answers[:3]
@@ -1101,7 +1107,7 @@ def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_person
         while given:
             kept = await client.call_tool("lift_stop", {"notebook": name})
             assert kept.is_error
-            assert "stays stopped: the client's answer names no decision." in text(kept)
+            assert "stays stopped: the client's answer has no decision." in text(kept)
         assert (await client.call_tool("notebook_status", {})).structured_content[
             "state"
         ] == "stopped"

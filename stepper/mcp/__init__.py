@@ -1,5 +1,6 @@
-"""The MCP face: tools, resources and prompts over the verb table, for agents that have no hooks. It holds no policy.
+"""The MCP server: tools, resources and prompts for agents without hooks.
 
-It asks the daemon through `hook/client`, as the command line does, and imports nothing else but `ground`, the table of
-commands and the official SDK, which the extra `notebook-stepper[mcp]` brings.
+It has no policy: like the command line, it sends commands to the daemon through
+`hook/client`. It imports only that, `common`, the table of commands and the official
+SDK, which the extra `notebook-stepper[mcp]` installs.
 """

@@ -1,7 +1,7 @@
-"""The arguments of a call as clients send them, made what the tool's schema asks for where that is unambiguous.
+"""Converts arguments to the types of a tool's schema, if their meaning is unambiguous.
 
-Models write `null` for an argument that they leave out, "60" for a number and a JSON list in a string. What is left
-wrong is refused by the schema, as it was sent.
+Models write `null` for an omitted argument, "60" for a number and a JSON list in a
+string. The schema then refuses the arguments that are still wrong.
 """
 
 from __future__ import annotations
@@ -17,43 +17,51 @@ BOOLEANS = {"true": True, "false": False}
 CONTAINERS: dict[str, type] = {"array": list, "object": dict}
 
 
-def parse(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without the optional ones that are null, the others of the schema's types."""
+def coerce_arguments(
+    schema: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments in the schema's types, without optional null values."""
     properties = schema.get("properties", {})
     required = schema.get("required", ())
-    parsed = {}
+    coerced = {}
     for name, value in arguments.items():
-        optional = name in properties and name not in required
-        if value is None and optional:
+        is_optional = name in properties and name not in required
+        if value is None and is_optional:
             continue
-        parsed[name] = typed(properties.get(name, {}), value)
-    return parsed
+        property_schema = properties.get(name, {})
+        coerced[name] = _coerce_value(property_schema, value)
+    return coerced
 
 
-def typed(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return a value of the schema's type where it means one, else as it is."""
-    kind = schema.get("type")
+def _coerce_value(schema: Mapping[str, Any], value: Any) -> Any:
+    """Return a value in the schema's type, unchanged if that is not possible."""
+    schema_type = schema.get("type")
     if isinstance(value, str):
-        value = _from_text(kind, value)
-    if kind == "array" and isinstance(value, list):
-        return [typed(schema.get("items", {}), item) for item in value]
-    if kind == "object" and isinstance(value, dict):
-        return parse(schema, value)
+        value = _coerce_text(schema_type, value)
+    if schema_type == "array" and isinstance(value, list):
+        item_schema = schema.get("items", {})
+        return [_coerce_value(item_schema, item) for item in value]
+    if schema_type == "object" and isinstance(value, dict):
+        return coerce_arguments(schema, value)
     return value
 
 
-def _from_text(kind: Any, text: str) -> Any:
+def _coerce_text(schema_type: Any, text: str) -> Any:
+    """Return a text as a number, a boolean or a container, if it is one."""
     stripped = text.strip()
-    if kind == "number" and NUMBER.fullmatch(stripped):
+    if schema_type == "number" and NUMBER.fullmatch(stripped):
         return float(stripped)
-    if kind == "integer" and INTEGER.fullmatch(stripped):
+    if schema_type == "integer" and INTEGER.fullmatch(stripped):
         return int(stripped)
-    if kind == "boolean":
-        return BOOLEANS.get(stripped.lower(), text)
-    if kind in CONTAINERS:
-        try:
-            value = json.loads(stripped)
-        except (ValueError, RecursionError):
-            return text
-        return value if isinstance(value, CONTAINERS[kind]) else text
+    if schema_type == "boolean":
+        lower = stripped.lower()
+        return BOOLEANS.get(lower, text)
+    if schema_type not in CONTAINERS:
+        return text
+    try:
+        value = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, CONTAINERS[schema_type]):
+        return value
     return text

@@ -1,6 +1,7 @@
-"""Ask the project's daemon from a task, by a thread each. A task that is cancelled closes its socket.
+"""Sends requests to the project's daemon, each in a thread of its own.
 
-The daemon takes that for a client that went away: what runs for it is interrupted.
+A cancelled task closes its socket. The daemon then interrupts the cell that runs for it,
+as if the client had disconnected.
 """
 
 from __future__ import annotations
@@ -21,68 +22,76 @@ from stepper.common.socket_path import HookPaths
 from stepper.hook import client
 from stepper.mcp.mcp_wording import translate
 
-# threads that wait for the daemon; as many again for what waits for no cell
-AT_ONCE = 250
-LASTING = ("cell run", "cell add", "run", "eval", "new")
-# of an event loop
+# Threads for requests that wait for cells, and as many again for all others.
+MAX_THREADS = 250
+LONG_COMMANDS = ("cell run", "cell add", "run", "eval", "new")
+# The limits of an event loop: for long requests, and for all others.
 LIMITERS: RunVar[tuple[anyio.CapacityLimiter, anyio.CapacityLimiter]] = RunVar(
     "limiters"
 )
 
 
-def limiter(waits: bool) -> anyio.CapacityLimiter:
-    """Return what bounds the threads of calls that wait for cells, or of all others: an interrupt is to get past."""
+def get_limiter(is_long: bool) -> anyio.CapacityLimiter:
+    """Return the limit on threads.
+
+    Requests that wait for cells have a limit of their own, so that an interrupt is
+    always possible.
+    """
     try:
-        found = LIMITERS.get()
+        limiters = LIMITERS.get()
     except LookupError:
-        LIMITERS.set(
-            found := (anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(AT_ONCE))
+        limiters = (
+            anyio.CapacityLimiter(MAX_THREADS),
+            anyio.CapacityLimiter(MAX_THREADS),
         )
-    return found[waits]
+        LIMITERS.set(limiters)
+    for_long, for_short = limiters
+    return for_long if is_long else for_short
 
 
-class LeftError(Exception):
-    """Nobody waits for the answer any more."""
+class RequestCancelledError(Exception):
+    """The caller no longer waits for the response."""
 
 
-class Asked:
-    """One request on its way, and the last that the daemon told of it."""
+class DaemonRequest:
+    """A request in progress; `line` is the last progress that the daemon reported."""
 
     def __init__(self) -> None:
         self.line = ""
         self.sock: _socket.socket | None = None
-        self.left = False
+        self.is_cancelled = False
         self.lock = threading.Lock()
 
-    def begun(self, sock: _socket.socket) -> None:
-        """Take the socket; raise LeftError where nobody waits any more."""
+    def on_connect(self, sock: _socket.socket) -> None:
+        """Take the socket; raise RequestCancelledError if the request is cancelled."""
         with self.lock:
             self.sock = sock
-            if self.left:
+            if self.is_cancelled:
                 sock.close()
-                raise LeftError
+                raise RequestCancelledError
 
-    def progress(self, body: bytes) -> None:
-        """Keep what is told on the way: a wait's or a cell's line, or how long a cell has run."""
+    def on_progress(self, body: bytes) -> None:
+        """Update the progress: a line, or the running cell and its time."""
         with suppress(ValueError):
-            told = json.loads(body) if body else {}
-            if now := told.get("running"):
-                line = f": {now['line']}" if now["line"] else ""
-                self.line = f"{now['name']}, {now['seconds']:.0f} s{line}"
+            event = json.loads(body) if body else {}
+            running = event.get("running")
+            if running:
+                line = f": {running['line']}" if running["line"] else ""
+                self.line = f"{running['name']}, {running['seconds']:.0f} s{line}"
             else:
-                self.line = translate(str(told.get("line") or self.line))
+                self.line = translate(str(event.get("line") or self.line))
 
-    def leave(self) -> None:
-        """End it."""
+    def cancel(self) -> None:
+        """Disconnect from the daemon."""
         with self.lock, suppress(OSError):
-            self.left = True
+            self.is_cancelled = True
             if self.sock:
-                # the thread that waits for it wakes, and closes it
+                # Wakes the thread that waits for it, which closes the socket.
                 self.sock.shutdown(_socket.SHUT_RDWR)
 
 
 class Daemon:
-    """The project's daemon, as one session of a client asks it."""
+    """The project's daemon, for one session of a client."""
 
     def __init__(self, project: str, session: str) -> None:
         self.paths = HookPaths(project)
@@ -91,42 +100,44 @@ class Daemon:
     async def ask(
         self,
         verb: str,
-        told: Mapping[str, Any],
-        asked: Asked | None = None,
+        arguments: Mapping[str, Any],
+        request: DaemonRequest | None = None,
         launch: bool = True,
     ) -> Any:
-        """Return the answer to a command, None where no daemon runs and none is to be started; raise StepperError."""
-        request = asked or Asked()
-        payload = json.dumps(
-            {name: value for name, value in told.items() if value is not None}
-        ).encode()
+        """Return the response to a command; raise StepperError.
 
-        def work() -> bytes | None:
-            # A kernel gets what we were given, as after an edit: but for the agent's
-            # own, which the daemon leaves out.
-            environ = {
-                **os.environb,
-                b"STEPPER_FACE": b"mcp",
-                b"STEPPER_SESSION": os.fsencode(self.session),
-            }
-            with suppress(LeftError):
+        Return None if no daemon is running and `launch` is false.
+        """
+        request = request or DaemonRequest()
+        values = {name: value for name, value in arguments.items() if value is not None}
+        payload = json.dumps(values).encode()
+        # A new kernel gets the environment of this process, as after an edit. The
+        # daemon removes the variables below.
+        environ = {
+            **os.environb,
+            b"STEPPER_FACE": b"mcp",
+            b"STEPPER_SESSION": os.fsencode(self.session),
+        }
+
+        def send() -> bytes | None:
+            with suppress(RequestCancelledError):
                 return client.send_request(
                     self.paths,
                     verb.encode(),
                     payload,
-                    request.progress,
+                    request.on_progress,
                     launch,
                     environ,
-                    on_connect=request.begun,
+                    on_connect=request.on_connect,
                 )
             return None
 
-        waits = verb in LASTING or bool(told.get("wait_seconds"))
+        is_long = verb in LONG_COMMANDS or bool(arguments.get("wait_seconds"))
         try:
             body = await anyio.to_thread.run_sync(
-                work, abandon_on_cancel=True, limiter=limiter(waits)
+                send, abandon_on_cancel=True, limiter=get_limiter(is_long)
             )
         except anyio.get_cancelled_exc_class():
-            request.leave()
+            request.cancel()
             raise
         return json.loads(body or b"null")

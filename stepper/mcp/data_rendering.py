@@ -1,4 +1,4 @@
-"""Answers that are data, as an agent reads them."""
+"""Renders response data as text for an agent, and limits the size of data."""
 
 from __future__ import annotations
 
@@ -8,259 +8,279 @@ from typing import Any
 
 from stepper.common.text import format_steps_done, one_line
 
-Told = Mapping[str, Any]
-MOST = 40  # rows of a list
-PAGE = 9_700  # characters of a list of notebooks as JSON
-WIDEST = 200  # characters of a text in one
-NAMES = 30  # names of a kind that the kernel holds
+Data = Mapping[str, Any]
+MAX_ROWS = 40  # of a list
+PAGE_SIZE = 9_700  # characters of a list of notebooks as JSON
+TEXT_LIMIT = 200  # characters of a text in a row
+MAX_NAMES = 30  # names of each kind in the kernel
+NO_NOTEBOOK = "There is no notebook yet: create_notebook creates one."
+NAMESPACE_TITLES = {
+    "imported_modules": "imported",
+    "defined_functions": "functions",
+    "variables": "variables",
+}
+LISTS = ("steps", "cells", "stale", "hidden", "off_plan")  # of a status
 
 
-def listed(notebooks: list[Told]) -> str:
-    """Return the list of all notebooks."""
+def format_notebooks(notebooks: Sequence[Data]) -> str:
+    """Return the list of notebooks."""
     if not notebooks:
-        return "There is no notebook yet: create_notebook makes one."
+        return NO_NOTEBOOK
     lines = []
-    for each in notebooks:
-        far, kernel = each["progress"], each["kernel"]["state"]
-        count = format_steps_done(
-            far["done"], far["skipped"], far["of"], far["what"].removesuffix("s")
-        )
-        done = f", {count}" if far["of"] else ""
-        current = " (the current one)" if each["current"] else ""
-        lines.append(
-            f"{one_line(each['notebook'])}{current}: {each['state']}{done}, kernel: {kernel}"
-        )
-    return "\n".join(cut(lines, "notebooks"))
+    for notebook in notebooks:
+        name = one_line(notebook["notebook"])
+        current = " (the current one)" if notebook["current"] else ""
+        state = notebook["state"]
+        progress = notebook["progress"]
+        if progress["of"]:
+            unit = progress["what"].removesuffix("s")
+            count = format_steps_done(
+                progress["done"], progress["skipped"], progress["of"], unit
+            )
+            state += f", {count}"
+        kernel = notebook["kernel"]["state"]
+        lines.append(f"{name}{current}: {state}, kernel: {kernel}")
+    return "\n".join(_limit_lines(lines, "notebooks"))
 
 
-def cut(lines: list[str], what: str) -> list[str]:
-    """Return as many lines as a list may have, and how many more there are."""
-    return (
-        lines
-        if len(lines) <= MOST
-        else [*lines[:MOST], f"… and {len(lines) - MOST:,} more {what}"]
-    )
+def _limit_lines(lines: list[str], noun: str) -> list[str]:
+    """Return at most MAX_ROWS lines, and the number of the others."""
+    hidden_count = len(lines) - MAX_ROWS
+    if hidden_count <= 0:
+        return lines
+    return [*lines[:MAX_ROWS], f"… and {hidden_count:,} more {noun}"]
 
 
-def rows(of: Sequence[Told]) -> list[dict[str, Any]]:
-    """Return the same rows as data, their texts no longer than may be."""
-    return [
-        {
-            name: f"{value[:WIDEST]}…"
-            if isinstance(value, str) and len(value) > WIDEST
-            else value
-            for name, value in row.items()
-        }
-        for row in of[:MOST]
-    ]
+def limit_rows(rows: Sequence[Data]) -> list[dict[str, Any]]:
+    """Return at most MAX_ROWS rows, with shortened texts."""
+    limited = []
+    for row in rows[:MAX_ROWS]:
+        limited.append({name: _shorten(value) for name, value in row.items()})
+    return limited
 
 
-def pages(notebooks: Sequence[Told]) -> list[list[Told]]:
-    """Return the rows of notebooks on pages that are no longer, as JSON, than a result may be; at least one."""
-    found, room = list[list[Told]]([[]]), PAGE
-    for row in notebooks:
-        size = len(json.dumps(rows([row]), ensure_ascii=False))
-        if found[-1] and (size > room or len(found[-1]) == MOST):
-            found.append([])
-            room = PAGE
-        found[-1].append(row)
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > TEXT_LIMIT:
+        return f"{value[:TEXT_LIMIT]}…"
+    return value
+
+
+def split_pages(notebooks: Sequence[Data]) -> list[list[Data]]:
+    """Return the notebooks on at least one page, limited in rows and JSON size."""
+    pages: list[list[Data]] = [[]]
+    room = PAGE_SIZE
+    for notebook in notebooks:
+        limited = limit_rows([notebook])
+        size = len(json.dumps(limited, ensure_ascii=False))
+        is_full = size > room or len(pages[-1]) == MAX_ROWS
+        if pages[-1] and is_full:
+            pages.append([])
+            room = PAGE_SIZE
+        pages[-1].append(notebook)
         room -= size
-    return found
+    return pages
 
 
-def made(told: Told) -> str:
-    """Return what is told of a new notebook."""
-    lines = [f"Made {one_line(told['notebook'])}; it is the current notebook."]
-    lines += cut(
-        [
-            f"  {step['id']}. {one_line(step['title'], WIDEST)}"
-            for step in told["steps"]
-        ],
-        "steps",
-    )
-    if told["unfinished"]:
-        lines.append(
-            f"{one_line(told['unfinished'])} is unfinished; it stays as it is."
-        )
-    cwd = told["kernel_cwd"]
-    where = f"the {cwd}'s folder" if cwd in ("notebook", "project") else one_line(cwd)
-    return "\n".join(
-        [*lines, f"Its kernel runs in {where}: paths in cells are relative to that."]
-    )
+def format_created(response: Data) -> str:
+    """Return the text on a new notebook."""
+    name = one_line(response["notebook"])
+    lines = [f"Created {name}; it is the current notebook."]
+    steps = []
+    for step in response["steps"]:
+        title = one_line(step["title"], TEXT_LIMIT)
+        steps.append(f"  {step['id']}. {title}")
+    lines += _limit_lines(steps, "steps")
+    if response["unfinished"]:
+        unfinished = one_line(response["unfinished"])
+        lines.append(f"{unfinished} is unfinished; it stays as it is.")
+    folder = one_line(response["kernel_cwd"])
+    if response["kernel_cwd"] in ("notebook", "project"):
+        folder = f"the {folder}'s folder"
+    lines.append(f"Its kernel runs in {folder}: paths in cells are relative to it.")
+    return "\n".join(lines)
 
 
-def planned(told: Told) -> str:
-    """Return a plan."""
+def format_plan(response: Data) -> str:
+    """Return a plan with the status of each step."""
     lines = []
-    for step in told["steps"]:
-        criterion = (
-            f" :: {one_line(step['criterion'], WIDEST)}"
-            if step.get("criterion")
-            else ""
-        )
-        reason = f": {one_line(step['reason'], WIDEST)}" if step.get("reason") else ""
-        title = one_line(step["title"], WIDEST)
-        lines.append(f"  {step['id']}. {title}{criterion}  ({step['status']}{reason})")
-    head = f"{one_line(told['notebook'])}: {'its plan' if lines else 'no plan'}"
-    return "\n".join([head, *cut(lines, "steps")])
+    for step in response["steps"]:
+        text = f"  {step['id']}. {one_line(step['title'], TEXT_LIMIT)}"
+        if step.get("criterion"):
+            text += f" :: {one_line(step['criterion'], TEXT_LIMIT)}"
+        status = step["status"]
+        if step.get("reason"):
+            status += f": {one_line(step['reason'], TEXT_LIMIT)}"
+        lines.append(f"{text}  ({status})")
+    name = one_line(response["notebook"])
+    title = f"{name}: its plan" if lines else f"{name}: no plan"
+    return "\n".join([title, *_limit_lines(lines, "steps")])
 
 
-def standing(told: Told, runs: list[Told], report: str) -> str:
-    """Return where a notebook stands: what ended or runs, steps, stop, kernel, what it holds, the last runs."""
-    if told["notebook"] is None:
-        return "There is no notebook yet: create_notebook makes one."
-    parts, now, stop = [], told["running"], told["stop"]
-    if told.get("ended"):
-        parts.append(told["ended"]["text"])
-    head = f"{one_line(told['notebook'])}: {told['state']}"
-    statuses = [step["status"] for step in told["steps"]]
-    if statuses:
-        head += f", {format_steps_done(statuses.count('done'), statuses.count('skipped'), len(statuses), 'step')}"
-    parts.append(head)
-    if now:
-        line = f": {one_line(now['line'])}" if now["line"] else ""
-        limit = f" of at most {now['timeout']:g} s" if now["timeout"] else ""
-        parts.append(
-            f"running {one_line(now['name'])} for {now['seconds']:.0f} s{limit}{line}"
-        )
-    steps = [
-        f"  {step['id']}. {one_line(step['title'])}  ({_of(step)})"
-        for step in told["steps"]
-    ]
-    cells = [
-        f"  cell {cell['cell']} (id {one_line(cell['cell_id'])}): {one_line(cell['title'])}  ({cell['status']})"
-        for cell in told["cells"]
-    ]
-    parts += [*cut(steps, "steps"), *cut(cells, "cells")]
-    off_plan = [
-        f"  cell {cell['cell']} (id {one_line(cell['cell_id'])}), outside the plan: {one_line(cell['title'])}"
-        f"  ({cell['status']})"
-        for cell in told.get("off_plan", ())
-    ]
-    parts += cut(off_plan, "cells")
-    marked = [*told.get("stale", ()), *told.get("hidden", ())]
-    parts += cut(
-        [
-            f"  cell {each['cell']} (id {one_line(each['cell_id'])}): {one_line(each['why'])}"
-            for each in marked
-        ],
-        "cells",
-    )
-    unheard = told["unheard"] or ""
-    report_shown = bool(report) and not told.get("ended") and report not in unheard
-    reports = [unheard, (told.get("ended") or {}).get("text", "")]
-    if report_shown:
-        reports.append(report)
-    # a report of the run that stopped the notebook has lines of the stop already
-    shown = {line.strip() for text in reports for line in text.splitlines()}
-    for each in (told.get("verified"), stop):
-        lines = each["text"].splitlines() if each else []
-        parts += [line for line in lines if line.strip() not in shown]
-    parts += (
-        [f"its kernel's state is lost: {one_line(told['lost'])}"]
-        if told["lost"]
-        else []
-    )
-    parts += [
-        _kernel(told["kernel"], told.get("resources")),
-        *_held(told.get("context")),
-    ]
-    parts += [told["unheard"]] if told["unheard"] else []
+def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
+    """Return the status of a notebook with its last runs and the last report."""
+    if status["notebook"] is None:
+        return NO_NOTEBOOK
+    finished = status.get("ended") or {}
+    finished_text = finished.get("text", "")
+    undelivered = status["unheard"] or ""
+    # The last report may be among the others.
+    if finished or report in undelivered:
+        report = ""
+    parts = []
+    if finished:
+        parts.append(finished_text)
+    parts += _format_progress(status)
+    parts += _format_lists(status)
+    # The report of the run that stopped the notebook contains lines of the stop.
+    shown_lines: set[str] = set()
+    for text in (undelivered, finished_text, report):
+        shown_lines.update(line.strip() for line in text.splitlines())
+    for details in (status.get("verified"), status["stop"]):
+        lines = details["text"].splitlines() if details else []
+        parts += [line for line in lines if line.strip() not in shown_lines]
+    if status["lost"]:
+        parts.append(f"its kernel's state is lost: {one_line(status['lost'])}")
+    parts.append(_format_kernel(status["kernel"], status.get("resources") or {}))
+    parts += _format_namespace(status.get("context") or {})
+    if undelivered:
+        parts.append(undelivered)
     if runs:
-        last = (
-            f"{run['run']} {one_line(run['cell_id'])} {run['outcome']} {run['duration_s']:.1f} s"
-            for run in runs
-        )
-        parts.append("last runs (run, cell, outcome): " + "; ".join(last))
-    if report_shown:
+        parts.append(f"last runs (run, cell, outcome): {_format_runs(runs)}")
+    if report:
         parts += ["The last report:", report]
     return "\n".join(parts)
 
 
-def held_short(told: Told) -> dict[str, Any]:
-    """Return a status with as many rows and names as its text has."""
-    context = {
-        kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
-        for kind, held in (told.get("context") or {}).items()
-    }
-    listed = {
-        name: rows(told.get(name, ()))
-        for name in ("steps", "cells", "stale", "hidden", "off_plan")
-    }
-    return {**told, **listed, "context": context or None}
+def _format_progress(status: Data) -> Iterable[str]:
+    """Yield the state of the notebook, and the running cell."""
+    title = f"{one_line(status['notebook'])}: {status['state']}"
+    statuses = [step["status"] for step in status["steps"]]
+    if statuses:
+        done = statuses.count("done")
+        skipped = statuses.count("skipped")
+        title += f", {format_steps_done(done, skipped, len(statuses), 'step')}"
+    yield title
+    running = status["running"]
+    if running:
+        text = f"running {one_line(running['name'])} for {running['seconds']:.0f} s"
+        if running["timeout"]:
+            text += f" of at most {running['timeout']:g} s"
+        if running["line"]:
+            text += f": {one_line(running['line'])}"
+        yield text
 
 
-def _of(step: Told) -> str:
-    return (
-        f"{step['status']}, retries: {step['retries']}"
-        if step["retries"]
-        else str(step["status"])
-    )
-
-
-def _kernel(kernel: Told, resources: Told | None) -> str:
-    parts = [f"kernel: {kernel['state']}"]
-    if kernel["pid"]:
-        parts.append(f"pid {kernel['pid']}, {kernel['python']}")
-    left = kernel["left_seconds"]
-    walltime = "" if left is None else f"{left / 60:.0f} min of its walltime left"
-    parts += [
-        one_line(each)
-        for each in (kernel["where"], walltime, kernel["trouble"])
-        if each
+def _format_lists(status: Data) -> list[str]:
+    """Return the lines on steps, cells and marked cells."""
+    steps = []
+    for step in status["steps"]:
+        step_status = str(step["status"])
+        if step["retries"]:
+            step_status += f", retries: {step['retries']}"
+        steps.append(f"  {step['id']}. {one_line(step['title'])}  ({step_status})")
+    cells = []
+    for cell in status["cells"]:
+        title = one_line(cell["title"])
+        cells.append(f"{_format_cell_name(cell)}: {title}  ({cell['status']})")
+    off_plan = []
+    for cell in status.get("off_plan", ()):
+        name = f"{_format_cell_name(cell)}, outside the plan"
+        off_plan.append(f"{name}: {one_line(cell['title'])}  ({cell['status']})")
+    marked = []
+    for cell in (*status.get("stale", ()), *status.get("hidden", ())):
+        marked.append(f"{_format_cell_name(cell)}: {one_line(cell['why'])}")
+    return [
+        *_limit_lines(steps, "steps"),
+        *_limit_lines(cells, "cells"),
+        *_limit_lines(off_plan, "cells"),
+        *_limit_lines(marked, "cells"),
     ]
-    machine, own = (
-        (resources or {}).get("machine") or {},
-        (resources or {}).get("kernel") or {},
-    )
-    rss = own.get("memory_bytes") or kernel["rss_bytes"]
-    parts += [f"RAM {_size(rss)}"] if rss else []
-    parts += (
-        [f"CPU {own['cpu_percent']:.0f} %"]
-        if own.get("cpu_percent") is not None
-        else []
-    )
-    if machine.get("memory_total_bytes"):
-        used = f"RAM {_size(machine['memory_bytes'])} of {_size(machine['memory_total_bytes'])}"
-        cpu = (
-            f", CPU {machine['cpu_percent']:.0f} %"
-            if machine.get("cpu_percent") is not None
-            else ""
-        )
-        parts.append(f"machine: {used}{cpu}")
-    for gpu in (resources or {}).get("gpus", ()):
-        used = (
-            f"{gpu['used_percent']:.0f} %, " if gpu["used_percent"] is not None else ""
-        )
-        parts.append(
-            f"GPU {gpu['name']}: {used}{_size(gpu['memory_bytes'])} of {_size(gpu['memory_total_bytes'])}"
-        )
+
+
+def _format_cell_name(cell: Data) -> str:
+    cell_id = one_line(cell["cell_id"])
+    return f"  cell {cell['cell']} (id {cell_id})"
+
+
+def _format_runs(runs: Sequence[Data]) -> str:
+    parts = []
+    for run in runs:
+        cell_id = one_line(run["cell_id"])
+        duration = f"{run['duration_s']:.1f} s"
+        parts.append(f"{run['run']} {cell_id} {run['outcome']} {duration}")
     return "; ".join(parts)
 
 
-def _size(count: int | None) -> str:
-    return (
-        "?"
-        if count is None
-        else f"{count / 1e6:.0f} MB"
-        if count < 1e9
-        else f"{count / 1e9:.1f} GB"
-    )
+def limit_status(status: Data) -> dict[str, Any]:
+    """Return a status with as many rows and names as its text has."""
+    context = {}
+    for key, value in (status.get("context") or {}).items():
+        context[key] = value
+        if isinstance(value, dict):
+            context[key] = dict(list(value.items())[:MAX_NAMES])
+    lists = {name: limit_rows(status.get(name, ())) for name in LISTS}
+    return {**status, **lists, "context": context or None}
 
 
-def _held(context: Told | None) -> Iterable[str]:
-    kinds = {
-        "imported_modules": "imported",
-        "defined_functions": "functions",
-        "variables": "variables",
-    }
-    for key, name in kinds.items():
-        held = [
-            f"{one_line(what)} ({one_line(about)})"
-            if about and about != what
-            else one_line(what)
-            for what, about in (context or {}).get(key, {}).items()
-        ]
-        more = f", … {len(held) - NAMES} more" if len(held) > NAMES else ""
-        if held:
-            yield f"{name}: " + ", ".join(held[:NAMES]) + more
+def _format_kernel(kernel: Data, resources: Data) -> str:
+    """Return the line on the kernel, the machine and its GPUs."""
+    parts = [f"kernel: {kernel['state']}"]
+    if kernel["pid"]:
+        parts.append(f"pid {kernel['pid']}, {kernel['python']}")
+    walltime = ""
+    if kernel["left_seconds"] is not None:
+        minutes = kernel["left_seconds"] / 60
+        walltime = f"{minutes:.0f} min of its walltime left"
+    for text in (kernel["where"], walltime, kernel["trouble"]):
+        if text:
+            parts.append(one_line(text))
+    kernel_usage = resources.get("kernel") or {}
+    memory = kernel_usage.get("memory_bytes") or kernel["rss_bytes"]
+    if memory:
+        parts.append(f"RAM {_format_size(memory)}")
+    if kernel_usage.get("cpu_percent") is not None:
+        parts.append(f"CPU {kernel_usage['cpu_percent']:.0f} %")
+    machine = resources.get("machine") or {}
+    if machine.get("memory_total_bytes"):
+        text = f"machine: RAM {_format_memory(machine)}"
+        if machine.get("cpu_percent") is not None:
+            text += f", CPU {machine['cpu_percent']:.0f} %"
+        parts.append(text)
+    for gpu in resources.get("gpus", ()):
+        text = f"GPU {gpu['name']}: "
+        if gpu["used_percent"] is not None:
+            text += f"{gpu['used_percent']:.0f} %, "
+        parts.append(text + _format_memory(gpu))
+    return "; ".join(parts)
+
+
+def _format_memory(usage: Data) -> str:
+    used = _format_size(usage["memory_bytes"])
+    total = _format_size(usage["memory_total_bytes"])
+    return f"{used} of {total}"
+
+
+def _format_size(count: int | None) -> str:
+    if count is None:
+        return "?"
+    if count < 1e9:
+        return f"{count / 1e6:.0f} MB"
+    return f"{count / 1e9:.1f} GB"
+
+
+def _format_namespace(context: Data) -> Iterable[str]:
+    """Yield the lines on the names in the kernel, one of each kind."""
+    for key, title in NAMESPACE_TITLES.items():
+        names = []
+        for name, description in context.get(key, {}).items():
+            text = one_line(name)
+            if description and description != name:
+                text += f" ({one_line(description)})"
+            names.append(text)
+        if not names:
+            continue
+        line = f"{title}: {', '.join(names[:MAX_NAMES])}"
+        hidden_count = len(names) - MAX_NAMES
+        if hidden_count > 0:
+            line += f", … {hidden_count} more"
+        yield line

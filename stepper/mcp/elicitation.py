@@ -1,7 +1,8 @@
-"""Lifting a stop: the person is asked by the client, and decides; the agent can't answer for them.
+"""Resuming a stopped notebook: the client asks the user, and the agent cannot answer.
 
-In the era of 2025 the server asks while the call waits; in that of 2026 the call is answered with the question, and
-comes again with the person's answer. What was asked is known by a token, good for one answer to that very stop.
+With the protocol versions of 2025, the server asks during the call. With those of 2026,
+the response to the call is the question, and the client repeats the call with the
+user's answer. A token identifies the question; it is valid for one answer to one stop.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
@@ -28,15 +29,19 @@ from stepper.mcp.daemon_client import Daemon
 
 Context = ServerRequestContext[Any, Any]
 DECISION = "decision"
-WORDS = {"continue": "answer", "fix": "hint", "skip": "reason"}
+# Decision → the argument of the command for the user's text.
+TEXT_ARGUMENTS = {"continue": "answer", "fix": "hint", "skip": "reason"}
 FORM: dict[str, Any] = {
     "type": "object",
     "properties": {
         "decision": {
             "type": "string",
             "title": "What now?",
-            "enum": [*WORDS],
-            "description": "continue: go on; fix: new retries for the failed step; skip: leave that step out",
+            "enum": [*TEXT_ARGUMENTS],
+            "description": (
+                "continue: go on; fix: new retries for the failed step; skip: leave"
+                " that step out"
+            ),
         },
         "words": {
             "type": "string",
@@ -46,107 +51,121 @@ FORM: dict[str, Any] = {
     },
     "required": ["decision"],
 }
-LONGEST = 4_000  # characters of a question
-KEPT = 100  # questions that wait for their answer
+QUESTION_LIMIT = 4_000  # characters
+MAX_QUESTIONS = 100  # that wait for an answer
+
+
+class Stop(NamedTuple):
+    """A stopped notebook and the text of its stop."""
+
+    notebook: str
+    text: str
 
 
 class Stops:
-    """The questions that wait for a person's answer, by their token: about which notebook and which stop."""
+    """The questions that wait for the user's answer, by token."""
 
     def __init__(self) -> None:
-        self.asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.questions: OrderedDict[str, Stop] = OrderedDict()
 
     async def lift(
         self, daemon: Daemon, ctx: Context, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        """Ask the person about a stop, and do what they decide."""
-        named = (params.arguments or {}).get("notebook")
-        found = await daemon.ask(
-            "status", {"notebook": named, "unread": True, "resumes": True}
+        """Ask the user about a stop, and do what they decide."""
+        name = (params.arguments or {}).get("notebook")
+        status = await daemon.ask(
+            "status", {"notebook": name, "unread": True, "resumes": True}
         )
-        stop, notebook = found["stop"], found["notebook"]
-        if not stop:
-            return tool_results.text(
-                f"{notebook} is not stopped: there is nothing to lift."
-                if notebook
-                else "No notebook."
-            )
-        about = notebook, str(stop["text"])
+        notebook = status["notebook"]
+        if not status["stop"]:
+            text = "No notebook."
+            if notebook:
+                text = f"{notebook} is not stopped: there is nothing to resume."
+            return tool_results.create_text_result(text)
+        stop = Stop(notebook, str(status["stop"]["text"]))
         if not _can_ask(ctx):
-            return _unsupported(daemon, about)
+            return _explain_missing_form(daemon, stop)
+        question = mcp_wording.question(stop.text)
+        message = f"{notebook} is stopped.\n{question}"
         form = ElicitRequestFormParams(
-            message=f"{notebook} is stopped.\n{mcp_wording.question(about[1])}"[
-                :LONGEST
-            ],
-            requested_schema=FORM,
+            message=message[:QUESTION_LIMIT], requested_schema=FORM
         )
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             try:
                 answer = await ctx.session.elicit_form(
                     form.message, FORM, ctx.request_id
                 )
-            except MCPError:  # it said that it can, and can't
-                return _unsupported(daemon, about)
-            return await _done(daemon, about, answer)
-        given = (params.input_responses or {}).get(DECISION)
-        if (
-            isinstance(given, ElicitResult)
-            and self.asked.pop(params.request_state or "", None) == about
-        ):
-            return await _done(daemon, about, given)
+            except MCPError:  # the client cannot show forms, although it said so
+                return _explain_missing_form(daemon, stop)
+            return await _handle_answer(daemon, stop, answer)
+        response = (params.input_responses or {}).get(DECISION)
+        token = params.request_state or ""
+        has_answer = isinstance(response, ElicitResult)
+        if has_answer and self.questions.pop(token, None) == stop:
+            assert isinstance(response, ElicitResult)
+            return await _handle_answer(daemon, stop, response)
         token = secrets.token_urlsafe(16)
-        self.asked[token] = about
-        while len(self.asked) > KEPT:
-            self.asked.popitem(last=False)
+        self.questions[token] = stop
+        while len(self.questions) > MAX_QUESTIONS:
+            self.questions.popitem(last=False)
         return InputRequiredResult(
             input_requests={DECISION: ElicitRequest(params=form)}, request_state=token
         )
 
 
 def _can_ask(ctx: Context) -> bool:
-    """Whether the client shows forms; one that names no mode means those."""
+    """Return whether the client shows forms, which is the default mode."""
     capabilities = ctx.session.client_capabilities
-    shows = capabilities.elicitation if capabilities else None
-    return shows is not None and (shows.form is not None or shows.url is None)
+    modes = capabilities.elicitation if capabilities else None
+    if modes is None:
+        return False
+    return modes.form is not None or modes.url is None
 
 
-def _unsupported(daemon: Daemon, about: tuple[str, str]) -> CallToolResult:
-    notebook, why = about
-    told = (
-        f"{notebook} stays stopped: this client can't ask the user. Tell them why, and that they can give one of the "
-        f"commands below in a terminal, in {daemon.paths.project}.\n{mcp_wording.translate(why, for_user=True)}"
+def _explain_missing_form(daemon: Daemon, stop: Stop) -> CallToolResult:
+    """Return the result for a client that cannot ask the user."""
+    details = mcp_wording.translate(stop.text, for_user=True)
+    text = (
+        f"{stop.notebook} stays stopped: this client can't ask the user. Tell the user"
+        " why, and that they can run one of the commands below in a terminal, in"
+        f" {daemon.paths.project}.\n{details}"
     )
-    return tool_results.translated_text(told, error=True)
+    return tool_results.create_translated_result(text, is_error=True)
 
 
-async def _done(
-    daemon: Daemon, about: tuple[str, str], answer: ElicitResult
+async def _handle_answer(
+    daemon: Daemon, stop: Stop, answer: ElicitResult
 ) -> CallToolResult:
-    notebook, why = about
+    """Run the command that the user chose."""
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
-    if (
-        answer.action != "accept"
-        or not isinstance(decision, str)
-        or decision not in WORDS
-    ):
-        # A client may decline or cancel by itself: nothing tells whether anybody saw
+    is_decision = isinstance(decision, str) and decision in TEXT_ARGUMENTS
+    if answer.action != "accept" or not is_decision:
+        # A client may decline or cancel by itself: it is not known whether the user saw
         # the question.
-        named = {
+        reasons = {
             "decline": "the client answered: declined",
             "cancel": "the client answered: cancelled",
         }
-        said = named.get(answer.action, "the client's answer names no decision")
-        ways = mcp_wording.translate(why, for_user=True)
-        return tool_results.translated_text(
-            f"{notebook} stays stopped: {said}.\n{ways}", error=True
+        reason = reasons.get(answer.action, "the client's answer has no decision")
+        details = mcp_wording.translate(stop.text, for_user=True)
+        return tool_results.create_translated_result(
+            f"{stop.notebook} stays stopped: {reason}.\n{details}", is_error=True
         )
-    found = (await daemon.ask("status", {"notebook": notebook, "unread": True}))["stop"]
-    # it was lifted elsewhere, and maybe another came
-    if not found or found["text"] != why:
-        return tool_results.text(
-            f"Nothing was done: {notebook} is no longer stopped for the reason that the question named."
+    decision = str(decision)
+    request = {"notebook": stop.notebook, "unread": True}
+    status = await daemon.ask("status", request)
+    present_stop = status["stop"]
+    # Meanwhile the notebook may have been resumed, and even stopped again.
+    if not present_stop or present_stop["text"] != stop.text:
+        return tool_results.create_text_result(
+            f"Nothing was done: {stop.notebook} is no longer stopped for the reason in"
+            " the question."
         )
-    words = str(content.get("words") or "").strip()
-    told = await daemon.ask(decision, {"notebook": notebook, WORDS[decision]: words})
-    return tool_results.text(f"The client answered: {decision}.\n{told['text']}")
+    text = str(content.get("words") or "").strip()
+    response = await daemon.ask(
+        decision, {"notebook": stop.notebook, TEXT_ARGUMENTS[decision]: text}
+    )
+    return tool_results.create_text_result(
+        f"The client answered: {decision}.\n{response['text']}"
+    )

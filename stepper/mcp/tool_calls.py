@@ -1,11 +1,14 @@
-"""Calls of tools: their arguments checked, the daemon asked, progress told each second, what it answers as a result."""
+"""Calls of tools: checks the arguments, asks the daemon and returns the result.
+
+While a call is running, its progress is reported every second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any
@@ -15,6 +18,7 @@ from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
     InputRequiredResult,
 )
 
@@ -22,384 +26,434 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import format_count, one_line
 from stepper.hook.client import DaemonExitedError
 from stepper.mcp import argument_coercion, data_rendering, tool_results
-from stepper.mcp.daemon_client import Asked, Daemon
+from stepper.mcp.daemon_client import Daemon, DaemonRequest
 from stepper.mcp.elicitation import Context, Stops
 from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
 
-TICK_SECONDS = 1.0
-LONGEST_SECONDS = 86_400
-BACKGROUNDING = ("claude-code",)
-# whose answers hold what the agent has not read yet
-DELIVERING = ("run_cell", "add_cells", "run_notebook", "notebook_status")
+PROGRESS_SECONDS = 1.0
+MAX_WAIT_SECONDS = 86_400
+# Clients that continue during a long call, and give their agent the result later.
+BACKGROUND_CLIENTS = ("claude-code",)
+# Tools whose responses already contain the undelivered reports.
+DELIVERING_TOOLS = ("run_cell", "add_cells", "run_notebook", "notebook_status")
+MAX_PROBLEMS = 5
+PROBLEM_LIMIT = 300  # characters
 LAST_RUNS = 5  # of a notebook, in its status
-Given = Mapping[str, Any]
+# What each action of `plan` requires, and also accepts.
+PLAN_REQUIRED = {
+    "add": ("title",),
+    "edit": ("id", "title"),
+    "remove": ("id",),
+    "move": ("id", "after"),
+    "confirm": ("reason",),
+}
+PLAN_OPTIONAL = {"add": ("after",)}
+PLAN_ARGUMENTS = ("title", "id", "after", "reason")
+Arguments = Mapping[str, Any]
 Result = CallToolResult | InputRequiredResult
 stops = Stops()
 log = logging.getLogger("stepper")
 
 
 async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> Result:
-    """Do a call; what goes wrong is its result."""
+    """Handle a call. Errors are results, except for the name of an unknown tool."""
     tool = TOOLS.get(params.name)
     if tool is None:
-        use = FOR_PEER.get(params.name)
-        if use is None:
-            raise MCPError(
-                INVALID_PARAMS,
-                f"there is no tool {params.name[:100]!r}; there are {', '.join(TOOLS)}",
-            )
-        return tool_results.text(
-            f"There is no tool {params.name}: use {use}. {TOOLS[use].about}", error=True
+        return _suggest_tool(params.name)
+    arguments: Arguments = argument_coercion.coerce_arguments(
+        tool.schema, params.arguments or {}
+    )
+    params = params.model_copy(update={"arguments": arguments})
+    problems = find_problems(tool, arguments)
+    if problems:
+        return tool_results.create_text_result(
+            f"{tool.name} was not called: {'; '.join(problems)}", is_error=True
         )
-    given: Given = argument_coercion.parse(tool.schema, params.arguments or {})
-    params = params.model_copy(update={"arguments": given})
-    if wrong := problems(tool, given):
-        return tool_results.text(
-            f"{tool.name} was not called: {'; '.join(wrong)}", error=True
-        )
-    result = await _result(daemon, ctx, params, tool, given)
-    if tool.name in DELIVERING or not isinstance(result, CallToolResult):
+    result = await _call_tool(daemon, ctx, params, tool, arguments)
+    if tool.name in DELIVERING_TOOLS or not isinstance(result, CallToolResult):
         return result
-    return await _with_undelivered(daemon, given, result)
+    return await _add_undelivered(daemon, arguments, result)
 
 
-async def _result(
+def _suggest_tool(name: str) -> CallToolResult:
+    """Return which tool to use in place of one of another server; raise MCPError."""
+    use = FOR_PEER.get(name)
+    if use is None:
+        raise MCPError(
+            INVALID_PARAMS,
+            f"there is no tool {name[:100]!r}; there are {', '.join(TOOLS)}",
+        )
+    return tool_results.create_text_result(
+        f"There is no tool {name}: use {use}. {TOOLS[use].about}", is_error=True
+    )
+
+
+async def _call_tool(
     daemon: Daemon,
     ctx: Context,
     params: CallToolRequestParams,
     tool: Tool,
-    given: Given,
+    arguments: Arguments,
 ) -> Result:
-    """Return what comes of a call, an error as well."""
+    """Return the result of a call; an error is a result, too."""
     try:
-        if "wait_seconds" in tool.arguments and not tool.reads and backgrounds(ctx):
-            given = {"wait_seconds": LONGEST_SECONDS, **given}
+        can_wait = "wait_seconds" in tool.arguments and not tool.reads
+        if can_wait and _runs_in_background(ctx):
+            arguments = {"wait_seconds": MAX_WAIT_SECONDS, **arguments}
         if tool.name == "lift_stop":
             return await stops.lift(daemon, ctx, params)
+        handle = HANDLERS.get(tool.name, _run_cells)
         try:
-            return await ANSWERS.get(tool.name, _ran)(daemon, ctx, tool, given)
+            return await handle(daemon, ctx, tool, arguments)
         except DaemonExitedError:
             if not tool.reads:
                 raise
-            # the next daemon knows it too
-            return await ANSWERS[tool.name](daemon, ctx, tool, given)
+            # The next daemon has the same data.
+            return await handle(daemon, ctx, tool, arguments)
     except StepperError as error:
-        return tool_results.failed(error)
-    except Exception as error:  # the SDK would say "internal server error" alone
+        return tool_results.create_error_result(error)
+    except Exception as error:  # the SDK would only report an internal error
         log.exception("%s failed", tool.name)
-        return tool_results.text(
-            f"stepper itself failed: {type(error).__name__}: {error}", error=True
+        return tool_results.create_text_result(
+            f"stepper itself failed: {type(error).__name__}: {error}", is_error=True
         )
 
 
-async def _with_undelivered(
-    daemon: Daemon, given: Given, result: CallToolResult
+async def _add_undelivered(
+    daemon: Daemon, arguments: Arguments, result: CallToolResult
 ) -> CallToolResult:
-    """Return a result with what the agent has not read yet of the notebook."""
-    asked = {"notebook": given.get("notebook")}
+    """Return a result with the undelivered reports on the notebook."""
+    request = {"notebook": arguments.get("notebook")}
     with suppress(StepperError):  # there may be no notebook
-        found = await daemon.ask("cell undelivered", asked, launch=False)
-        if found and found["text"]:
-            return tool_results.with_undelivered(result, found["text"])
+        reports = await daemon.ask("cell undelivered", request, launch=False)
+        if reports and reports["text"]:
+            return tool_results.add_undelivered(result, reports["text"])
     return result
 
 
-def backgrounds(ctx: Context) -> bool:
-    """Whether the client itself goes on beside a call that lasts, and wakes its agent with the answer."""
-    told = ctx.session.client_params
-    return told is not None and told.client_info.name in BACKGROUNDING
+def _runs_in_background(ctx: Context) -> bool:
+    """Return whether the client continues during a long call."""
+    client = ctx.session.client_params
+    return client is not None and client.client_info.name in BACKGROUND_CLIENTS
 
 
-def problems(tool: Tool, given: Given) -> list[str]:
-    """Return what in the arguments the tool's schema refuses."""
-    from jsonschema import Draft202012Validator  # takes its time: with the first call
+def find_problems(tool: Tool, arguments: Arguments) -> list[str]:
+    """Return the problems that the tool's schema finds in the arguments."""
+    from jsonschema import Draft202012Validator  # slow: imported by the first call
 
-    found = sorted(
-        Draft202012Validator(tool.schema).iter_errors(given),
+    validator = Draft202012Validator(tool.schema)
+    errors = sorted(
+        validator.iter_errors(arguments),
         key=lambda error: [*map(str, error.path)],
     )
-    wrong = []
-    for error in found[:5]:
-        where = ".".join(map(str, error.path))
-        wrong.append(
-            f"{where}: {error.message[:300]}" if where else error.message[:300]
-        )
-    if any(
-        error.validator == "additionalProperties" and not error.path for error in found
-    ):
-        wrong.append(f"it takes {', '.join(tool.arguments) or 'no arguments'}")
-    return wrong
+    problems = []
+    has_unknown_argument = False
+    for error in errors[:MAX_PROBLEMS]:
+        path = ".".join(map(str, error.path))
+        message = error.message[:PROBLEM_LIMIT]
+        problems.append(f"{path}: {message}" if path else message)
+    for error in errors:
+        if error.validator == "additionalProperties" and not error.path:
+            has_unknown_argument = True
+    if has_unknown_argument:
+        names = ", ".join(tool.arguments) or "no arguments"
+        problems.append(f"it takes {names}")
+    return problems
 
 
-async def _asked(
+async def _ask(
     daemon: Daemon,
     ctx: Context,
     verb: str,
-    told: Given,
-    asked: Asked | None = None,
+    arguments: Arguments,
+    request: DaemonRequest | None = None,
 ) -> Any:
-    """Return the daemon's answer, and tell the client meanwhile how it gets on."""
-    request, begun = asked or Asked(), time.monotonic()
+    """Return the daemon's response; report progress to the client meanwhile."""
+    request = request or DaemonRequest()
+    started = time.monotonic()
 
-    async def tick() -> None:
+    async def report_progress() -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            await ctx.session.report_progress(
-                round(time.monotonic() - begun, 1),
-                None,
-                request.line or None,
-            )
+            await asyncio.sleep(PROGRESS_SECONDS)
+            seconds = round(time.monotonic() - started, 1)
+            await ctx.session.report_progress(seconds, None, request.line or None)
 
-    # no group: that would wrap what the daemon says in one of exceptions
-    ticking = asyncio.create_task(tick())
+    # A task group would wrap the daemon's errors in exception groups.
+    reporting = asyncio.create_task(report_progress())
     try:
-        return await daemon.ask(verb, told, request)
+        return await daemon.ask(verb, arguments, request)
     finally:
-        ticking.cancel()
+        reporting.cancel()
 
 
-async def _work(daemon: Daemon, ctx: Context, verb: str, told: Given) -> Any:
-    """As `_asked`, for what runs cells: known by an id, by which another daemon tells what became of it."""
-    told = {**told, "call": f"{daemon.session}-{token_hex(6)}"}
+async def _ask_to_run(
+    daemon: Daemon, ctx: Context, verb: str, arguments: Arguments
+) -> Any:
+    """Ask the daemon to run cells.
+
+    The call has an id: if the daemon exits, the next one returns the result of the run.
+    """
+    arguments = {**arguments, "call": f"{daemon.session}-{token_hex(6)}"}
     try:
-        return await _asked(daemon, ctx, verb, told)
+        return await _ask(daemon, ctx, verb, arguments)
     except DaemonExitedError as error:
         if not error.accepted:
             raise
-        return await _asked(daemon, ctx, verb, told)
+        return await _ask(daemon, ctx, verb, arguments)
 
 
-async def _ran(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+async def _run_cells(
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    verb, told = tool.verb(given)
-    return tool_results.ran(await _work(daemon, ctx, verb, told))
+    verb, values = tool.verb(arguments)
+    return tool_results.create_run_result(await _ask_to_run(daemon, ctx, verb, values))
 
 
 async def _run_notebook(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    # not asked again: that would run them again
-    return tool_results.ran(await _asked(daemon, ctx, *tool.verb(given)))
+    # Not repeated after an exit of the daemon, which would run the cells again.
+    response = await _ask(daemon, ctx, *tool.verb(arguments))
+    return tool_results.create_run_result(response)
 
 
 async def _verify(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    told = await _asked(daemon, ctx, *tool.verb(given))
-    cells = sorted(
-        told["cells"], key=lambda cell: cell["verdict"] == "same"
-    )  # the others are told, however many these are
-    shown = sorted(data_rendering.rows(cells), key=lambda cell: cell["number"])
-    return tool_results.data(
-        {**told, "cells": shown, "files": data_rendering.rows(told["files"])},
-        told["text"],
+    response = await _ask(daemon, ctx, *tool.verb(arguments))
+    # If there are too many cells, leave out those that are the same.
+    by_importance = sorted(
+        response["cells"], key=lambda cell: cell["verdict"] == "same"
     )
+    cells = data_rendering.limit_rows(by_importance)
+    cells.sort(key=lambda cell: cell["number"])
+    files = data_rendering.limit_rows(response["files"])
+    data = {**response, "cells": cells, "files": files}
+    return tool_results.create_data_result(data, response["text"])
 
 
 async def _execute(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    answer = await _asked(daemon, ctx, *tool.verb(given))
-    return tool_results.text(answer["text"], answer.get("figures", ()))
+    response = await _ask(daemon, ctx, *tool.verb(arguments))
+    figures = response.get("figures", ())
+    return tool_results.create_text_result(response["text"], figures)
 
 
 async def _list(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    request = Asked()
-    rows = await _asked(daemon, ctx, *tool.verb(given), request)
-    wanted = given.get("filter", "").casefold()
-    found = [row for row in rows if wanted in row["notebook"].casefold()]
-    page = given.get("page", 1)
-    by_page = data_rendering.pages(found)
-    pages = len(by_page)
-    if page > pages:
+    request = DaemonRequest()
+    notebooks = await _ask(daemon, ctx, *tool.verb(arguments), request)
+    text_filter = arguments.get("filter", "")
+    lower_filter = text_filter.casefold()
+    matching = [
+        notebook
+        for notebook in notebooks
+        if lower_filter in notebook["notebook"].casefold()
+    ]
+    pages = data_rendering.split_pages(matching)
+    page_count = len(pages)
+    page = arguments.get("page", 1)
+    count = format_count(len(matching), "notebook")
+    if page > page_count:
         raise UsageError(
-            f"there is no page {page}: the {format_count(len(found), 'notebook')} take {format_count(pages, 'page')}"
+            f"there is no page {page}: the {count} take"
+            f" {format_count(page_count, 'page')}"
         )
-    shown = by_page[page - 1]
-    if wanted and not found:
-        text = f"No notebook's path contains {given['filter'][:100]!r}; the project has {format_count(len(rows), 'notebook')}."
-    else:
-        text = data_rendering.listed(shown)
-    if pages > 1:
-        text = f"Page {page} of {pages} ({format_count(len(found), 'notebook')}; `page` and `filter` show others):\n{text}"
-    told = {
-        "notebooks": data_rendering.rows(shown),
+    shown = pages[page - 1]
+    text = data_rendering.format_notebooks(shown)
+    if text_filter and not matching:
+        total = format_count(len(notebooks), "notebook")
+        text = (
+            f"No notebook's path contains {text_filter[:100]!r}; the project has"
+            f" {total}."
+        )
+    if page_count > 1:
+        text = (
+            f"Page {page} of {page_count} ({count}; `page` and `filter` show"
+            f" others):\n{text}"
+        )
+    data = {
+        "notebooks": data_rendering.limit_rows(shown),
         "page": page,
-        "pages": pages,
-        "count": len(found),
+        "pages": page_count,
+        "count": len(matching),
         "complete": not request.line,
     }
-    # the one line that a list reports: that not all folders were searched
-    return tool_results.data(told, "\n".join(filter(None, [text, request.line])))
+    # The only progress line of a list says that not all folders were searched.
+    text = "\n".join(filter(None, [text, request.line]))
+    return tool_results.create_data_result(data, text)
 
 
 async def _create(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
     try:
-        made = await _asked(daemon, ctx, *tool.verb(given))
+        response = await _ask(daemon, ctx, *tool.verb(arguments))
     except DaemonExitedError as error:
-        error.hint = f"list_notebooks shows whether the notebook was made: then make no second one; {error.hint}"
+        error.hint = (
+            "list_notebooks shows whether the notebook was created: if so, do not"
+            f" create a second one; {error.hint}"
+        )
         raise
-    ran = made.get("cells") or {}
-    report = tool_results.ran(ran) if ran else None
-    said = "\n".join(filter(None, [data_rendering.made(made), ran.get("text", "")]))
-    answer = tool_results.data(
-        {**made, "steps": data_rendering.rows(made["steps"])},
-        said,
-        report.content[1:] if report else (),
-    )
-    return answer.model_copy(update={"is_error": report.is_error}) if report else answer
+    text = data_rendering.format_created(response)
+    steps = data_rendering.limit_rows(response["steps"])
+    data = {**response, "steps": steps}
+    run_response = response.get("cells")
+    if not run_response:
+        return tool_results.create_data_result(data, text)
+    run_result = tool_results.create_run_result(run_response)
+    text = "\n".join(filter(None, [text, run_response.get("text", "")]))
+    images = run_result.content[1:]
+    result = tool_results.create_data_result(data, text, images)
+    return result.model_copy(update={"is_error": run_result.is_error})
 
 
 async def _read(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    page = await daemon.ask(*tool.verb(given))
-    return tool_results.data(page, page["text"])
+    page = await daemon.ask(*tool.verb(arguments))
+    return tool_results.create_data_result(page, page["text"])
 
 
 async def _change(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    done = await daemon.ask(*tool.verb(given))
-    order = ", ".join(map(one_line, done["cells"])) or "none"
-    many = format_count(done["count"], "cell")
-    what = {
-        "delete": f"{many} deleted",
-        "move": f"{many} moved",
-        "clear_output": f"outputs of {many} cleared",
-    }[given["action"]]
-    if done["unchanged"]:
-        what = "nothing was moved: the cells are in that order already"
-    said = f"{one_line(done['notebook'])}: {what}. Its cells now: {order}"
-    return tool_results.text("\n".join(filter(None, [said, done["follows"]])))
+    response = await daemon.ask(*tool.verb(arguments))
+    count = format_count(response["count"], "cell")
+    effects = {
+        "delete": f"{count} deleted",
+        "move": f"{count} moved",
+        "clear_output": f"outputs of {count} cleared",
+    }
+    effect = effects[arguments["action"]]
+    if response["unchanged"]:
+        effect = "nothing was moved: the cells are in that order already"
+    notebook = one_line(response["notebook"])
+    order = ", ".join(map(one_line, response["cells"])) or "none"
+    text = f"{notebook}: {effect}. Its cells now: {order}"
+    text = "\n".join(filter(None, [text, response["follows"]]))
+    return tool_results.create_text_result(text)
 
 
 async def _plan(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    needs = {
-        "add": ["title"],
-        "edit": ["id", "title"],
-        "remove": ["id"],
-        "move": ["id", "after"],
-        "confirm": ["reason"],
-    }
-    takes = {**needs, "add": ["title", "after"]}
-    action = given.get("action", "show")
-    lacking = [name for name in needs.get(action, ()) if name not in given]
+    action = arguments.get("action", "show")
+    _check_plan_arguments(action, arguments)
+    verb, values = tool.verb({"action": action, **arguments})
+    response = await daemon.ask(verb, values)
+    if "steps" not in response:
+        request = {"notebook": arguments.get("notebook")}
+        response = await daemon.ask("plan", request)
+    steps = data_rendering.limit_rows(response["steps"])
+    text = data_rendering.format_plan(response)
+    return tool_results.create_data_result({**response, "steps": steps}, text)
+
+
+def _check_plan_arguments(action: str, arguments: Arguments) -> None:
+    """Raise UsageError if arguments of `plan` are missing or do not apply."""
+    required = PLAN_REQUIRED.get(action, ())
+    missing = [name for name in required if name not in arguments]
+    if missing:
+        raise UsageError(f"plan {action} needs {' and '.join(missing)}")
+    accepted = (*required, *PLAN_OPTIONAL.get(action, ()))
     extra = [
-        name
-        for name in ("title", "id", "after", "reason")
-        if name in given and name not in takes.get(action, ())
+        name for name in PLAN_ARGUMENTS if name in arguments and name not in accepted
     ]
-    if lacking or extra:
-        wrong = (
-            f"needs {' and '.join(lacking)}"
-            if lacking
-            else f"takes no {' and no '.join(extra)}"
-        )
-        raise UsageError(f"plan {action} {wrong}")
-    told = await daemon.ask(*tool.verb({"action": action, **given}))
-    if "steps" not in told:
-        told = await daemon.ask("plan", {"notebook": given.get("notebook")})
-    return tool_results.data(
-        {**told, "steps": data_rendering.rows(told["steps"])},
-        data_rendering.planned(told),
-    )
+    if extra:
+        raise UsageError(f"plan {action} takes no {' and no '.join(extra)}")
 
 
 async def _kernel(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    action, place = given["action"], given.get("place")
+    action = arguments["action"]
+    place = arguments.get("place")
     if place and action not in ("start", "restart"):
         raise UsageError(f"kernel {action} takes no place")
-    status = await daemon.ask(
-        "status", {"notebook": given.get("notebook"), "unread": True}
-    )
-    notebook, state = status["notebook"], status["kernel"]["state"]
+    request = {"notebook": arguments.get("notebook"), "unread": True}
+    status = await daemon.ask("status", request)
+    notebook = status["notebook"]
+    state = status["kernel"]["state"]
     if notebook is None:
-        raise UsageError("there is no current notebook", "create_notebook makes one")
-    used = (
-        await daemon.ask("use", {"notebook": notebook, "kernel": place})
-        if place
-        else {}
-    )
+        raise UsageError("there is no current notebook", "create_notebook creates one")
+    is_elsewhere = False
+    if place:
+        use = await daemon.ask("use", {"notebook": notebook, "kernel": place})
+        is_elsewhere = bool(use.get("elsewhere"))
     if action == "start" and state not in ("none", "dead"):
-        next_one = (
-            f"; the next one runs in {place}: restart, which loses its variables"
-            if used.get("elsewhere")
-            else ""
-        )
-        return tool_results.text(
-            f"{notebook}: its kernel runs already ({state}){next_one}."
-        )
-    told = await _asked(
-        daemon, ctx, "restart" if action == "start" else action, {"notebook": notebook}
-    )
+        text = f"{notebook}: its kernel is already running ({state})"
+        if is_elsewhere:
+            text += (
+                f"; the next kernel will run in {place}: a restart starts it, and all"
+                " variables are lost"
+            )
+        return tool_results.create_text_result(f"{text}.")
+    verb = "restart" if action == "start" else action
+    response = await _ask(daemon, ctx, verb, {"notebook": notebook})
+    text = _describe_kernel_action(action, response)
+    return tool_results.create_text_result(f"{notebook}: {text}.")
+
+
+def _describe_kernel_action(action: str, response: Mapping[str, Any]) -> str:
+    """Return the effect of an action on the kernel."""
     if action == "interrupt":
-        said = told["text"]
-    elif action == "shutdown":
-        said = (
-            "its kernel is ended; all its variables are lost"
-            if told["kernels"]
-            else "it has no kernel"
-        )
-        said = (
-            f"{told['left']} was named by its id: it is left, with its variables"
-            if told["left"]
-            else said
-        )
-    else:
-        lost = (
-            "all variables of the old one are lost"
-            if told["had_kernel"]
-            else "there was none before"
-        )
-        said = f"a fresh kernel runs; {lost}"
-    return tool_results.text(f"{notebook}: {said}.")
+        return str(response["text"])
+    if action == "shutdown":
+        if response["left"]:
+            return (
+                f"{response['left']} was chosen by its id: stepper does not shut it"
+                " down, and it keeps its variables"
+            )
+        if response["kernels"]:
+            return "its kernel was shut down; all its variables are lost"
+        return "it has no kernel"
+    if response["had_kernel"]:
+        return "a new kernel is running; all variables of the old one are lost"
+    return "a new kernel is running; there was none before"
 
 
 async def _status(
-    daemon: Daemon, ctx: Context, tool: Tool, given: Given
+    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
 ) -> CallToolResult:
-    told, runs, report = await standing(daemon, given, ctx)
-    ended = told.get("ended") or {}
-    images = tool_results.ran(ended).content[1:] if ended else ()
-    return tool_results.data(
-        {**data_rendering.held_short(told), "history": runs},
-        data_rendering.standing(told, runs, report),
-        images,
-    )
+    status, runs, report = await get_status(daemon, arguments, ctx)
+    finished = status.get("ended") or {}
+    images: Sequence[ContentBlock] = ()
+    if finished:
+        images = tool_results.create_run_result(finished).content[1:]
+    data = {**data_rendering.limit_status(status), "history": runs}
+    text = data_rendering.format_status(status, runs, report)
+    return tool_results.create_data_result(data, text, images)
 
 
-async def standing(
-    daemon: Daemon, given: Given, ctx: Context | None = None
+async def get_status(
+    daemon: Daemon, arguments: Arguments, ctx: Context | None = None
 ) -> tuple[Any, list[Any], str]:
-    """Return where a notebook stands, its last runs, and the last report, '' where there is none or it comes anew.
+    """Return the status of a notebook, its last runs and the last report.
 
-    Outside of a call (`ctx`) a person may be who reads it: what the agent was not told yet stays to be told.
+    The report is '' if there is none, or if the status contains it. Without `ctx`, a
+    user may be the reader: undelivered reports stay undelivered.
     """
-    verb, asks = TOOLS["notebook_status"].verb(given)
-    told = await (
-        _asked(daemon, ctx, verb, asks)
-        if ctx
-        else daemon.ask(verb, {**asks, "unread": True})
-    )
-    named = {"notebook": told["notebook"]}
-    runs = (await daemon.ask("history", named))[-LAST_RUNS:] if told["notebook"] else []
-    again = runs and not told.get("ended")
-    return told, runs, (await daemon.ask("report", named))["text"] if again else ""
+    verb, values = TOOLS["notebook_status"].verb(arguments)
+    if ctx:
+        status = await _ask(daemon, ctx, verb, values)
+    else:
+        status = await daemon.ask(verb, {**values, "unread": True})
+    if not status["notebook"]:
+        return status, [], ""
+    request = {"notebook": status["notebook"]}
+    history = await daemon.ask("history", request)
+    runs = history[-LAST_RUNS:]
+    if not runs or status.get("ended"):
+        return status, runs, ""
+    report = await daemon.ask("report", request)
+    return status, runs, report["text"]
 
 
-ANSWERS: dict[
-    str, Callable[[Daemon, Context, Tool, Given], Awaitable[CallToolResult]]
-] = {
+Handler = Callable[[Daemon, Context, Tool, Arguments], Awaitable[CallToolResult]]
+HANDLERS: dict[str, Handler] = {
     "list_notebooks": _list,
     "create_notebook": _create,
     "read_notebook": _read,

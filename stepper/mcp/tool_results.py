@@ -1,4 +1,4 @@
-"""What a tool answers: the report as text with its figures as images, data with the same as text, an error."""
+"""The results of tools: text with figures, data with the same as text, and errors."""
 
 from __future__ import annotations
 
@@ -13,160 +13,182 @@ from stepper.common.errors import StepperError
 from stepper.common.text import one_line
 from stepper.mcp.mcp_wording import translate, translate_data
 
-LONGEST = 10_000  # characters of a result's text
-REST = 60  # … that the sentence on the rest may take
-LARGEST = 700_000  # bytes of a picture: 940 kB as base64
-# Of data that are longer than a result may be: how many rows of a list, and characters
-# of a text, are kept.
+MAX_CHARACTERS = 10_000  # of a result's text
+GAP_CHARACTERS = 60  # reserved for the sentence on omitted characters
+MAX_IMAGE_SIZE = 700_000  # bytes: 940 kB as base64
+# The rows of a list and the characters of a text that are kept if the data are too
+# long: the first limits that suffice.
 SHORTER = ((40, 1_000), (20, 500), (10, 200), (5, 100), (2, 50))
-NAMES = ("notebook", "cell_id")  # never cut
-ELSEWHERE = "The result's text content has it."
-QUALITIES = (90, 75, 60, 40)
-# How a call ended without running what it was given: nothing else is an error.
+MIN_KEYS = 40  # of an object that are kept
+WHOLE_KEYS = ("notebook", "cell_id")  # their values are never shortened
+TEXT_IN_CONTENT = "The result's text content has it."
+JPEG_QUALITIES = (90, 75, 60, 40)
+# The states of calls that ran nothing, which are errors.
 NOTHING_RAN = ("refused", "stopped", "not run")
 
 
-def text(told: str, figures: Sequence[str] = (), error: bool = False) -> CallToolResult:
-    """Return a text with figures, given by their paths; an error has none: Gemini makes text of them."""
-    return translated_text(translate(told), figures, error)
-
-
-def translated_text(
-    told: str, figures: Sequence[str] = (), error: bool = False
+def create_text_result(
+    text: str, figures: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
-    """Return a text that is in the terms of MCP already, with figures."""
-    images = [image for path in figures if not error and (image := picture(path))]
-    return CallToolResult(
-        content=[TextContent(text=cut(told)), *images], is_error=error
-    )
+    """Return a text with the figures at these paths.
 
-
-def data(
-    told: Mapping[str, Any], said: str, more: Sequence[ContentBlock] = ()
-) -> CallToolResult:
-    """Return data, and the same as text: in a field too, because some clients show that part alone.
-
-    As JSON the data are no longer than a text may be: the text's field is left out first, then rows; `truncated` tells.
+    An error has no figures, because Gemini CLI converts them to text.
     """
-    said = bounded(said)
+    return create_translated_result(translate(text), figures, is_error)
+
+
+def create_translated_result(
+    text: str, figures: Sequence[str] = (), is_error: bool = False
+) -> CallToolResult:
+    """Return a text that is already in terms of MCP, with figures."""
+    content: list[ContentBlock] = [TextContent(text=cut(text))]
+    if not is_error:
+        content += filter(None, map(load_image, figures))
+    return CallToolResult(content=content, is_error=is_error)
+
+
+def create_data_result(
+    data: Mapping[str, Any], text: str, more: Sequence[ContentBlock] = ()
+) -> CallToolResult:
+    """Return data, and the same as text.
+
+    The text is also a field of the data, because some clients show only the data. As
+    JSON, the data are no longer than a text may be: first the text field is left out,
+    then rows. `truncated` says so.
+    """
+    text = limit_text(text)
     return CallToolResult(
-        content=[TextContent(text=said), *more],
-        structured_content=fitting(translate_data(told), said),
+        content=[TextContent(text=text), *more],
+        structured_content=_fit(translate_data(data), text),
     )
 
 
-def fitting(told: Mapping[str, Any], said: str) -> dict[str, Any]:
+def _fit(data: Mapping[str, Any], text: str) -> dict[str, Any]:
     """Return data with their text, or as much of them as a result may have."""
-    whole = {**told, "text": said}
-    if size(whole) <= LONGEST:
+    whole = {**data, "text": text}
+    if _measure(whole) <= MAX_CHARACTERS:
         return whole
-    whole["text"] = ELSEWHERE
-    if size(whole) <= LONGEST:
+    whole["text"] = TEXT_IN_CONTENT
+    if _measure(whole) <= MAX_CHARACTERS:
         return whole
-    for rows, width in SHORTER:
-        cut = {**shortened(whole, rows, width), "truncated": True}
-        if size(cut) <= LONGEST:
-            return cut
-    return cut
+    shortened: dict[str, Any] = {}
+    for max_rows, max_characters in SHORTER:
+        shortened = _shorten(whole, max_rows, max_characters)
+        shortened["truncated"] = True
+        if _measure(shortened) <= MAX_CHARACTERS:
+            break
+    return shortened
 
 
-def size(told: Mapping[str, Any]) -> int:
-    """Return how many characters data have as JSON."""
-    return len(json.dumps(told, ensure_ascii=False))
+def _measure(data: Mapping[str, Any]) -> int:
+    """Return the number of characters of data as JSON."""
+    return len(json.dumps(data, ensure_ascii=False))
 
 
-def shortened(value: Any, rows: int, width: int) -> Any:
-    """Return data of which each list and object has so many rows, and each text so many characters."""
-    if isinstance(value, str) and len(value) > width:
-        return f"{value[:width]}…"
+def _shorten(value: Any, max_rows: int, max_characters: int) -> Any:
+    """Return data with shorter lists, objects and texts."""
+    if isinstance(value, str) and len(value) > max_characters:
+        return f"{value[:max_characters]}…"
     if isinstance(value, list | tuple):
-        return [shortened(each, rows, width) for each in value[:rows]]
-    if isinstance(value, dict):
-        kept = [*value.items()][: max(rows, 40)]
-        return {
-            name: each if name in NAMES else shortened(each, rows, width)
-            for name, each in kept
-        }
-    return value
+        return [_shorten(item, max_rows, max_characters) for item in value[:max_rows]]
+    if not isinstance(value, dict):
+        return value
+    shortened = {}
+    for name in list(value)[: max(max_rows, MIN_KEYS)]:
+        item = value[name]
+        if name not in WHOLE_KEYS:
+            item = _shorten(item, max_rows, max_characters)
+        shortened[name] = item
+    return shortened
 
 
-def ran(told: Mapping[str, Any]) -> CallToolResult:
-    """Return what came of a cell; the last line names its notebook."""
-    state = str(told.get("state", ""))
-    said = str(told["text"]) or state
-    if notebook := told.get("notebook"):
+def create_run_result(response: Mapping[str, Any]) -> CallToolResult:
+    """Return the result of cells that ran; the last line names their notebook."""
+    state = str(response.get("state", ""))
+    text = str(response["text"]) or state
+    notebook = response.get("notebook")
+    if notebook:
         line = f"\nNotebook: {one_line(notebook)}"
-        said = bounded(said, LONGEST - len(line)) + line
+        text = limit_text(text, MAX_CHARACTERS - len(line)) + line
     else:
-        said = translate(said)
-    return translated_text(said, told.get("figures", ()), state in NOTHING_RAN)
+        text = translate(text)
+    figures = response.get("figures", ())
+    return create_translated_result(text, figures, state in NOTHING_RAN)
 
 
-def with_undelivered(result: CallToolResult, told: str) -> CallToolResult:
-    """Return a result that begins with what the agent has not read yet; its data have that under `unheard`."""
-    told = translate(told)
-    first, *more = result.content
+def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
+    """Return a result with undelivered reports before its text.
+
+    Its data contain them as `unheard`.
+    """
+    text = translate(text)
+    first, *others = result.content
     if isinstance(first, TextContent):
-        room = LONGEST - len(told) - 1
-        first = TextContent(text=f"{told}\n{cut(first.text, max(room, REST + 1))}")
+        room = MAX_CHARACTERS - len(text) - 1
+        limited = cut(first.text, max(room, GAP_CHARACTERS + 1))
+        first = TextContent(text=f"{text}\n{limited}")
     data = result.structured_content
     if data is not None:
-        data = {**data, "unheard": told}
-    changed = {"content": [first, *more], "structured_content": data}
-    return result.model_copy(update=changed)
+        data = {**data, "unheard": text}
+    changes = {"content": [first, *others], "structured_content": data}
+    return result.model_copy(update=changes)
 
 
-def failed(error: StepperError) -> CallToolResult:
-    """Return why nothing was done, and what to do about it."""
+def create_error_result(error: StepperError) -> CallToolResult:
+    """Return why nothing was done, and how to fix it."""
     lines = [f"stepper: {error.message}"]
     hint = translate(error.hint)
-    if hint.startswith("`"):  # a tool alone
+    if hint.startswith("`"):  # only the name of a tool
         hint = f"To fix this, call {hint}"
     if hint:
         lines.append(hint)
-    return text("\n".join(lines), error=True)
+    return create_text_result("\n".join(lines), is_error=True)
 
 
-def bounded(told: str, limit: int = LONGEST) -> str:
-    """Return a text in the terms of MCP that is not longer than a result may be."""
-    return cut(translate(told), limit)
+def limit_text(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Return a text in terms of MCP that is not longer than a result may be."""
+    return cut(translate(text), limit)
 
 
-def cut(told: str, limit: int = LONGEST) -> str:
+def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return a text that is not longer than a result may be."""
-    if len(told) <= limit:
-        return told
-    room = limit - REST
-    return f"{told[:room]}\n… {len(told) - room:,} more characters are left out"
+    if len(text) <= limit:
+        return text
+    room = limit - GAP_CHARACTERS
+    omitted = len(text) - room
+    return f"{text[:room]}\n… {omitted:,} more characters are left out"
 
 
-def picture(path: str) -> ImageContent | None:
-    """Return the agent's copy of a picture, made smaller where it must be; None where it is gone or unreadable."""
-    kind = "image/png"
+def load_image(path: str) -> ImageContent | None:
+    """Return a figure, made smaller if necessary; None if it cannot be read."""
+    mime_type = "image/png"
     try:
         with open(path, "rb") as stream:
             content = stream.read()
-        if len(content) > LARGEST:
-            kind, content = "image/jpeg", smaller(content)
+        if len(content) > MAX_IMAGE_SIZE:
+            mime_type = "image/jpeg"
+            content = _compress(content)
     except (OSError, ValueError):
-        # gone, or not a picture: the report names the path all the same
+        # Deleted, or not an image: the report names the path anyway.
         return None
-    return ImageContent(data=base64.b64encode(content).decode(), mime_type=kind)
+    data = base64.b64encode(content).decode()
+    return ImageContent(data=data, mime_type=mime_type)
 
 
-def smaller(content: bytes) -> bytes:
-    """Return a picture as a JPEG of at most `LARGEST` bytes."""
+def _compress(content: bytes) -> bytes:
+    """Return an image as a JPEG of at most MAX_IMAGE_SIZE bytes."""
     import io
 
     from PIL import Image
 
     image = Image.open(io.BytesIO(content)).convert("RGBA")
-    paper = Image.new("RGB", image.size, "white")
-    paper.paste(image, mask=image.getchannel("A"))
+    opaque = Image.new("RGB", image.size, "white")
+    opaque.paste(image, mask=image.getchannel("A"))
     while True:
-        for quality in QUALITIES:
-            file = io.BytesIO()
-            paper.save(file, "JPEG", quality=quality)
-            if file.tell() <= LARGEST:
-                return file.getvalue()
-        paper.thumbnail((paper.width * 3 // 4, paper.height * 3 // 4))
+        for quality in JPEG_QUALITIES:
+            buffer = io.BytesIO()
+            opaque.save(buffer, "JPEG", quality=quality)
+            if buffer.tell() <= MAX_IMAGE_SIZE:
+                return buffer.getvalue()
+        smaller_size = (opaque.width * 3 // 4, opaque.height * 3 // 4)
+        opaque.thumbnail(smaller_size)

@@ -125,5 +125,7 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     )
     assert "It is 2024." in lifted
     story.check(installed, results)
-    (name,) = tool_calls.BACKGROUNDING  # what its calls are waited for to the end by
+    (name,) = (
+        tool_calls.BACKGROUND_CLIENTS
+    )  # what its calls are waited for to the end by
     assert f'"name":"{name}"' in (tmp_path / "sent").read_text()
