@@ -1403,7 +1403,7 @@ def test_connections_over_http_send_each_answer_at_once() -> None:
             )
             writer.close()
 
-        listening = http_server.bound(0)
+        listening = http_server.open_socket(0)
         port = listening.getsockname()[1]
         async with await asyncio.start_server(accept, sock=listening):
             _, writer = await asyncio.open_connection(http_server.HOST, port)

@@ -1,7 +1,7 @@
 """Sends requests to the project's daemon, each in a thread of its own.
 
-A cancelled task closes its socket. The daemon then interrupts the cell that runs for it,
-as if the client had disconnected.
+A cancelled task closes its socket. The daemon then interrupts the cell that runs for
+it, as if the client had disconnected.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The same on loopback (`--http PORT`): for whoever has the key, from a page of nobody's.
+"""The MCP server over HTTP on loopback (`--http PORT`), for clients with the key.
 
-The key lies with this user's record of the project, so that a client's configuration holds across starts.
+The key is stored with this user's record of the project, so that a client's
+configuration stays valid after a restart.
 """
 
 from __future__ import annotations
@@ -23,30 +24,37 @@ from stepper.mcp.server import Face
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
-ENDING_SECONDS = 2  # for answers on their way
+SHUTDOWN_SECONDS = 2  # for responses that are being sent
 
 
 def serve(project: str, port: int) -> None:
-    """Serve clients over HTTP until the person ends it; port 0 is any that is free. Raise StepperError."""
+    """Serve clients over HTTP until the user stops the server; raise StepperError.
+
+    Port 0 selects a free one.
+    """
     os.chdir(project)
-    listening = bound(port)
-    port, key = listening.getsockname()[1], own_key(project)
-    app = guarded(application(Face(project), port), key)
+    listening = open_socket(port)
+    port = listening.getsockname()[1]
+    key = get_key(project)
+    app = require_key(create_application(Face(project), port), key)
     sys.stdout.write(
-        f"stepper: MCP for {project} at http://{HOST}:{port}{PATH}, for whoever sends this header:\n"
-        f"  Authorization: Bearer {key}\n"
+        f"stepper: MCP for {project} at http://{HOST}:{port}{PATH}, for clients that"
+        f" send this header:\n  Authorization: Bearer {key}\n"
     )
     sys.stdout.flush()
     config = uvicorn.Config(
-        app, log_level="error", lifespan="on", timeout_graceful_shutdown=ENDING_SECONDS
+        app,
+        log_level="error",
+        lifespan="on",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def bound(port: int) -> socket.socket:
-    """Return a socket on the port; raise StepperError where it can't be taken."""
-    # IPPROTO_TCP named: asyncio sets TCP_NODELAY on the connections of such a socket
-    # alone, and without that each answer waits 40 ms for the client's delayed ACK.
+def open_socket(port: int) -> socket.socket:
+    """Return a listening socket; raise StepperError if the port is not available."""
+    # asyncio sets TCP_NODELAY only if the protocol is IPPROTO_TCP. Without it, each
+    # response waits 40 ms for the client's delayed ACK.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,13 +62,19 @@ def bound(port: int) -> socket.socket:
         sock.listen(100)  # before the key is printed
     except (OSError, OverflowError) as error:
         sock.close()
-        why = f"port {port} of {HOST} can't be taken: {getattr(error, 'strerror', '') or error}"
-        raise StepperError(why, "stepper mcp --http 0  # any that is free") from None
+        reason = getattr(error, "strerror", "") or error
+        raise StepperError(
+            f"port {port} of {HOST} is not available: {reason}",
+            "stepper mcp --http 0  # selects a free port",
+        ) from None
     return sock
 
 
-def own_key(project: str) -> str:
-    """Return this user's key for the project, made once; raise StepperError where it can't be kept."""
+def get_key(project: str) -> str:
+    """Return this user's key for the project, which is created once.
+
+    Raise StepperError if it cannot be stored.
+    """
     path = os.path.join(os.path.dirname(Paths(project).install_record), "mcp-key")
     try:
         if not os.path.lexists(path):
@@ -68,34 +82,39 @@ def own_key(project: str) -> str:
         return private_files.read(path).decode().strip()
     except OSError as error:
         raise StepperError(
-            f"{path} can't be kept: {error.strerror}", getattr(error, "hint", "")
+            f"the key file {path} can't be used: {error.strerror}",
+            getattr(error, "hint", ""),
         ) from error
 
 
-def application(face: Face, port: int) -> ASGIApp:
-    """Return the SDK's application: a request's Host and, where a browser sends one, Origin must be ours."""
-    names = [f"{name}:{port}" for name in (HOST, "localhost")]
+def create_application(face: Face, port: int) -> ASGIApp:
+    """Return the SDK's application.
+
+    It refuses requests with another Host, or with another Origin from a browser.
+    """
+    hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
     security = TransportSecuritySettings(
-        allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
+        allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
     )
     return face.server().streamable_http_app(
         streamable_http_path=PATH, transport_security=security
     )
 
 
-def guarded(app: ASGIApp, key: str) -> ASGIApp:
-    """Return the application for those who have the key."""
-    wanted = f"Bearer {key}".encode()
+def require_key(app: ASGIApp, key: str) -> ASGIApp:
+    """Return an application that refuses requests without the key."""
+    expected = f"Bearer {key}".encode()
 
-    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if scope["type"] == "http" and not hmac.compare_digest(given, wanted):
-            why = (
-                "this server needs the key that it printed: Authorization: Bearer KEY\n"
-            )
-            refused = PlainTextResponse(why, 401, {"WWW-Authenticate": "Bearer"})
-            await refused(scope, receive, send)
-        else:
+    async def check_key(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        actual = headers.get(b"authorization", b"")
+        if scope["type"] != "http" or hmac.compare_digest(actual, expected):
             await app(scope, receive, send)
+            return
+        message = (
+            "this server requires the key that it printed: Authorization: Bearer KEY\n"
+        )
+        refusal = PlainTextResponse(message, 401, {"WWW-Authenticate": "Bearer"})
+        await refusal(scope, receive, send)
 
-    return guard
+    return check_key

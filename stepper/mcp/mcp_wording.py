@@ -1,4 +1,4 @@
-"""Texts of the daemon in the terms of MCP: its tools instead of terminal commands and Claude Code's fields.
+"""Translates the daemon's texts for MCP: tools instead of commands and slash commands.
 
 Lines behind `| ` are data of the notebook and stay as they are, and so do commands that no
 tool replaces (`stepper trust`, `stepper doctor`). Only `lift_stop` can resume a stopped
@@ -87,7 +87,7 @@ def translate(text: str, for_user: bool = False) -> str:
     )
 
 
-# The keys of data under which the daemon's own texts stand; others hold the user's data.
+# The keys of the daemon's own texts in data; others contain the user's data.
 TEXTS = (
     *("error", "follows", "jupyter", "lost", "renamed", "text", "trouble", "unheard"),
     *("ways", "why"),
@@ -117,7 +117,7 @@ def _translate_texts(value: Any) -> Any:
 
 
 def question(text: str) -> str:
-    """Return the text of a stop as the user reads it above a form that offers the ways out."""
+    """Return the text of a stop for the form that asks the user."""
     return translate(text.partition("\nTo resume:")[0], for_user=True)
 
 
@@ -134,25 +134,25 @@ def _line(line: str, for_user: bool) -> str:
     return COMMENT.sub(r"\1 (\2)", line)
 
 
-def _way_out(found: re.Match[str]) -> str:
-    named = _with_notebook(found[3])
-    way = f"{found[1] or ''}`lift_stop`{named} ({found[2]} [{found[4]}])"
-    return way if found.end() == len(found.string) else f"{way}: "
+def _way_out(match: re.Match[str]) -> str:
+    named = _with_notebook(match[3])
+    way = f"{match[1] or ''}`lift_stop`{named} ({match[2]} [{match[4]}])"
+    return way if match.end() == len(match.string) else f"{way}: "
 
 
-def _decision(found: re.Match[str]) -> str:
-    return f"`{found[1]}`"
+def _decision(match: re.Match[str]) -> str:
+    return f"`{match[1]}`"
 
 
-def _lift_stop(found: re.Match[str]) -> str:
-    argument = f" {found[3]}" if found[3] else ""
-    return f"`lift_stop`{_with_notebook(found[2])} ({found[1]}{argument})"
+def _lift_stop(match: re.Match[str]) -> str:
+    argument = f" {match[3]}" if match[3] else ""
+    return f"`lift_stop`{_with_notebook(match[2])} ({match[1]}{argument})"
 
 
-def _ask(found: re.Match[str]) -> str:
+def _ask(match: re.Match[str]) -> str:
     """Return that the user is asked: by the tool, for that notebook."""
-    tool = f"`lift_stop`{_with_notebook(found[2])}"
-    if found[1]:
+    tool = f"`lift_stop`{_with_notebook(match[2])}"
+    if match[1]:
         return f"Only the user can resume the notebook: {tool} asks them"
     return f"{tool} asks the user"
 
@@ -162,18 +162,18 @@ def _with_notebook(name: str | None) -> str:
     return f" with `notebook: {name.strip(QUOTES)}`" if name else ""
 
 
-def _tool(found: re.Match[str]) -> str:
-    verb = found["quoted_verb"] or found["verb"]
-    if found["verb"] == "plan" and SUBCOMMAND.match(found.string, found.end()):
-        return found[0]
-    text = found["quoted_words"] or found["words"] or ""
+def _tool(match: re.Match[str]) -> str:
+    verb = match["quoted_verb"] or match["verb"]
+    if match["verb"] == "plan" and SUBCOMMAND.match(match.string, match.end()):
+        return match[0]
+    text = match["quoted_words"] or match["words"] or ""
     try:
         words = shlex.split(text)
     except ValueError:  # a quote that is not closed
         words = text.split()
     name, arguments = _call(verb, words)
     if not name:
-        return found[0]
+        return match[0]
     if notebook := NOTEBOOK.search(text):
         arguments = [*arguments, f"notebook: {notebook[1] or notebook[2]}"]
     if not arguments:
@@ -184,7 +184,7 @@ def _tool(found: re.Match[str]) -> str:
 
 
 def _call(verb: str, words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the tool that does what a command does, and its arguments; '' where no tool does."""
+    """Return the tool that replaces a command, and its arguments; '' for none."""
     match verb:
         case "run":
             which = [word[2:] for word in words if word in ("--all", "--stale")]

@@ -1,7 +1,7 @@
-"""Prompts: what Claude Code's skills of the same names ask an agent to do, for the tools of this server.
+"""Prompts: Claude Code's skills of the same names, in terms of this server's tools.
 
-None resumes a stopped notebook by itself: `lift_stop` has the client ask the user, who
-decides there.
+None resumes a stopped notebook by itself: `lift_stop` lets the client ask the user, who
+decides.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from stepper.mcp.tool_calls import get_status
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt: its description, its argument ('' for none) with what that is, and what it says.
+    """A prompt: its description, its argument ('' for none), and its text.
 
-    In `body`, WORDS is what the user gave, and STATUS where the current notebook stands.
+    In `body`, WORDS stands for the argument and STATUS for the status of the current
+    notebook.
     """
 
     description: str
@@ -48,10 +49,10 @@ NEXT = (
 )
 PROMPTS = {
     "new-notebook": Text(
-        "Make a notebook for a problem and work through it, one cell at a time.",
+        "Create a notebook for a problem and work through it, one cell at a time.",
         "problem",
-        "What is to be found out",
-        "Make a notebook for this problem and work through it:WORDS\n\n"
+        "The question to answer",
+        "Create a notebook for this problem and work through it:WORDS\n\n"
         "Look at the data first (`execute_code`). Plan three to ten steps and call "
         "`create_notebook` with them. Then write and run one cell at a time "
         "(`run_cell`), as this server's instructions say. If the user names a place "

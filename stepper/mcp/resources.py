@@ -1,6 +1,6 @@
-"""Resources: all notebooks, one of them, a cell's output, where the current one stands; and word of their changes.
+"""Resources: notebooks, their cells' outputs, the status, and notifications of changes.
 
-Changes are looked for each second while somebody asked to be told of them, and at once after a call.
+While a client has subscribed, changes are searched every second, and after each call.
 """
 
 from __future__ import annotations
@@ -41,22 +41,23 @@ from stepper.mcp.tool_calls import get_status
 NOTEBOOKS, STATUS = "stepper://notebooks", "stepper://status"
 PLAIN, JSON = "text/plain", "application/json"
 NOT_FOUND = -32002  # in the era of 2025; since then INVALID_PARAMS
-MOST = 20  # pages of a resource
-LOOK_SECONDS = 1.0
-LIST_SECONDS = 5.0  # for who asked for nothing but once listed them: many clients do
+MAX_PAGES = 20  # pages of a resource
+POLL_SECONDS = 1.0
+# For clients that only listed the resources once, as many do.
+LIST_POLL_SECONDS = 5.0
 TEMPLATES = [
     ResourceTemplate(
         name="notebook",
         title="A notebook's cells",
         uri_template=NOTEBOOKS + "/{name}",
-        description="Its cells with what they printed, as read_notebook shows them; NAME as list_notebooks tells it.",
+        description="Its cells with their outputs, as in read_notebook; NAME as in list_notebooks.",
         mime_type=PLAIN,
     ),
     ResourceTemplate(
         name="output",
         title="A cell's output",
         uri_template=NOTEBOOKS + "/{name}/cells/{id}/output",
-        description="All that the code cell of that id or number printed.",
+        description="The whole output of the code cell with that id or number.",
         mime_type=PLAIN,
     ),
 ]
@@ -126,11 +127,11 @@ async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
             daemon, "output", {"notebook": notebook, "cell": cell}
         )
     read = await daemon.ask(
-        "cell read", {"notebook": notebook, "outputs": "full", "many": MOST}
+        "cell read", {"notebook": notebook, "outputs": "full", "many": MAX_PAGES}
     )
     rest = (
-        f"\n… more pages: read_notebook(outputs=full, page={MOST + 1})"
-        if read["pages"] > MOST
+        f"\n… more pages: read_notebook(outputs=full, page={MAX_PAGES + 1})"
+        if read["pages"] > MAX_PAGES
         else ""
     )
     return PLAIN, read["text"] + rest
@@ -143,7 +144,7 @@ def named(which: str) -> tuple[str, str]:
 
 
 async def _pages(
-    daemon: Daemon, verb: str, asked: dict[str, Any], most: int = MOST
+    daemon: Daemon, verb: str, asked: dict[str, Any], most: int = MAX_PAGES
 ) -> str:
     """Return all pages of a command's answer, up to so many."""
     first = await daemon.ask(verb, {**asked, "page": 1})
@@ -199,7 +200,7 @@ class Changes:
             with contextlib.suppress(asyncio.TimeoutError):
                 asked = self.listening or any(which for _, which in self.subscribed)
                 await asyncio.wait_for(
-                    self.moved.wait(), LOOK_SECONDS if asked else LIST_SECONDS
+                    self.moved.wait(), POLL_SECONDS if asked else LIST_POLL_SECONDS
                 )
             self.moved.clear()
             now = await self._rows()
