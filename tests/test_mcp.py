@@ -388,7 +388,7 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
             "notebooks"
         ]
         assert [row["notebook"] for row in rows if row["current"]] == [name]
-        assert "runs already" in text(
+        assert "is already running" in text(
             await client.call_tool("kernel", {"action": "start"})
         )
         assert "no cell is running" in text(
@@ -768,7 +768,7 @@ def test_cells_below_the_first_that_fails_are_there_as_the_tool_says(
             ("1 / 0", "failed"),
             ("c = 3", "pending"),
         ]
-        assert "those below it stay written" in tools.TOOLS["add_cells"].about
+        assert "the cells below it are written" in tools.TOOLS["add_cells"].about
 
     play(quick, story)
 
@@ -1511,7 +1511,7 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         busy = project.stepper("mcp", "--http", port, check=1)
-    assert f"port {port} of 127.0.0.1 can't be taken" in busy.stderr
+    assert f"port {port} of 127.0.0.1 is not available" in busy.stderr
 
 
 def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(

@@ -59,7 +59,7 @@ def notebooks(project: Project) -> set[Path]:
 async def begun(client: Client) -> str:
     """New, run, edit, text, a look without a cell; return the notebook's name."""
     name = await made(client, "an experiment")
-    assert "a fresh kernel runs" in await ok(client, "kernel", action="start")
+    assert "a new kernel is running" in await ok(client, "kernel", action="start")
     assert "| 1" in await ok(client, "run_cell", source="rate = 1\nprint(rate)")
     assert "| 2" in await ok(
         client, "run_cell", cell_id=1, old_string="rate = 1", new_string="rate = 2"
@@ -91,7 +91,7 @@ async def interrupted(client: Client) -> None:
 async def restored(client: Client, name: str) -> None:
     """The kernel is ended, started again for the same notebook, and what had run well runs again."""
     await ok(client, "kernel", action="shutdown", notebook=name)
-    assert "a fresh kernel runs" in await ok(
+    assert "a new kernel is running" in await ok(
         client, "kernel", action="start", notebook=name
     )
     assert "rate" not in (await context(client))["variables"]

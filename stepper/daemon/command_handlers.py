@@ -215,7 +215,10 @@ async def _listed(request: Request, everything: bool) -> list[responses.Notebook
         if not workspace.exists(session):
             workspace.renames.find(session)
     if not await _searched(request, everything):
-        line = "Not all folders of this project were searched. To list every notebook, run: stepper list --all"
+        line = (
+            "Not all folders of this project were searched. To list every notebook,"
+            " run: stepper list --all"
+        )
         request.progress(progress_events.Waiting(line=line))
     current = workspace.current(request.owner)
     for name in workspace.notebook_paths.list_known():
@@ -450,7 +453,8 @@ def _refuse_while_running(
     if isinstance(told, cli_commands.Eval):
         waiting = commands.shell("eval --wait", "CODE")
     raise StepperError(
-        f"nothing ran: {running.name} of {session.name} is running, for {running.seconds:.0f} s so far",
+        f"nothing ran: {running.name} of {session.name} is running, for"
+        f" {running.seconds:.0f} s so far",
         f"{waiting}  # waits until that cell has ended",
     )
 

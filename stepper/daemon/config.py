@@ -244,7 +244,8 @@ def _parse_kernels(
         return
     known_names = ", ".join([*values["kernels"], kernel_config.LOCAL])
     raise UsageError(
-        f"{file_name}, line {lines['kernel']}: `kernel: {one_line(name, 100)}` is not in"
+        f"{file_name}, line {lines['kernel']}: `kernel: {one_line(name, 100)}` is not"
+        " in"
         f" `kernels:` ({one_line(known_names, 500)})"
     )
 

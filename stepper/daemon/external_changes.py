@@ -116,8 +116,8 @@ class ExternalChanges:
         was_incomplete = self.is_incomplete
         self.is_incomplete = self.notebook_paths.is_incomplete
         if was_incomplete:
-            # In a project that is too large for one scan, each scan finds notebooks that
-            # existed before.
+            # In a project that is too large for one scan, each scan finds notebooks
+            # that existed before.
             older = _select_older(notebooks, self.last_check_ns - 1)
             self.reported = {**older, **(self.reported or {})}
         self.last_check_ns = time.time_ns()

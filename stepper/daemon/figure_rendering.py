@@ -135,7 +135,8 @@ async def _run(
             _kill(process)
             await work
             raise StepperError(
-                f"kaleido was interrupted after {SECONDS:g} s: the figure is not rendered"
+                f"kaleido was interrupted after {SECONDS:g} s: the figure is not"
+                " rendered"
             )
     finally:
         left.cancel()

@@ -487,11 +487,20 @@ async def _left(workspace: Workspace, event: Event) -> str:
         return ""
     workspace.sent_on[owner] = progress
     if steps and not state.open_steps:
-        said = f"all steps of {name} are over, but the notebook is not complete. {command_messages.format_open_cells(state)}"
+        said = (
+            f"all steps of {name} are over, but the notebook is not complete."
+            f" {command_messages.format_open_cells(state)}"
+        )
     elif failing:
-        said = f"the last run of {name} failed and has not been fixed. {command_messages.format_failing(state)}"
+        said = (
+            f"the last run of {name} failed and has not been fixed."
+            f" {command_messages.format_failing(state)}"
+        )
     else:
-        said = f"{len(state.open_steps)} of {steps} steps of {name} are not done. {command_messages.format_next(state)}"
+        said = (
+            f"{len(state.open_steps)} of {steps} steps of {name} are not done."
+            f" {command_messages.format_next(state)}"
+        )
     return f"stepper: {said} If you are blocked, tell the user why."
 
 
@@ -508,7 +517,8 @@ async def _status(session: Session, _: str) -> str:
     )
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
     cells = [
-        f"  {command_messages.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}"
+        f"  {command_messages.MARKS[StepStatus(cell.status)]} cell {cell.cell}:"
+        f" {cell.title}"
         for cell in now.cells
     ]
     cells += [f"  cell {mark.cell}: {mark.why}" for mark in (*now.stale, *now.hidden)]

@@ -61,7 +61,8 @@ async def use_backend(
     user_commands.use_kernel(session, choice, metadata)
     kernel = await session.kernel_manager.find()
     is_alive = kernel is not None and await kernel.check_death() is None
-    # The configuration may have given the backend another name since the kernel started.
+    # The configuration may have given the backend another name since the kernel
+    # started.
     current = session.kernel_manager.backend_name or former
     has_kernel = bool(session.kernel_manager.queue_status) or is_alive
     other = current if has_kernel and current != name else None
@@ -78,7 +79,8 @@ async def wait_for_kernel(
     """
     manager = session.kernel_manager
     async with report_progress(request, session):
-        # Another request starts the kernel for its cell: don't wait until that finishes.
+        # Another request starts the kernel for its cell: don't wait until that
+        # finishes.
         while (
             manager.kernel is None
             and session.lock.locked()

@@ -25,7 +25,8 @@ class MemoryTrimmer:
         libc = ctypes.CDLL(None)
         self._malloc_trim = getattr(libc, "malloc_trim", None)
         if self._malloc_trim is not None:
-            # Otherwise, glibc raises the threshold when the first large buffer is freed.
+            # Otherwise, glibc raises the threshold when the first large buffer is
+            # freed.
             libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         self._process = psutil.Process()
         self._trimmed_rss: int = self._process.memory_info().rss

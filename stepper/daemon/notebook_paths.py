@@ -226,8 +226,8 @@ class NotebookPaths:
         return real
 
     def _is_covered(self, name: str, is_linked: bool) -> bool:
-        # If no link leads to the notebook, none leads to the folder that contains it, so
-        # the patterns need not be resolved.
+        # If no link leads to the notebook, none leads to the folder that contains it,
+        # so the patterns need not be resolved.
         patterns = self.config.limits().patterns
         if not is_linked and notebook_globs.includes(patterns, name):
             return True

@@ -92,7 +92,8 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
             return payload.format_decision("deny", reason)
     if user_command:
         reason = (
-            f"`stepper {user_command}` is the user's command: only the user may resume a"
+            f"`stepper {user_command}` is the user's command: only the user may resume"
+            " a"
             " stopped notebook or discard state"
         )
         return payload.format_decision("ask", reason)

@@ -82,7 +82,8 @@ class Workspace:
         self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
         # a session's lines for its user on slash commands, not shown yet
         self.steered = dict[str, list[str]]()
-        # the sessions of Claude Code whose agent is at work, with whether the client lives
+        # the sessions of Claude Code whose agent is at work, with whether the client
+        # lives
         self.turns = dict[str, Callable[[], bool]]()
         # sessions whose user limited what is to be done in this turn
         self.limited = set[str]()
@@ -475,7 +476,8 @@ class Workspace:
             known = ", ".join([*limits.kernels, Limits.kernel])
             commands = CommandLines(self.paths.relpath(path))
             raise KernelError(
-                f"the notebook's kernel is to run in {one_line(name, 100)!r}, which is none of `kernels:` in"
+                f"the notebook's kernel is to run in {one_line(name, 100)!r}, which is"
+                " none of `kernels:` in"
                 f" .stepper/config.yaml ({known})",
                 f"add it there, or name another: {commands.shell('use --kernel NAME')}",
             )
@@ -491,12 +493,16 @@ class Workspace:
         python = self.paths.find_python(asked)
         if not os.access(python, os.X_OK) or os.path.isdir(python):
             there = shlex.quote(self.paths.project)
-            ways = f"./install.sh {there} (in a clone of stepper) or uvx notebook-stepper install {there}"
+            ways = (
+                f"./install.sh {there} (in a clone of stepper) or uvx"
+                f" notebook-stepper install {there}"
+            )
             mend = (
                 f"{ways} makes .venv where none is there (--python PATH names another)"
             )
             raise KernelError(
-                f"there is no interpreter for the kernel: {python} is missing or not executable",
+                f"there is no interpreter for the kernel: {python} is missing or not"
+                " executable",
                 "correct `python:` in .stepper/config.yaml" if asked else mend,
             )
         if not self.paths.trusts_python(python):

@@ -100,7 +100,10 @@ async def asked(
                 written = await asyncio.to_thread(FolderSnapshot, cwd, path)
                 way = _way(request, session, room, told)
                 if place.backend is not None and not place.backend.is_local:
-                    where = f"{one_line(place.backend.name, 100)} ({kernel_config.describe_backend(place.backend)})"
+                    where = (
+                        f"{one_line(place.backend.name, 100)}"
+                        f" ({kernel_config.describe_backend(place.backend)})"
+                    )
                     request.progress(
                         progress_events.Waiting(
                             line=f"the replay has a kernel of its own in {where}"
@@ -154,12 +157,16 @@ def _own_kernel(at: BackendConfig | None, told: cli_commands.Verify, name: str) 
         and isinstance(at.settings, kernel_config.JupyterSettings)
         and at.settings.kernel_id
     ):
-        why = f"`kernels.{at.name}` is one kernel that is there: a replay needs one of its own"
+        why = (
+            f"`kernels.{at.name}` is one kernel that is there: a replay needs one of"
+            " its own"
+        )
         verify = CommandLines(name).shell("verify --kernel NAME")
         raise KernelError(why, f"{verify}  # `stepper kernels` lists the names")
     if told.scratch and at is not None and not at.is_local:
         raise UsageError(
-            "--scratch copies the notebook's folder on this machine, and its kernel is elsewhere"
+            "--scratch copies the notebook's folder on this machine, and its kernel is"
+            " elsewhere"
         )
 
 
@@ -234,7 +241,10 @@ def _scratch(paths: Paths, path: str, folder: str, cwd: str) -> str:
     """Copy the folder in which the kernels would run; what lies beside it and above it is there by links."""
     size = sum(_sizes(cwd))
     if size > SCRATCH_BYTES:
-        why = f"{paths.relpath(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the most that --scratch copies"
+        why = (
+            f"{paths.relpath(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the"
+            " most that --scratch copies"
+        )
         verify = CommandLines(paths.relpath(path)).shell("verify")
         raise UsageError(
             why,

@@ -394,7 +394,10 @@ class Daemon:
                 others = format_count(number, "idle kernel")
                 were = "was" if number == 1 else "were"
                 most = limits.max_kernels
-                why = f"the kernel was shut down: {others} {were} used more recently, and max_kernels is {most}"
+                why = (
+                    f"the kernel was shut down: {others} {were} used more recently,"
+                    f" and max_kernels is {most}"
+                )
             if why:
                 log.info("%s: ending the kernel: %s", session.name, why)
                 await user_commands.end_idle_kernel(session, session.last_used, why)

@@ -20,7 +20,8 @@ from stepper.session.session import Session
 
 VALID_SECONDS = 10  # of a file that was written while a cell runs
 ALWAYS = 9_999_999_999  # valid as long as the daemon lives
-# The minimum between two measurements of a kernel's memory: a step must not wait for it.
+# The minimum between two measurements of a kernel's memory: a step must not wait for
+# it.
 MEMORY_SECONDS = 5.0
 
 

@@ -277,7 +277,8 @@ def _check_hook_script(paths: Paths) -> str:
         )
     if os.path.lexists(link) and not paths.env_is_recorded():
         raise StepperError(
-            f"{link} is not from your installation, so neither its programs nor cells run",
+            f"{link} is not from your installation, so neither its programs nor cells"
+            " run",
             TRUST_COMMAND,
         )
     if not Path(env, "packages", "stepper").is_dir():
@@ -324,7 +325,10 @@ def _check_hooks(paths: Paths) -> str:
             detail = f"hooks missing or outdated in {name}: {', '.join(lacking)}"
             raise StepperError(detail, format_install_command(paths))
     if plugin and not enabled:
-        detail = "stepper was installed as a plugin, but your settings do not enable the plugin"
+        detail = (
+            "stepper was installed as a plugin, but your settings do not enable"
+            " the plugin"
+        )
         raise StepperError(detail, "claude plugin install stepper@stepper")
     if plugin:
         return "from the plugin"
@@ -347,7 +351,10 @@ def is_mcp_only(paths: Paths) -> bool:
 
 def _check_notebooks(paths: Paths) -> str:
     patterns = _load_limits_or_defaults(paths).patterns
-    return f"{', '.join(patterns)}: {format_coverage(paths.project, patterns) or 'none yet'}"
+    return (
+        f"{', '.join(patterns)}:"
+        f" {format_coverage(paths.project, patterns) or 'none yet'}"
+    )
 
 
 def _check_mode(paths: Paths) -> str:
@@ -383,7 +390,8 @@ def _check_skills(paths: Paths) -> str:
     notes = [f"edited by you: {', '.join(edited)}"] if edited else []
     notes += (
         [
-            f"not installed, because you have skills with these names: {', '.join(foreign)}"
+            "not installed, because you have skills with these names:"
+            f" {', '.join(foreign)}"
         ]
         if foreign
         else []

@@ -109,7 +109,8 @@ def apply(options: argparse.Namespace) -> None:
     if plugin:
         print_line(
             "plugin",
-            "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/",
+            "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of"
+            " them is in .claude/",
         )
     else:
         print_line(
@@ -163,7 +164,8 @@ def _print_untrusted_python(paths: Paths) -> None:
     if doctor.is_untrusted_python(paths, python := doctor.find_kernel_python(paths)):
         print_line(
             "",
-            f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it",
+            f"`python:` in .stepper/config.yaml names {python}: no cell runs before"
+            " `stepper trust` accepts it",
         )
 
 
@@ -195,14 +197,16 @@ def _link_command(paths: Paths, options: argparse.Namespace) -> None:
 def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
     print_line(
         "environment",
-        f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})",
+        f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper"
+        f" {__version__})",
     )
     _complete_environment(paths)
     if options.remade:
         if not options.editable and compile_client(Path(paths.env, "bin/hook")):
             print_line(
                 "",
-                "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10",
+                "the hook's client is compiled (cc): it takes 1 ms where Python's"
+                " takes 10",
             )
         for folder in (paths.project, *paths.find_dependent_worktrees()):
             _stop_old_daemon(Paths(folder))
@@ -215,23 +219,27 @@ def _print_next_steps(
     print_line("mode", permission_mode.describe_mode(Path(paths.project), limits))
     print_line(
         "",
-        "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)",
+        "approving an edit is approving its execution (--allow: edits of notebooks are"
+        " never asked for)",
     )
     command, files = (
         ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
     )
     print_line(
         "next",
-        f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO KNOW",
+        f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO"
+        " KNOW",
     )
     print_line(
         "",
-        f"commit {files}.gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor",
+        f"commit {files}.gitignore; what is wrong, if anything:"
+        " .stepper/env/bin/stepper doctor",
     )
     if options.mcp and not plugin:
         print_line(
             "mcp",
-            f"for other agents' clients: {mcp_client_config.format_config_command(paths.project)}",
+            "for other agents' clients:"
+            f" {mcp_client_config.format_config_command(paths.project)}",
         )
     _print_link_option(options)
 
@@ -250,7 +258,8 @@ def _print_link_option(options: argparse.Namespace) -> None:
     if not options.link:
         print_line(
             "",
-            f"`stepper` in your own shell, for every project: --link (makes {user_script.get_script_path()})",
+            "`stepper` in your own shell, for every project: --link (makes"
+            f" {user_script.get_script_path()})",
         )
 
 
@@ -280,7 +289,10 @@ def _complete_environment(paths: Paths) -> None:
     # pip's own script does not survive every path (quotes, $); -I keeps the user's
     # PYTHONPATH out
     statusline_setting.write_script(env)
-    code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
+    code = (
+        "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main;"
+        " sys.exit(main())"
+    )
     # the status line starts no Python
     variable = f"env={shlex.quote(str(env))}"
     source = '. "$env/statusline"'
@@ -337,7 +349,8 @@ def _stop_old_daemon(paths: Paths) -> None:
     except (OSError, StepperError) as error:
         print_line(
             "daemon",
-            f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown",
+            f"of the old environment does not end ({error}): .stepper/env/bin/stepper"
+            " shutdown",
         )
 
 
@@ -375,7 +388,8 @@ def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
         made.append("ipykernel added")
     print_line(
         "kernel",
-        f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})",
+        f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python"
+        f" {about.version})",
     )
     for line in filter(
         None,

@@ -82,7 +82,10 @@ def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
 def check_add(project: Path) -> None:
     """Raise UsageError where `--add-ipykernel` can't be done."""
     if not is_uv_project(project):
-        why = f"--add-ipykernel: {project} is no project of uv's (it has no pyproject.toml with a [project])"
+        why = (
+            f"--add-ipykernel: {project} is no project of uv's (it has no"
+            " pyproject.toml with a [project])"
+        )
         raise UsageError(
             why, "leave it out: ipykernel is put into the kernel's environment anyway"
         )
@@ -98,8 +101,10 @@ def suggest_dependency(project: Path) -> list[str]:
     if not is_uv_project(project) or is_dependency(project):
         return []
     return [
-        f"`uv sync` removes ipykernel, which is none of the project's dependencies: {' '.join(ADD)}",
-        "(install.sh --add-ipykernel does that; else kernels start with stepper's own copy then)",
+        "`uv sync` removes ipykernel, which is none of the project's dependencies:"
+        f" {' '.join(ADD)}",
+        "(install.sh --add-ipykernel does that; else kernels start with stepper's own"
+        " copy then)",
     ]
 
 
@@ -123,6 +128,12 @@ def make_copy(paths: Paths, python: str, about: Interpreter) -> str:
     done = install_ipykernel(project, *map(str, pip), "--quiet", "--target", str(made))
     if done.returncode:
         remove(made)
-        return f"no copy of ipykernel could be made for the day when the environment's is removed: {get_output_tail(done)}"
+        return (
+            "no copy of ipykernel could be made for the day when the environment's"
+            f" is removed: {get_output_tail(done)}"
+        )
     made.replace(target)
-    return f"stepper keeps a copy of ipykernel for Python {about.version}, for the day when the environment's is removed"
+    return (
+        f"stepper keeps a copy of ipykernel for Python {about.version}, for the day"
+        " when the environment's is removed"
+    )

@@ -33,10 +33,11 @@ from stepper.install.toml_config import NAME, Entry, is_ours, merge_entries
 
 EVENT = "Mcp"
 SCRIPT, STARTER = claude_settings.SCRIPT, mcp_starter.STARTER
-# Started in any folder of the project: no `${…}`, which some clients take for theirs. In
-# each folder upwards, as far as the repository's: this user's own starter for it, else the
-# hook script where this user set stepper up or owns the repository (a worktree), else the
-# starter of the main checkout of a worktree. A folder above may be anybody's.
+# Started in any folder of the project: no `${…}`, which some clients take for theirs.
+# In each folder upwards, as far as the repository's: this user's own starter for it,
+# else the hook script where this user set stepper up or owns the repository (a
+# worktree), else the starter of the main checkout of a worktree. A folder above may be
+# anybody's.
 SEARCH_SCRIPT = (
     's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; '
     'p="$s/stepper/projects"; d=$(pwd -P); while :; do '
@@ -451,4 +452,7 @@ def _is_removable(client: Client, name: str, entry: object, paths: Paths) -> boo
 def format_config_command(project: str) -> str:
     """Return what install says of it."""
     names = "|".join(get_clients())
-    return f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config {names} [--install]"
+    return (
+        f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config"
+        f" {names} [--install]"
+    )

@@ -71,7 +71,10 @@ def describe_status_line(paths: Paths) -> str:
         KEY
     )
     if local:
-        return "the one in .claude/settings.local.json is shown in its stead: take it out there"
+        return (
+            "the one in .claude/settings.local.json is shown in its stead: take it"
+            " out there"
+        )
     own = (
         read(Path(record_folder(paths.project), "statusline.own"))
         .decode("utf-8", "replace")

@@ -203,11 +203,17 @@ def check_ownership(path: str) -> None:
     """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
     for place in map(Path, {path, os.path.realpath(path)}):
         if place.lstat().st_uid not in (0, os.getuid()):
-            why = f"{escape_controls(str(place))} belongs to another user: it is not accepted"
+            why = (
+                f"{escape_controls(str(place))} belongs to another user: it is not"
+                " accepted"
+            )
             raise StepperError(why, f"ls -ld {shell_quote(str(place))}")
         for above in (place, *place.parents):
             mode = above.lstat().st_mode
             sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
             if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
-                why = f"anybody can write {escape_controls(str(above))}: {escape_controls(path)} is not accepted"
+                why = (
+                    f"anybody can write {escape_controls(str(above))}:"
+                    f" {escape_controls(path)} is not accepted"
+                )
                 raise StepperError(why, f"chmod o-w {shell_quote(str(above))}")

@@ -111,7 +111,8 @@ def uninstall(options: argparse.Namespace) -> None:
     for each in borrowers:
         print_line(
             "worktree",
-            f"{each.project} worked with this environment: its cells do not run any more",
+            f"{each.project} worked with this environment: its cells do not run any"
+            " more",
         )
     kept = [f"{notebooks}/"] * (project / notebooks).is_dir() + [
         ".venv and ipykernel in it"
@@ -133,14 +134,16 @@ def _stop_kernels(paths: Paths) -> None:
     ):  # a stranger's, or the record is gone: it is not asked
         print_line(
             "warning",
-            f"{command} is not of an install of yours, and was not run: daemon and kernels may still run",
+            f"{command} is not of an install of yours, and was not run: daemon and"
+            " kernels may still run",
         )
         return
     done = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.returncode:
         print_line(
             "warning",
-            f"daemon and kernels may still run: `stepper shutdown` failed ({get_output_tail(done)})",
+            "daemon and kernels may still run: `stepper shutdown` failed"
+            f" ({get_output_tail(done)})",
         )
     else:
         print_line("stopped", f"daemon and kernels of {paths.project}")
@@ -202,7 +205,8 @@ def _remove_script(path: Path, note: claude_settings.Data) -> None:
         path.replace(path.with_name("stepper.orig"))
         print_line(
             "kept",
-            f"{claude_settings.SCRIPT} was edited: it is {claude_settings.SCRIPT}.orig now",
+            f"{claude_settings.SCRIPT} was edited: it is {claude_settings.SCRIPT}.orig"
+            " now",
         )
 
 

@@ -45,7 +45,10 @@ def check_script_name() -> None:
 def install_script(paths: Paths) -> str:
     """Make the script; return what was done."""
     check_script_name()
-    return f"{_write_script(_read_shipped_script(), f'{paths.env}/bin/stepper')}: {get_script_path()}"
+    return (
+        f"{_write_script(_read_shipped_script(), f'{paths.env}/bin/stepper')}:"
+        f" {get_script_path()}"
+    )
 
 
 def remove_script() -> str | None:
@@ -59,13 +62,19 @@ def remove_script() -> str | None:
         return None
     remedy = f"To remove it, run: rm {shlex.quote(str(get_script_path()))}"
     if os.fsencode(record_root()) not in there:
-        return f"{get_script_path()} (made by --link, not by an install that is recorded in {record_root()}). {remedy}"
+        return (
+            f"{get_script_path()} (made by --link, not by an install that is"
+            f" recorded in {record_root()}). {remedy}"
+        )
     if others := _list_commands():
         _write_script(there, others[0])
         projects = ", ".join(_get_project(command) for command in others[:NAMED])
         if len(others) > NAMED:
             projects += f" and {len(others) - NAMED} more"
-        return f"{get_script_path()} (made by --link), for your other projects: {projects}. {remedy}"
+        return (
+            f"{get_script_path()} (made by --link), for your other projects:"
+            f" {projects}. {remedy}"
+        )
     remove(get_script_path())
     return ""
 

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# A command as it stands in a sentence, without backticks: what may follow it is a path, a
-# placeholder, an option, a number or something in quotes.
+# A command as it stands in a sentence, without backticks: what may follow it is a path,
+# a placeholder, an option, a number or something in quotes.
 WORD = r"""[^\s`'"();,]+\.ipynb|'[^'\n]*'|"[^"\n]*"|--[a-z-]+|\[?[A-Z]{2,}\]?|[0-9]+\b|[0-9a-f]{6,}\b|cell-[0-9]+"""
 VERBS = (
     "confirm|context|eval|interrupt|kernels wait|list|new|output|plan|report|restart"

@@ -50,7 +50,8 @@ TEMPLATES = [
         name="notebook",
         title="A notebook's cells",
         uri_template=NOTEBOOKS + "/{name}",
-        description="Its cells with their outputs, as in read_notebook; NAME as in list_notebooks.",
+        description="Its cells with their outputs, as in read_notebook; NAME as in"
+        " list_notebooks.",
         mime_type=PLAIN,
     ),
     ResourceTemplate(
