@@ -394,7 +394,7 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert "no cell is running" in text(
             await client.call_tool("kernel", {"action": "interrupt"})
         )
-        assert "is ended" in text(
+        assert "was shut down" in text(
             await client.call_tool("kernel", {"action": "shutdown"})
         )
         assert "there was none before" in text(

@@ -92,7 +92,7 @@ def test_the_documented_line_lets_the_calls_pass(start: Start, installed: Path) 
     assert (ended.returncode, client.model.unsaid) == (0, 0), ended
     ran, restarted = client.model.results
     assert "1 of 1 cells ran ok" in ran.text or "ran ok" in ran.text, ran
-    assert "a fresh kernel runs" in restarted.text, restarted
+    assert "a new kernel is running" in restarted.text, restarted
     assert [*installed.rglob("canary.txt")]
 
 
