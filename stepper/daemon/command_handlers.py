@@ -294,7 +294,7 @@ async def _new(
     if told.cells:
         from stepper.daemon import mcp_handlers
 
-        ran = await mcp_handlers.begin(request, session, told)
+        ran = await mcp_handlers.add_first_cells(request, session, told)
     at = request.workspace.config.limits().kernels.get(kernel)
     cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
     return responses.NotebookCreatedResponse(
@@ -437,7 +437,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return status_queries.get_plan(session)
     from stepper.daemon import mcp_handlers
 
-    return await mcp_handlers.of_cells(request, session, told)
+    return await mcp_handlers.handle_cell_command(request, session, told)
 
 
 def _refuse_while_running(

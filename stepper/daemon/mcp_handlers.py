@@ -1,4 +1,7 @@
-"""What other agents ask besides what people do: cells, and answers that do not wait for ever. Loaded with the first."""
+"""Handlers of the commands that only MCP clients send.
+
+Their responses do not wait for long runs. The first such command imports this module.
+"""
 
 from __future__ import annotations
 
@@ -25,82 +28,88 @@ from stepper.session import (
 from stepper.session.session import Session
 
 
-async def of_cells(request: Request, session: Session, told: Any) -> object:
-    """Do a command on cells; return its answer."""
-    if not isinstance(told, mcp_commands.CellEditArguments):
-        return await _done(request, session, told)
+async def handle_cell_command(
+    request: Request, session: Session, arguments: Any
+) -> object:
+    """Handle a command on cells; return its response."""
+    if not isinstance(arguments, mcp_commands.CellEditArguments):
+        return await _handle(request, session, arguments)
     workspace = request.workspace
     before = workspace.currents()
-    # at once: a cell may run for long
+    # Before the run, which may take long.
     workspace.make_current(session.name, request.owner)
     try:
-        done = await _done(request, session, told)
+        response = await _handle(request, session, arguments)
         replaced_notebook.record_agent_version(session)
     except StepperError:
         workspace.restore_current(before, session.name, request.owner)
         raise
-    if (
-        isinstance(done, cell_responses.CellRunResponse)
-        and done.state in ("refused", "stopped")
-        and not done.cells
-    ):
+    if _is_refusal(response):
         workspace.restore_current(before, session.name, request.owner)
-    return done
+    return response
 
 
-async def _done(request: Request, session: Session, told: Any) -> object:
-    match told:
+def _is_refusal(response: object) -> bool:
+    """Return whether nothing was written."""
+    if not isinstance(response, cell_responses.CellRunResponse):
+        return False
+    return response.state in ("refused", "stopped") and not response.cells
+
+
+async def _handle(request: Request, session: Session, arguments: Any) -> object:
+    match arguments:
         case mcp_commands.CellRun() | mcp_commands.CellAdd():
-            return await _written(request, session, told)
+            return await _write_cells(request, session, arguments)
         case mcp_commands.CellChange():
-            return cell_operations.change_cells(session, told, request.consent)
+            return cell_operations.change_cells(session, arguments, request.consent)
         case mcp_commands.CellUndelivered():
             return responses.TextResponse(undelivered_reports.take_text(session))
         case mcp_commands.CellRead():
-            return await cell_reading.read_cells(session, told)
-    raise NotImplementedError(type(told).__name__)
+            return await cell_reading.read_cells(session, arguments)
+    raise NotImplementedError(type(arguments).__name__)
 
 
-async def begin(
-    request: Request, session: Session, told: cli_commands.New
+async def add_first_cells(
+    request: Request, session: Session, new: cli_commands.New
 ) -> cell_responses.CellRunResponse:
     """Write the first cells of a new notebook, and run them."""
-    given = {name: getattr(told, name) for name in ("cells", "run", "wait_seconds")}
-    return await _written(
-        request, session, command_schema.parse_arguments(mcp_commands.CellAdd, given)
-    )
+    names = ("cells", "run", "wait_seconds")
+    values = {name: getattr(new, name) for name in names}
+    arguments = command_schema.parse_arguments(mcp_commands.CellAdd, values)
+    return await _write_cells(request, session, arguments)
 
 
-async def _written(
+async def _write_cells(
     request: Request,
     session: Session,
-    told: mcp_commands.CellRun | mcp_commands.CellAdd,
+    arguments: mcp_commands.CellRun | mcp_commands.CellAdd,
 ) -> cell_responses.CellRunResponse:
-    caller, consent = request.caller, request.consent
-    caller.call_id = told.call
+    caller = request.caller
+    consent = request.consent
+    caller.call_id = arguments.call
 
     def work() -> run_waiting.Work:
-        if isinstance(told, mcp_commands.CellRun):
-            return cell_operations.run_cell(session, told, caller, consent)
-        return cell_operations.add_cells(session, told, caller, consent)
+        if isinstance(arguments, mcp_commands.CellRun):
+            return cell_operations.run_cell(session, arguments, caller, consent)
+        return cell_operations.add_cells(session, arguments, caller, consent)
 
     async with report_progress(request, session):
         return await run_waiting.run_with_limit(
-            session, request.owner, caller, told.wait_seconds, work
+            session, request.owner, caller, arguments.wait_seconds, work
         )
 
 
 async def run(
     request: Request, session: Session, which: str, wait: float
 ) -> cell_responses.CellRunResponse:
-    """Run a notebook's cells; it is waited for so many seconds."""
+    """Run a notebook's cells; wait at most `wait` seconds for the result."""
 
     async def work() -> run_waiting.CellRunReport:
-        ended = list[RunSummary]()
-        done = await user_commands.run(
-            session, which, request.caller, request.progress, ended
+        finished: list[RunSummary] = []
+        response = await user_commands.run(
+            session, which, request.caller, request.progress, finished
         )
-        return cell_operations.create_run_report(session, done, ended)
+        return cell_operations.create_run_report(session, response, finished)
 
     async with report_progress(request, session):
         return await run_waiting.run_with_limit(
@@ -109,27 +118,27 @@ async def run(
 
 
 async def status(
-    request: Request, session: Session | None, told: cli_commands.Status
+    request: Request, session: Session | None, arguments: cli_commands.Status
 ) -> responses.StatusResponse:
-    """Return the standing of a notebook with all that is asked for besides, once what goes on has ended."""
-    ended = None
-    if session and told.wait_seconds is not None:
-        async with report_progress(request, session):
-            ended = await run_waiting.wait_for_background(
-                session, request.owner, request.caller, told.wait_seconds
-            )
-    found = (
-        replace(await status_queries.get_status(session), ended=ended)
-        if session
-        else responses.StatusResponse()
+    """Return the status of a notebook, after waiting for a background run.
+
+    With `details`, it includes the use of resources and the names in the kernel.
+    """
+    response = responses.StatusResponse()
+    context = responses.NamespaceSummary()
+    if session:
+        finished = None
+        if arguments.wait_seconds is not None:
+            async with report_progress(request, session):
+                finished = await run_waiting.wait_for_background(
+                    session, request.owner, request.caller, arguments.wait_seconds
+                )
+        response = replace(await status_queries.get_status(session), ended=finished)
+    if not arguments.details:
+        return response
+    resources = await asyncio.to_thread(
+        resource_usage.measure_resources, response.kernel
     )
-    if not told.details:
-        return found
-    machine = await asyncio.to_thread(resource_usage.measure_resources, found.kernel)
-    return replace(
-        found,
-        resources=machine,
-        context=await status_queries.get_namespace_summary(session)
-        if session
-        else responses.NamespaceSummary(),
-    )
+    if session:
+        context = await status_queries.get_namespace_summary(session)
+    return replace(response, resources=resources, context=context)

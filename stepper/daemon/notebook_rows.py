@@ -1,7 +1,7 @@
-"""The rows of `stepper list`, kept for notebooks of which no session is open.
+"""The rows of `stepper list`, cached for notebooks without an open session.
 
 Such a notebook has no kernel, so its row depends on its file, its journal and the
-configuration alone. The row is used again while these three are unchanged.
+configuration. The row is reused while these three are unchanged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Notebooks(Protocol):
     sessions: dict[str, Session]
 
     def glance(self, path: str, follow: bool = True) -> Session:
-        """Return the session of a notebook, for a look alone."""
+        """Return the session of a notebook for reading."""
 
 
 @dataclass(frozen=True)
-class KeptRow:
-    """A row, and what it was made from."""
+class CachedRow:
+    """A row, and the versions of its sources."""
 
     row: responses.NotebookEntry
     limits: Limits
@@ -45,50 +45,53 @@ class KeptRow:
 
 
 class NotebookRows:
-    """Makes the rows, by the notebooks' names."""
+    """Creates the rows of notebooks, by name."""
 
     def __init__(self, notebooks: Notebooks) -> None:
         self.notebooks = notebooks
-        self._kept: dict[str, KeptRow] = {}
+        self._cache: dict[str, CachedRow] = {}
 
     async def row(self, name: str, current: str | None) -> responses.NotebookEntry:
-        """Return a notebook's row; raise OSError where its file is gone, UsageError where its name is refused."""
+        """Return a notebook's row.
+
+        Raise OSError if there is no such file, UsageError if its name is not allowed.
+        """
         notebooks = self.notebooks
         path = os.path.join(notebooks.paths.project, name)
-        kept = self._kept.pop(name, None)  # put back below where it still holds
-        about = os.stat(path)
-        age = round(max(0.0, time.time() - about.st_mtime), 1)
+        cached = self._cache.pop(name, None)
+        status = os.stat(path)
+        signature = get_file_signature(status)
+        age = round(max(0.0, time.time() - status.st_mtime), 1)
         limits = notebooks.config.limits()
-        if kept is not None and self._holds(kept, limits, get_file_signature(about)):
-            self._kept[name] = kept
-            is_current = kept.row.notebook == current
-            return replace(kept.row, current=is_current, age_s=age)
+        if cached is not None and self._is_valid(cached, limits, signature):
+            self._cache[name] = cached
+            is_current = cached.row.notebook == current
+            return replace(cached.row, current=is_current, age_s=age)
         path = notebooks.notebook_paths.resolve(path)
-        journal_path = os.path.join(
-            notebooks.paths.journals,
-            f"{notebooks.notebook_paths.get_store(path)}.jsonl",
-        )
-        journal = _signature(journal_path)  # before the journal is read
+        store = notebooks.notebook_paths.get_store(path)
+        journal_path = os.path.join(notebooks.paths.journals, f"{store}.jsonl")
+        # Before the journal is read: a later change invalidates the row.
+        journal = _get_signature(journal_path)
         session = notebooks.glance(path, follow=False)
         row = await status_queries.get_entry(session, session.name == current, age)
         if session.name not in notebooks.sessions:
-            self._kept[name] = KeptRow(
-                row, limits, get_file_signature(about), journal_path, journal
-            )
+            self._cache[name] = CachedRow(row, limits, signature, journal_path, journal)
         return row
 
-    def _holds(self, kept: KeptRow, limits: Limits, notebook: tuple[int, ...]) -> bool:
-        """Whether nothing that the row was made from has changed."""
+    def _is_valid(
+        self, cached: CachedRow, limits: Limits, notebook: tuple[int, ...]
+    ) -> bool:
+        """Return whether the sources of a row are unchanged."""
         return (
-            kept.row.notebook not in self.notebooks.sessions
-            and kept.limits is limits
-            and kept.notebook == notebook
-            and kept.journal == _signature(kept.journal_path)
+            cached.row.notebook not in self.notebooks.sessions
+            and cached.limits is limits
+            and cached.notebook == notebook
+            and cached.journal == _get_signature(cached.journal_path)
         )
 
 
-def _signature(path: str) -> tuple[int, ...]:
-    """Return what tells one state of a file from another, () where there is none."""
+def _get_signature(path: str) -> tuple[int, ...]:
+    """Return the version of a file, () if it does not exist."""
     with contextlib.suppress(OSError):
         return get_file_signature(os.stat(path))
     return ()

@@ -1,7 +1,8 @@
-"""The names under which journal, kernel record and figures of renamed notebooks lie: `.stepper/renamed.json`.
+"""The stores of renamed notebooks: `.stepper/renamed.json`.
 
-A notebook that was never renamed is not in the file: its store has the notebook's own name
-(`notebook_paths.NotebookPaths`). The file is replaced atomically. That is the whole of a rename.
+A store is the name of a notebook's journal, kernel record and figures. That of a
+notebook which was never renamed is the notebook's own name
+(`notebook_paths.NotebookPaths`). A rename only replaces this file, atomically.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 from stepper.common import private_files
 from stepper.common.text import NAME_CONTROLS
 
-LONGEST = 4096  # characters of a name
-FORMER_MOST = 200  # former names of which it is known what became of the notebook
+NAME_LIMIT = 4096  # characters
+MAX_FORMER_NAMES = 200  # that lead to the present name
+OUTSIDE = re.compile(r"/|\.\.(/|$)|\.$")
 
 
 class StoreNames:
@@ -24,7 +26,7 @@ class StoreNames:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._about: tuple[int, ...] | None = None
+        self._version: tuple[int, ...] | None = None  # of the file
         self._names: dict[str, str] = {}
         self._notebooks: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
@@ -40,41 +42,44 @@ class StoreNames:
         return self._notebooks.get(store)
 
     def renamed_to(self, notebook: str) -> str | None:
-        """Return what the notebook that had a name before is called now, or None."""
+        """Return the present name of a renamed notebook, None if it was not renamed."""
         self._refresh()
         return self._renamed.get(notebook)
 
     def replace(self, names: Mapping[str, str], renamed: Mapping[str, str]) -> None:
-        """Replace the stores' names, and add former names with the new ones; raise OSError."""
+        """Replace the stores, and add renamed notebooks; raise OSError.
+
+        `names` maps notebooks to stores, `renamed` former names to new ones.
+        """
         self._refresh()
-        former = {
-            old: renamed.get(new, new)
-            for old, new in self._renamed.items()
-            if old not in renamed
-        }
-        former.update(renamed)
-        kept = {old: former[old] for old in [*former][-FORMER_MOST:]}
-        text = json.dumps({"stores": dict(names), "renamed": kept}, indent=1)
-        private_files.replace(self.path, f"{text}\n".encode("utf-8", "surrogateescape"))
-        self._about = None
+        present_names = {}
+        for former_name, name in self._renamed.items():
+            if former_name not in renamed:
+                present_names[former_name] = renamed.get(name, name)
+        present_names.update(renamed)
+        newest = list(present_names.items())[-MAX_FORMER_NAMES:]
+        data = {"stores": dict(names), "renamed": dict(newest)}
+        text = json.dumps(data, indent=1) + "\n"
+        private_files.replace(self.path, text.encode("utf-8", "surrogateescape"))
+        self._version = None
 
     def _refresh(self) -> None:
-        about = self._stat()
-        if about == self._about:
+        version = self._get_version()
+        if version == self._version:
             return
-        data = self._read() if about else {}
-        names = _one_to_one(_valid(data.get("stores")))
-        self._about = about
+        data = self._read() if version else {}
+        names = _remove_duplicates(_select_valid(data.get("stores")))
+        self._version = version
         self._names = names
-        self._renamed = _valid(data.get("renamed"))
+        self._renamed = _select_valid(data.get("renamed"))
         self._notebooks = {store: notebook for notebook, store in names.items()}
 
-    def _stat(self) -> tuple[int, ...]:
+    def _get_version(self) -> tuple[int, ...]:
         try:
-            about = os.lstat(self.path)
+            status = os.lstat(self.path)
         except OSError:
             return ()
-        return (about.st_ino, about.st_size, about.st_mtime_ns)
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -84,20 +89,24 @@ class StoreNames:
         return data if isinstance(data, dict) else {}
 
 
-def _valid(names: object) -> dict[str, str]:
-    """Return the valid names of notebooks with what they name. It may be a stranger's: no path leaves its folder."""
+def _select_valid(names: object) -> dict[str, str]:
+    """Return the valid entries: notebook → store or name.
+
+    Another person may have written the file: no path may leave its folder.
+    """
     if not isinstance(names, dict):
         return {}
-    return {
-        notebook: name
-        for notebook, name in names.items()
-        if _is_name(notebook) and _is_name(name) and notebook.endswith(".ipynb")
-    }
+    valid = {}
+    for notebook, name in names.items():
+        is_notebook = _is_name(notebook) and notebook.endswith(".ipynb")
+        if is_notebook and _is_name(name):
+            valid[notebook] = name
+    return valid
 
 
-def _one_to_one(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the names without further ones for the same store."""
-    notebooks = dict[str, str]()
+def _remove_duplicates(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the first notebook of each store."""
+    notebooks: dict[str, str] = {}
     for notebook, store in names.items():
         notebooks.setdefault(store, notebook)
     return {notebook: store for store, notebook in notebooks.items()}
@@ -105,7 +114,8 @@ def _one_to_one(names: Mapping[str, str]) -> dict[str, str]:
 
 def _is_name(name: object) -> bool:
     """Return whether a value is a plain relative path that does not leave its folder."""
-    if not isinstance(name, str) or not 0 < len(name) < LONGEST:
+    if not isinstance(name, str) or not 0 < len(name) < NAME_LIMIT:
         return False
-    is_plain = os.path.normpath(name) == name and not NAME_CONTROLS.search(name)
-    return is_plain and not re.match(r"/|\.\.(/|$)|\.$", name)
+    if os.path.normpath(name) != name or NAME_CONTROLS.search(name):
+        return False
+    return not OUTSIDE.match(name)

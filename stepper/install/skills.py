@@ -1,4 +1,7 @@
-"""The skills that came with this package, and whose those of a project are. A skill is its files by relative name."""
+"""The skills of this package, and the state of a project's skills.
+
+A skill is its files by relative name.
+"""
 
 from __future__ import annotations
 
@@ -14,76 +17,96 @@ MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
 
 
 def compute_digest(files: Mapping[str, bytes]) -> str:
-    """Return the hash of a skill's files, whatever its mark and its line ends (git may change those)."""
-    total = hashlib.sha256()
+    """Return the hash of a skill's files, without its mark and its line ends.
+
+    Git may change the line ends.
+    """
+    digest = hashlib.sha256()
     for name in sorted(files):
         content = files[name].replace(b"\r\n", b"\n")
-        content = MARK.sub(b"\n", content).rstrip() if name == "SKILL.md" else content
-        total.update(
-            b"%d %d " % (len(name.encode()), len(content)) + name.encode() + content
-        )
-    return total.hexdigest()[:16]
+        if name == "SKILL.md":
+            content = MARK.sub(b"\n", content).rstrip()
+        encoded_name = name.encode()
+        digest.update(b"%d %d " % (len(encoded_name), len(content)))
+        digest.update(encoded_name)
+        digest.update(content)
+    return digest.hexdigest()[:16]
 
 
 def add_mark(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a skill's files with our mark and their hash at the end of SKILL.md: how it is known again."""
+    """Return a skill's files with stepper's mark at the end of SKILL.md.
+
+    The mark contains the hash of the files.
+    """
     body = MARK.sub(b"\n", files["SKILL.md"]).rstrip()
-    mark = f"<!-- notebook-stepper {compute_digest(files)} -->".encode()
+    digest = compute_digest(files)
+    mark = f"<!-- notebook-stepper {digest} -->".encode()
     return {**files, "SKILL.md": body + b"\n\n" + mark + b"\n"}
 
 
 def classify_skill(files: Mapping[str, bytes]) -> str:
-    """Return whose a skill is: `missing` (no files), `foreign`, `ours`, or `edited` (ours, changed since)."""
+    """Return the origin of a skill.
+
+    It is `missing` (no files), `foreign`, `ours`, or `edited` (ours and changed).
+    """
     if not files:
         return "missing"
     mark = MARK.search(files.get("SKILL.md", b""))
     if not mark:
         return "foreign"
-    return "ours" if (mark[1] or b"").decode() == compute_digest(files) else "edited"
+    marked_digest = (mark[1] or b"").decode()
+    if marked_digest == compute_digest(files):
+        return "ours"
+    return "edited"
 
 
 def get_skill_states(project: Path) -> dict[str, str]:
-    """Return how the skills of a project stand that are ours or have the name of one of ours: name → word.
+    """Return the states of stepper's skills in a project, and of skills of their names.
 
-    missing, foreign, edited, current, outdated, or gone (ours, but of an older version that had it).
+    A state is missing, foreign, edited, current, outdated, or gone, which is a skill of
+    an older version of stepper.
     """
-    shipped, found = load_shipped_skills(), {}
-    there = (folder.name for folder in sorted(project.glob(f"{SKILLS}/*")))
-    for name in dict.fromkeys((*shipped, *there)):
+    shipped = load_shipped_skills()
+    folders = sorted(project.glob(f"{SKILLS}/*"))
+    names = [*shipped, *(folder.name for folder in folders)]
+    states = {}
+    for name in dict.fromkeys(names):
         files = read_skill_files(project / SKILLS / name)
-        word = classify_skill(files)
-        if word == "ours":
-            same = name in shipped and compute_digest(files) == compute_digest(
-                shipped[name]
-            )
-            word = "current" if same else "outdated" if name in shipped else "gone"
-        if name in shipped or word in ("edited", "gone"):
-            found[name] = word
-    return found
+        state = classify_skill(files)
+        if state == "ours" and name not in shipped:
+            state = "gone"
+        elif state == "ours":
+            is_same = compute_digest(files) == compute_digest(shipped[name])
+            state = "current" if is_same else "outdated"
+        if name in shipped or state in ("edited", "gone"):
+            states[name] = state
+    return states
 
 
 def list_our_skills(project: Path) -> dict[str, str]:
-    """Return the skills of the project that bear our mark, as they stand."""
+    """Return the skills of a project that have stepper's mark, with their states."""
     return {
-        name: word
-        for name, word in get_skill_states(project).items()
-        if word not in ("missing", "foreign")
+        name: state
+        for name, state in get_skill_states(project).items()
+        if state not in ("missing", "foreign")
     }
 
 
 def load_shipped_skills() -> dict[str, dict[str, bytes]]:
-    """Return the skills that came with this package, as they are installed: name → file → bytes."""
-    folders = sorted(path.parent for path in find_assets("skills").glob("*/SKILL.md"))
-    return {folder.name: add_mark(read_skill_files(folder)) for folder in folders}
+    """Return the skills of this package as they are installed: name → file → bytes."""
+    skills = {}
+    for path in sorted(find_assets("skills").glob("*/SKILL.md")):
+        folder = path.parent
+        skills[folder.name] = add_mark(read_skill_files(folder))
+    return skills
 
 
 def read_skill_files(folder: Path) -> dict[str, bytes]:
-    """Return the files below `folder` by relative name; hidden ones and bytecode are none of a skill."""
-    found = {}
+    """Return the files of a skill by relative name; ignore hidden ones and bytecode."""
+    files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and not any(
-            part.startswith((".", "__pycache__")) for part in name.parts
-        ):
-            found[name.as_posix()] = path.read_bytes()
-    return found
+        is_ignored = any(part.startswith((".", "__pycache__")) for part in name.parts)
+        if path.is_file() and not is_ignored:
+            files[name.as_posix()] = path.read_bytes()
+    return files
