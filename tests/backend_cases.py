@@ -226,7 +226,7 @@ def _ssh(name: str, folder: Path) -> Place:
         "folder": str(folder),
         "extra": ["-F", service("ssh")["config"]],
     }
-    return Place(name, PYTHON, {"ssh": where}, {}, "is gone")
+    return Place(name, PYTHON, {"ssh": where}, {}, "has exited")
 
 
 def _jupyter(name: str, folder: Path) -> Place:

@@ -83,7 +83,7 @@ ABOUT_COMMANDS = {
     ("mcp/prompts.py", ""),
     ("messages/hints.py", "stepper "),  # which commands show something
     ("hook/payload.py", "/continue"),  # found in an answer
-    ("hook/payload.py", "\n(/continue is typed"),
+    ("hook/payload.py", "\n(Type /stepper:continue"),
     ("daemon/hook_events.py", "/"),  # what plain words were taken for
 }
 

@@ -589,7 +589,7 @@ def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
     assert "can't be read: No such file" in room.fails(
         at
     ) and "failed with exit code 1" in room.fails(told)
-    assert "can't be run" in room.fails(
+    assert "could not be executed" in room.fails(
         room.place(token_env=None, token_command="/no/such/keyring")
     )
 

@@ -172,7 +172,7 @@ def test_the_word_that_is_the_clients_own() -> None:
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
     ):
         said = json.loads(payload.add_plugin_note(json.dumps(answer).encode()))
-        assert "typed /stepper:continue" in json.dumps(said)
+        assert "Type /stepper:continue" in json.dumps(said)
     for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
         assert payload.add_plugin_note(other) == other or json.loads(
             payload.add_plugin_note(other)

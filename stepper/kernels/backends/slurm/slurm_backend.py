@@ -292,9 +292,10 @@ class SlurmKernels:
         request: str = "",
     ) -> None:
         """Update the description of what the start waits for."""
-        self.wait = None
         if not job.is_waiting:
+            self.wait = None
             return
+        # The old description stays valid while SLURM is asked.
         ahead = await self.slurm.count_ahead(job)
         text = job.format_waiting(ahead, datetime.now())
         self.wait = QueueStatus(text, since, settings.queue_seconds, request=request)
