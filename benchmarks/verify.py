@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from stepper.kernels import image_diff
+from stepper.kernels.outputs import image_diff
 from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
 from tests.verify import pairs
 from tests.verify.pairs import Pair

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from PIL import Image, ImageOps
 
 from benchmarks.verify import peers
-from stepper.kernels import image_diff
+from stepper.kernels.outputs import image_diff
 from stepper.policy.comparison.output_comparison import (
     CellOutputs,
     Difference,

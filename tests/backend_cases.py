@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stepper.policy import kernel_config
+from stepper.policy.configuration import kernel_config
 from tests import apt_packages
 from tests.npm_packages import Unavailable, unavailable
 from tests.services import service

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stepper.policy import kernel_config
+from stepper.policy.configuration import kernel_config
 from tests.environments import environment
 
 TOKEN, VARIABLE = "s3cret-of-the-tests-4b1d", "TEST_HUB_TOKEN"

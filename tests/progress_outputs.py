@@ -1,6 +1,6 @@
 """What cells print while they work, as the tools of the field print it: (second, text), and when the cell was over.
 
-Written before the rule that reads it (`policy/duration_estimate`), from `docker` on when that was there; at their first runs 33 of
+Written before the rule that reads it (`policy/progress_estimate`), from `docker` on when that was there; at their first runs 33 of
 34 and 14 of 15 came out right (the slow start was guessed too late; of `mnist` it was taken that its end can be told). `END` names cases
 whose end can be told from what they print, `NONE` those where nobody could tell it; `RESETS` are bars that begin anew for
 each of a number of rounds that they do not name: until the second one begins, nobody can know.

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from stepper.policy import kernel_config
+from stepper.policy.configuration import kernel_config
 from tests import apt_packages
 
 

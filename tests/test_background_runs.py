@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stepper.messages.run_report import Report
-from stepper.session import background_runs
-from stepper.session.background_call import (
+from stepper.session.background import background_runs
+from stepper.session.background_call_states import (
     TRANSITIONS,
     BackgroundCall,
     CallEvent,

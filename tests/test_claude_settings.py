@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepper.install import claude_settings, skills
+from stepper.install import claude_settings, skill_files
 
 OTHER = {"type": "command", "command": "echo hi"}
 OURS = {
@@ -341,24 +341,34 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({"more/a.md": b"b"}, "edited"),
         ({"more/b.md": b"new"}, "edited"),
         (
-            {"SKILL.md": skills.add_mark(SKILL)["SKILL.md"].replace(b"name", b"nome")},
+            {
+                "SKILL.md": skill_files.add_mark(SKILL)["SKILL.md"].replace(
+                    b"name", b"nome"
+                )
+            },
             "edited",
         ),
         (
-            {"SKILL.md": skills.add_mark(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")},
+            {
+                "SKILL.md": skill_files.add_mark(SKILL)["SKILL.md"].replace(
+                    b"\n", b"\r\n"
+                )
+            },
             "ours",
         ),
-        ({"SKILL.md": skills.add_mark(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
+        ({"SKILL.md": skill_files.add_mark(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],
 )
 def test_a_skill_is_known_by_its_mark(change, whose):
-    assert skills.classify_skill({**skills.add_mark(SKILL), **change}) == whose
+    assert (
+        skill_files.classify_skill({**skill_files.add_mark(SKILL), **change}) == whose
+    )
 
 
 def test_stamping_twice_is_stamping_once():
-    once = skills.add_mark(SKILL)
-    assert skills.add_mark(once) == once
-    assert skills.classify_skill({}) == "missing"
+    once = skill_files.add_mark(SKILL)
+    assert skill_files.add_mark(once) == once
+    assert skill_files.classify_skill({}) == "missing"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
-    assert skills.add_mark(plain) == once
+    assert skill_files.add_mark(plain) == once

@@ -76,12 +76,12 @@ ABOUT_COMMANDS = {
     ("install/", ""),
     ("mcp/mcp_wording.py", ""),  # turns these commands into tools
     ("messages/system_prompt.py", ""),  # for an agent that has no notebook yet
-    ("session/user_commands.py", "`stepper eval`"),  # where a kernel died
+    ("session/notebook_commands.py", "`stepper eval`"),  # where a kernel died
     ("web/access_control.py", "only the user who started this page"),
     ("web/http_server.py", "stepper view"),
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
-    ("messages/hints.py", "stepper "),  # which commands show something
+    ("messages/error_hint.py", "stepper "),  # which commands show something
     ("hook/payload.py", "/continue"),  # found in an answer
     ("hook/payload.py", "\n(Type /stepper:continue"),
     ("daemon/hook_events.py", "/"),  # what plain words were taken for

@@ -65,9 +65,9 @@ def test_the_contracts_hold(package: Path) -> None:
         ("messages/run_report.py", "import orjson", {PURE}),
         (
             "messages/command_messages.py",
-            "from stepper.common import private_files",
+            "from stepper.common import secure_files",
             {PURE},
-        ),  # private_files opens files
+        ),  # secure_files opens files
         (
             "policy/edit_gate.py",
             "from stepper.messages import command_messages",
@@ -92,7 +92,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ),
         (
             "kernels/execution.py",
-            "from stepper.kernels.backends.local.memory import OomKills",
+            "from stepper.kernels.backends.local.memory_limits import OomKills",
             {BACKENDS, CYCLES},
         ),
         ("hook/start.py", "from stepper.hook import client", {CYCLES}),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.journal_events import RunEnded

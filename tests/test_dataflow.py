@@ -10,7 +10,7 @@ import pytest
 from stepper.diagnosis import ipython_syntax
 from stepper.kernels.in_kernel import value_fingerprints
 from stepper.messages import stale_cells as words
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.cell_dependencies import BindingTable, History
 from stepper.policy.journal_events import RunEnded

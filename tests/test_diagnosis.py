@@ -13,14 +13,14 @@ import pytest
 from stepper.common import json_decode
 from stepper.diagnosis import diagnoser, kernel_facts
 from stepper.diagnosis.diagnoser import Diagnoser, format_findings
+from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.diagnosis.in_kernel.close_matches import find_close_names, join_items
 from stepper.diagnosis.ipython_syntax import get_transformer
 from stepper.diagnosis.kernel_facts import ErrorFacts, Finding, Lost
-from stepper.diagnosis.missing_names import find_missing_folder, parse_import
 from stepper.diagnosis.name_definitions import NotebookNames, list_python_changes
-from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.not_found_suggestions import find_missing_folder, parse_import
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
 from stepper.policy.kernel_namespace import (
     UNKNOWN_NAMESPACE,
     KernelEnvironment,

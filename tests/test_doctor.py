@@ -17,11 +17,11 @@ from stepper.common.paths import Paths
 from stepper.install import (
     claude_settings,
     doctor,
-    file_edits,
     install_checks,
+    install_files,
     installer,
-    interpreter,
-    skills,
+    python_probe,
+    skill_files,
     trust,
     user_script,
 )
@@ -106,11 +106,11 @@ def fake(project, text):
     [
         ("exit 3", {"interpreter": "does not run", "ipykernel": "unknown"}),
         (
-            f"echo noise; echo {interpreter.PROBE_MARK} 3.8.1 ipykernel",
+            f"echo noise; echo {python_probe.PROBE_MARK} 3.8.1 ipykernel",
             {"interpreter": "3.9 or newer"},
         ),
         (
-            f"echo {interpreter.PROBE_MARK} 3.9.0 pip; echo noise",
+            f"echo {python_probe.PROBE_MARK} 3.9.0 pip; echo noise",
             {"ipykernel": "not installed in"},
         ),
     ],
@@ -126,7 +126,7 @@ def test_interpreters(project, text, wrong):
 
 def test_ipykernel_of_a_locked_project(project):
     write(project, "uv.lock", "")
-    fake(project, f"echo {interpreter.PROBE_MARK} 3.12.0")
+    fake(project, f"echo {python_probe.PROBE_MARK} 3.12.0")
     assert broken(project)["ipykernel"].mend == "uv add --dev ipykernel"
 
 
@@ -295,7 +295,7 @@ def test_skills(project):
     first = folder / names[0] / "SKILL.md"
     first.write_text(first.read_text() + "mine\n")
     assert f"edited by you: {names[0]}" in found(project)["skills"].detail
-    first.write_bytes(skills.add_mark({"SKILL.md": b"older"})["SKILL.md"])
+    first.write_bytes(skill_files.add_mark({"SKILL.md": b"older"})["SKILL.md"])
     assert f"{names[0]} is from another version" in broken(project)["skills"].detail
     first.write_text("theirs")
     note = f"not installed, because you have skills with these names: {names[0]}"
@@ -305,7 +305,7 @@ def test_skills(project):
 
 
 def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
-    monkeypatch.setattr(skills, "load_shipped_skills", dict)
+    monkeypatch.setattr(skill_files, "load_shipped_skills", dict)
     assert "this installation contains no" in broken(project)["skills"].detail
 
 
@@ -402,7 +402,7 @@ def test_places_of_the_configuration(project, monkeypatch):
 
 def test_the_command_that_mends_names_the_checkout(project):
     assert shlex.split(doctor.format_install_command(project)) == [
-        f"{file_edits.PACKAGE.parent}/install.sh",
+        f"{install_files.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.install_record).write_text("[")
@@ -445,15 +445,15 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
-    monkeypatch.setattr(file_edits, "PACKAGE", package)
-    assert file_edits.find_assets("skills") == package / "assets/skills"
-    assert file_edits.find_assets("hooks") == package.parent / "hooks"
+    monkeypatch.setattr(install_files, "PACKAGE", package)
+    assert install_files.find_assets("skills") == package / "assets/skills"
+    assert install_files.find_assets("hooks") == package.parent / "hooks"
 
 
 def test_a_probe_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(interpreter, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(python_probe, "PROBE_SECONDS", 0.2)
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)
     with pytest.raises(StepperError, match="no answer within"):
-        interpreter.probe(str(slow))
+        python_probe.probe(str(slow))

@@ -20,8 +20,8 @@ import pytest
 from PIL import Image
 
 from stepper.diagnosis import figure_summary, plotly_summary
+from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.figure_summary import SavedImage
-from stepper.diagnosis.saved_images import SavedImages
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
 from tests.test_kernel_helper import Lab, environment, old_python, text
@@ -700,7 +700,7 @@ def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(
         == []
     )
     assert os.listdir(tmp_path) == []
-    code = "import sys, stepper.diagnosis.saved_images as f; f.SavedImages('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    code = "import sys, stepper.diagnosis.agent_images as f; f.SavedImages('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
 
 

@@ -16,7 +16,7 @@ from jupyter_client.session import Session
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionComplete
 
-from stepper.kernels.output_area import MAX_HELD_FACTOR, OutputArea
+from stepper.kernels.outputs.output_area import MAX_HELD_FACTOR, OutputArea
 from tests.conftest import Notebook, Project, text_of
 from tests.kernel_traffic import Ear
 

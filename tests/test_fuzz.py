@@ -40,10 +40,10 @@ from stepper.policy import (
     journal_events,
     journal_reducer,
     plan,
-    wake_regex,
 )
-from stepper.policy.cell_changes import select_runnable
+from stepper.policy.changed_cells import select_runnable
 from stepper.policy.commands import command_schema, mcp_commands
+from stepper.policy.configuration import wake_regex
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell
 from stepper.policy.notebook_state import State

@@ -30,8 +30,8 @@ from stepper.install import (
     claude_settings,
     install_checks,
     installer,
-    interpreter,
-    skills,
+    python_probe,
+    skill_files,
     trust,
     uninstall,
 )
@@ -253,8 +253,8 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert "uv add --dev ipykernel" in done.stdout
     noted = json.loads(Path(Paths(str(target)).install_record).read_text())
     assert noted["python"] == str(target / ".venv/bin/python")
-    assert "ipykernel" in interpreter.probe(noted["python"]).modules
-    assert interpreter.probe(str(target / ".stepper/env/bin/python")).modules == ()
+    assert "ipykernel" in python_probe.probe(noted["python"]).modules
+    assert python_probe.probe(str(target / ".stepper/env/bin/python")).modules == ()
     first = snapshot(target)
     assert sh(checkout, str(target), path=path).returncode == 0
     assert snapshot(target) == first
@@ -936,16 +936,18 @@ def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
 def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
     repo, kernel, capsys
 ):
-    theirs = repo / skills.SKILLS / "fix" / "SKILL.md"
+    theirs = repo / skill_files.SKILLS / "fix" / "SKILL.md"
     installer.write(theirs, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
     out = capsys.readouterr().out
     assert "left out, because you have skills with these names: fix" in out
     assert "instead of /fix, in a terminal: stepper fix" in out
     assert theirs.read_text().endswith("mine\n")
-    assert {*skills.list_our_skills(repo)} == {*skills.load_shipped_skills()} - {"fix"}
+    assert {*skill_files.list_our_skills(repo)} == {
+        *skill_files.load_shipped_skills()
+    } - {"fix"}
     undo(repo)
-    assert theirs.exists() and not skills.list_our_skills(repo)
+    assert theirs.exists() and not skill_files.list_our_skills(repo)
 
 
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
@@ -960,8 +962,8 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     noted = json.loads(record.read_text())
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
-        for file, content in skills.add_mark({"SKILL.md": b"older"}).items():
-            installer.write(repo / skills.SKILLS / name / file, content)
+        for file, content in skill_files.add_mark({"SKILL.md": b"older"}).items():
+            installer.write(repo / skill_files.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
     out = capsys.readouterr().out
@@ -1022,7 +1024,7 @@ def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
     code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
-    assert (repo / skills.SKILLS / "new-notebook/SKILL.md").is_file()
+    assert (repo / skill_files.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
 # --- the kernel's interpreter --------------------------------------------------------------------------------
@@ -1095,7 +1097,7 @@ def test_a_given_python_is_remembered_and_not_resolved(
 
 
 def answer(version, modules=""):
-    return f'echo noise; echo "{interpreter.PROBE_MARK} {version} {modules}"; echo "more noise"'
+    return f'echo noise; echo "{python_probe.PROBE_MARK} {version} {modules}"; echo "more noise"'
 
 
 @pytest.mark.parametrize(
@@ -1107,7 +1109,7 @@ def answer(version, modules=""):
         ("echo boom >&2; exit 3", "boom"),
         ("exit 0", "no message"),
         (
-            f"echo {interpreter.PROBE_MARK}; echo {interpreter.PROBE_MARK} x.y",
+            f"echo {python_probe.PROBE_MARK}; echo {python_probe.PROBE_MARK} x.y",
             "does not run",
         ),
     ],

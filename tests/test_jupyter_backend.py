@@ -29,7 +29,8 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
     encode_binary,
 )
 from stepper.kernels.client import KernelClient
-from stepper.policy import execution_time, kernel_config
+from stepper.policy import execution_time
+from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, ExternalExecution, Kernel, LaunchConfig
 from tests.backend_cases import BASH_KERNEL

@@ -25,10 +25,11 @@ from mcp import Client
 from stepper.cli import rendering
 from stepper.common.errors import UsageError
 from stepper.daemon import config
-from stepper.daemon import kernel_backends as looks
+from stepper.daemon import kernels_commands as looks
 from stepper.install import trust
 from stepper.mcp.server import Face
-from stepper.policy import kernel_config, plan
+from stepper.policy import plan
+from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Limits, Plan
 from tests import backend_cases
 from tests.conftest import Notebook, Project, code, scratch
@@ -491,7 +492,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         project.config(f"kernels:\n{places}")
         trust.trust(project.paths)
         project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
-        monkeypatch.setattr("stepper.daemon.kernel_backends.CHECK_SECONDS", 0.5)
+        monkeypatch.setattr("stepper.daemon.kernels_commands.CHECK_SECONDS", 0.5)
         limits = config.load(project.paths)
         began = time.monotonic()
         listed = asyncio.run(
@@ -852,7 +853,7 @@ def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
     ).stdout.split()
     assert "stepper.kernels.client" in loaded
     assert not {
-        "stepper.policy.kernel_config",
+        "stepper.policy.configuration.kernel_config",
         "stepper.kernels.backends.local.kernelspecs",
-        "stepper.daemon.kernel_backends",
+        "stepper.daemon.kernels_commands",
     } & {*loaded}

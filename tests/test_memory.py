@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from stepper.kernels.backend_protocols import MemoryGuard, Usage
-from stepper.kernels.backends.local.memory import cgroups, usage
+from stepper.kernels.backends.local.memory_limits import cgroups, usage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
 from tests.conftest import Project, some_nightly

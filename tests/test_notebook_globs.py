@@ -7,7 +7,7 @@ import pytest
 from stepper.common.errors import UsageError
 from stepper.daemon import config
 from stepper.install import claude_settings
-from stepper.policy import notebook_globs
+from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
 NAMES = [

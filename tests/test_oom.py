@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from stepper.kernels.backends.local import process_identity
-from stepper.kernels.backends.local.memory import CGROUPS, OOM_SCORE, OomKills
+from stepper.kernels.backends.local.memory_limits import CGROUPS, OOM_SCORE, OomKills
 from stepper.messages import stop_hints
 from stepper.policy import run_decisions
 from stepper.policy.model import Death, Outcome, Verdict

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stepper.kernels import image_diff, output_images
+from stepper.kernels.outputs import image_diff, output_images
 from stepper.messages import verify_report as words
 from stepper.policy.comparison import (
     ignored_differences,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepper.kernels import message_decoding
-from stepper.kernels.output_area import OutputArea
-from stepper.kernels.output_limits import measure_output
-from stepper.kernels.stream_text import StreamText
+from stepper.kernels.outputs.output_area import OutputArea
+from stepper.kernels.outputs.output_limits import measure_output
+from stepper.kernels.outputs.stream_text import StreamText
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy.model import OmittedOutput
 from tests.conftest import Project, text_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import NotebookError
 from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
 from stepper.notebooks import new_notebook
@@ -374,5 +374,5 @@ def test_a_race_is_lost_by_whoever_swaps(room, tmp_path: Path) -> None:
 
 
 def test_a_look_at_nothing_is_fine(tmp_path: Path) -> None:
-    private_files.check_regular(str(tmp_path / "nothing"))
-    private_files.check_regular(str(tmp_path / "no folder" / "nothing"))
+    secure_files.check_regular(str(tmp_path / "nothing"))
+    secure_files.check_regular(str(tmp_path / "no folder" / "nothing"))

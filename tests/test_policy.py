@@ -15,16 +15,16 @@ from stepper.daemon import config
 from stepper.messages import command_messages, quoted_output, run_report, statusline
 from stepper.messages.quoted_output import Completeness
 from stepper.policy import (
-    cell_changes,
     cell_directives,
+    changed_cells,
     edit_gate,
     journal_events,
     journal_reducer,
     plan,
     repeated_errors,
     run_decisions,
-    wake_regex,
 )
+from stepper.policy.configuration import wake_regex
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import (
     Cell,
@@ -421,9 +421,9 @@ def test_metadata_of_a_stranger_is_no_plan(data: object) -> None:
 
 
 def test_source_hashes_ignore_white_space_at_the_end() -> None:
-    assert cell_changes.hash_source("x = 1\n\n") == cell_changes.hash_source("x = 1")
-    assert cell_changes.hash_source("x = 1") != cell_changes.hash_source("x = 2")
-    assert len(cell_changes.hash_source("\ud800")) == 16
+    assert changed_cells.hash_source("x = 1\n\n") == changed_cells.hash_source("x = 1")
+    assert changed_cells.hash_source("x = 1") != changed_cells.hash_source("x = 2")
+    assert len(changed_cells.hash_source("\ud800")) == 16
 
 
 @pytest.mark.parametrize(
@@ -639,7 +639,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         Cell(name, place, place + 1, "code", source)
         for place, (name, source) in enumerate(sources)
     ]
-    made.last_sources["id1"] = cell_changes.hash_source("x = 1")
+    made.last_sources["id1"] = changed_cells.hash_source("x = 1")
     made.compare_with_notebook(cells[:1])
     assert made.is_complete and made.status_name == "complete"
     ran(
@@ -647,7 +647,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         "id2",
         "recoverable",
         cell_id="id2",
-        source_hash=cell_changes.hash_source("1 / 0"),
+        source_hash=changed_cells.hash_source("1 / 0"),
     )
     made.compare_with_notebook(cells)
     assert not made.is_complete and made.status_name == "failing" and made.has_open_work
@@ -667,7 +667,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         "id2",
         "fine",
         cell_id="id2",
-        source_hash=cell_changes.hash_source("1 / 0"),
+        source_hash=changed_cells.hash_source("1 / 0"),
     )
     made.compare_with_notebook(cells[:3])
     assert [cell.status for cell in made.open_cells] == [

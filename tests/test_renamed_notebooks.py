@@ -12,7 +12,7 @@ import pytest
 
 from stepper.common.paths import Paths
 from stepper.daemon.config import Config
-from stepper.daemon.notebook_paths import NotebookPaths
+from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.policy import journal_events, journal_reducer, notebook_identity
 from stepper.policy.model import Cell
 from stepper.web.notebook_list import NotebookList

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from stepper.policy import journal_events, journal_reducer, plan, run_decisions
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
 from stepper.policy.model import (
     Cell,
     Consent,

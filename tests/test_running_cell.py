@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stepper.kernels.output_area import OutputArea
+from stepper.kernels.outputs.output_area import OutputArea
 from stepper.messages import quoted_output
 from stepper.session.session import SHOWN_SECONDS
 from tests.conftest import Notebook, Project, reused, text_of

@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError
-from stepper.kernels import kernel_records, zmq_channels
+from stepper.kernels import sealed_records, zmq_channels
 from stepper.kernels.backend_registry import (
     BackendLauncher,
     check_backend,
@@ -34,7 +34,8 @@ from stepper.kernels.backend_registry import (
 from stepper.kernels.backends.slurm import slurm_backend as provider
 from stepper.kernels.backends.slurm import slurm_cli
 from stepper.kernels.backends.slurm import slurm_process as jobs
-from stepper.policy import execution_time, kernel_config
+from stepper.policy import execution_time
+from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, LaunchConfig
 from tests import apt_packages, sshd
@@ -467,7 +468,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     told = json.loads(other.record.read_text())
     del told["job"], told["connection"]  # killed between sbatch's answer and the record
-    kernel_records.write(str(other.record), told)
+    sealed_records.write(str(other.record), told)
     assert (
         other.again() is None
         and not other.record.exists()
@@ -512,7 +513,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.lab.ask("scancel", str(other.kernel.process.job_id))
     other.until(lambda: not other.ours)
     told = json.loads(other.record.read_text())
-    kernel_records.write(
+    sealed_records.write(
         str(other.record), {**told, "job": 999_999}
     )  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone

@@ -27,7 +27,7 @@ from stepper.kernels import client_base, execution, zmq_channels
 from stepper.kernels.backend_registry import BackendLauncher
 from stepper.kernels.backends.ssh import ssh_connection
 from stepper.kernels.backends.ssh import ssh_process as ssh_kernel
-from stepper.policy import kernel_config
+from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, Kernel, LaunchConfig
 from tests import apt_packages

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from stepper.common import project_files
+from stepper.common import project_walk
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
 from stepper.daemon.config import Config
-from stepper.daemon.external_changes import ExternalChanges
-from stepper.daemon.notebook_paths import NotebookPaths
-from stepper.policy import cell_changes, final_message
+from stepper.daemon.workspace.external_changes import ExternalChanges
+from stepper.daemon.workspace.notebook_paths import NotebookPaths
+from stepper.policy import changed_cells, final_message
 from stepper.policy.model import Cell
 from stepper.session.session import Session
 from tests.conftest import Answer, Notebook, Project, code, reused
@@ -376,7 +376,7 @@ def test_a_walk_that_is_cut_short_tells_nothing_false(
         folder.mkdir(parents=True)
         (folder / "old.ipynb").write_text("{}")
         os.utime(folder / "old.ipynb", (1, 1))
-    monkeypatch.setattr(project_files, "ENTRIES", 40)
+    monkeypatch.setattr(project_walk, "ENTRIES", 40)
 
     def look_at(path: str) -> Session:
         looked.append(path)
@@ -401,10 +401,10 @@ def test_cells_without_ids_that_moved_did_not_change() -> None:
         Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")
     ]
     ran = {
-        f"cell-{n}": cell_changes.hash_source(source) for n, source in enumerate("abc")
+        f"cell-{n}": changed_cells.hash_source(source) for n, source in enumerate("abc")
     }
-    assert cell_changes.select_changed(cells, ran) == []
-    assert len(cell_changes.select_not_run(cells, ran)) == 2
+    assert changed_cells.select_changed(cells, ran) == []
+    assert len(changed_cells.select_not_run(cells, ran)) == 2
 
 
 def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record, record_folder
-from stepper.daemon.project_notebooks import plan_of
+from stepper.daemon.workspace.project_notebooks import plan_of
 from stepper.install import doctor, install_checks, trust
 from stepper.policy import plan as plans
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code

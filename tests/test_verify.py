@@ -23,9 +23,9 @@ import yaml
 
 from examples import demo
 from stepper.cli.rendering import RunProgress
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.daemon import replay_workspace as replays
-from stepper.daemon.file_changes import FolderSnapshot
+from stepper.daemon.replay_file_changes import FolderSnapshot
 from stepper.install import trust
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session import progress_events, responses
@@ -342,7 +342,7 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
 def test_files_too_large_to_be_compared_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.daemon.file_changes.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("stepper.daemon.replay_file_changes.MAX_FILE_BYTES", 10)
     (tmp_path / "large").write_text("x" * 20)
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     time.sleep(0.02)
@@ -358,15 +358,15 @@ def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
 ) -> None:
     for number in range(30):
         (tmp_path / f"{number}.csv").write_text("1")
-    monkeypatch.setattr("stepper.common.project_files.ENTRIES", 10)
+    monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 10)
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
-    monkeypatch.setattr("stepper.common.project_files.ENTRIES", 100)
+    monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 100)
     assert written.list_changes() == [], (
         "those that were not looked at before are not new"
     )
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     (tmp_path / "7.csv").unlink()
-    monkeypatch.setattr("stepper.common.project_files.ENTRIES", 10)
+    monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 10)
     assert [(each.name, each.change) for each in written.list_changes()] == [
         ("7.csv", "deleted")
     ]
@@ -623,22 +623,22 @@ def test_a_link_in_the_place_of_its_folder_leads_nowhere(
     os.symlink(others, project.paths.verify)
     assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
     project.kill_daemon()
-    assert private_files.list_names(project.paths.verify) == [], (
+    assert secure_files.list_names(project.paths.verify) == [], (
         "nothing there is ours to remove"
     )
     assert os.listdir(others) == ["kept"]
 
 
 def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
-    private_files.replace(
+    secure_files.replace(
         os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}"
     )
-    private_files.replace(
+    secure_files.replace(
         os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1"
     )
     left = asyncio.run(
         replays.clear(
-            project.paths, private_files.list_names(project.paths.verify), dict
+            project.paths, secure_files.list_names(project.paths.verify), dict
         )
     )
     assert left == []

@@ -29,7 +29,7 @@ from stepper.common.paths import Paths
 from stepper.hook import client
 from stepper.install import trust
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.web.access_control import PAGE_POLICY, ViewServer
 from stepper.web.daemon_client import DaemonClient

@@ -17,6 +17,7 @@ import pytest
 from stepper.policy import journal_events
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.web.html_tables import parse_tables
+from stepper.web.journal_reader import RunHistory
 from stepper.web.output_rendering import (
     HEAD_CHARACTERS,
     TAIL_CHARACTERS,
@@ -25,7 +26,6 @@ from stepper.web.output_rendering import (
     render_outputs,
 )
 from stepper.web.plotly_svg import PLOTLY, render_svg
-from stepper.web.run_history import RunHistory
 
 EVIL = "<img src=x onerror=alert(1)>"
 FRAME = """<div>

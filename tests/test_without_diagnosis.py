@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 from stepper.kernels.backends.local.local_backend import LocalKernels
-from stepper.kernels.late_outputs import LateOutputs
+from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits
-from stepper.session.agent_edits import run_edited_cell
+from stepper.session.cells.agent_edits import run_edited_cell
 from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import NoDiagnosis
 from stepper.session.protocols import LaunchConfig
@@ -101,7 +101,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
 
 
 def test_the_main_path_imports_no_diagnosis() -> None:
-    code = "import sys, stepper.session.agent_edits, stepper.kernels.backends.local.local_process; print([n for n in sys.modules if n.startswith(('stepper.diagnosis.diagnoser', 'stepper.diagnosis.in_kernel'))])"
+    code = "import sys, stepper.session.cells.agent_edits, stepper.kernels.backends.local.local_process; print([n for n in sys.modules if n.startswith(('stepper.diagnosis.diagnoser', 'stepper.diagnosis.in_kernel'))])"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

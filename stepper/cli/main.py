@@ -107,7 +107,7 @@ class CommandGroup(click.Group):
 
 def _report_error(error: StepperError) -> None:
     """Print an error's message and hint."""
-    from stepper.messages.hints import format_hint
+    from stepper.messages.error_hint import format_hint
     from stepper.messages.quoted_output import quote_message
 
     lines = [f"stepper: {quote_message(error.message)}"]

@@ -11,7 +11,7 @@ from typing import Any
 from stepper.cli.main import import_object
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.install.file_edits import find_assets
+from stepper.install.install_files import find_assets
 
 
 def statusline(paths: Paths) -> None:

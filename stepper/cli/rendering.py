@@ -333,7 +333,7 @@ def _format_kernels(backends: list[Answer]) -> str:
 
 def _list_backend_details(backend: Answer) -> Iterable[str]:
     """Return the lines below a backend: the problem, its offers, the fix."""
-    from stepper.messages.hints import format_hint
+    from stepper.messages.error_hint import format_hint
 
     details = [backend["why"], *backend["offers"]]
     details += [f"not checked: {name}" for name in backend["unchecked"]]
@@ -512,7 +512,7 @@ def _format_shutdown(answer: Answer | None) -> str:
 
 
 def _format_checks(checks: list[Any]) -> str:
-    from stepper.messages.hints import format_hint
+    from stepper.messages.error_hint import format_hint
 
     lines = []
     for check in checks:

@@ -140,7 +140,7 @@ def _list_notebooks(paths: Paths) -> dict[str, str]:
     have a notebook of the same name, the path from the project.
     """
     from stepper.daemon.config import Config
-    from stepper.daemon.notebook_paths import NotebookPaths
+    from stepper.daemon.workspace.notebook_paths import NotebookPaths
 
     try:
         places = NotebookPaths(paths, Config(paths))

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 
 from stepper.cli.terminal import print_text
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
 from stepper.hook import client
 from stepper.hook.start import acquire_lock
-from stepper.kernels import kernel_records
+from stepper.kernels import sealed_records
 
 EXIT_SECONDS = 10.0  # for the daemon's process to exit
 KILL_SECONDS = 5
@@ -58,7 +58,7 @@ def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
     """Ask the daemon to stop kernels; start one if only kernels are running."""
     request = json.dumps({"notebook": notebook}).encode()
     body = client.send_request(paths, b"shutdown", request, launch=False)
-    if body is None and any(kernel_records.find_project_records(paths)):
+    if body is None and any(sealed_records.find_project_records(paths)):
         body = client.send_request(paths, b"shutdown", request)
     return json.loads(body or b"null")
 
@@ -66,7 +66,7 @@ def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
 def _wait_for_daemon_exit(paths: Paths) -> None:
     """Wait until the daemon's process has exited, which releases its lock."""
     flags = os.O_CREAT | os.O_RDWR
-    handle = private_files.open_private(paths.daemon_lock, flags)
+    handle = secure_files.open_private(paths.daemon_lock, flags)
     with open(handle) as lock:
         acquire_lock(lock.fileno(), EXIT_SECONDS)
 
@@ -74,9 +74,9 @@ def _wait_for_daemon_exit(paths: Paths) -> None:
 def list_remote_kernels(paths: Paths) -> list[str]:
     """Return the recorded kernels that run on other machines, each with its backend."""
     kernels = []
-    for path in kernel_records.find_project_records(paths):
+    for path in sealed_records.find_project_records(paths):
         with contextlib.suppress(*RECORD_ERRORS):
-            record = json.loads(private_files.read(str(path)))
+            record = json.loads(secure_files.read(str(path)))
             if "definition" in record:
                 backend = f"{record['kind']}, `kernels.{record['name']}`"
                 kernels.append(one_line(f"{record['kernel']} ({backend})", 300))
@@ -118,7 +118,7 @@ def kill_processes(paths: Paths) -> int:
             daemon.kill()
     psutil.wait_procs(daemons, timeout=KILL_SECONDS)
     kernel_count = 0
-    for record in kernel_records.find_project_records(paths):
+    for record in sealed_records.find_project_records(paths):
         kernel_count += _kill_kernel(str(record))
     _remove_runtime_files(paths)
     return kernel_count
@@ -135,7 +135,7 @@ def _kill_kernel(path: str) -> bool:
 
     was_alive = False
     try:
-        record = json.loads(private_files.read(path))
+        record = json.loads(secure_files.read(path))
         if "definition" in record:
             return False
         provisioner = None

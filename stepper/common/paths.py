@@ -312,7 +312,7 @@ class Paths(HookPaths):
 
         Raises OSError if one of them is a symbolic link or belongs to another user.
         """
-        from stepper.common import private_files
+        from stepper.common import secure_files
 
         folders = (
             self.home,
@@ -322,7 +322,7 @@ class Paths(HookPaths):
             os.path.dirname(self.notice),
         )
         for folder in folders:
-            private_files.make_folder(folder)
+            secure_files.make_folder(folder)
 
 
 def _create_own_folder(folder: str) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
-from stepper.daemon import resume_target
-from stepper.daemon.project_notebooks import plan_of
 from stepper.daemon.request import Request, report_progress
+from stepper.daemon.workspace import resume_target
+from stepper.daemon.workspace.project_notebooks import plan_of
 from stepper.messages import attached_clients as beside_words
 from stepper.messages import command_messages
 from stepper.notebooks import jupyter_saves
@@ -28,12 +28,12 @@ from stepper.policy.model import Consent, Limits
 from stepper.session import (
     attach,
     interrupts,
+    notebook_commands,
     output_following,
     progress_events,
     responses,
     status_queries,
     undelivered_reports,
-    user_commands,
 )
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
@@ -147,13 +147,13 @@ async def _of_project(request: Request, told: Any) -> object:
         case cli_commands.List():
             return await _listed(request, told.all)
         case cli_commands.Kernels():
-            from stepper.daemon import kernel_backends
+            from stepper.daemon import kernels_commands
 
-            return await kernel_backends.list_backends(request)
+            return await kernels_commands.list_backends(request)
         case cli_commands.Shutdown() if not named:
             request.shut_down()
             ending = (
-                user_commands.shutdown(session, SHUTDOWN)
+                notebook_commands.shutdown(session, SHUTDOWN)
                 for session in workspace.all_sessions()
             )
             ended = await asyncio.gather(*ending, return_exceptions=True)
@@ -275,11 +275,11 @@ async def _new(
     kernel = told.kernel or request.workspace.config.limits().kernel
     metadata = None
     if kernel != Limits.kernel:
-        from stepper.daemon import kernel_backends
+        from stepper.daemon import kernels_commands
 
-        metadata = await kernel_backends.get_metadata(request, kernel)
+        metadata = await kernels_commands.get_metadata(request, kernel)
     if told.cells:
-        from stepper.session import cell_operations
+        from stepper.session.cells import cell_operations
 
         cell_operations.parse_cells(
             told.cells
@@ -288,7 +288,7 @@ async def _new(
         made, slug, date.today(), request.owner
     )
     if metadata is not None:
-        user_commands.use_kernel(session, told.kernel or "", metadata)
+        notebook_commands.use_kernel(session, told.kernel or "", metadata)
     steps = [responses.NamedStep(step.id, step.title) for step in made.steps]
     ran = None
     if told.cells:
@@ -350,9 +350,9 @@ async def _done(request: Request, session: Session, told: Any) -> object:
                 else found.unheard,
             )
         case cli_commands.Use(kernel=str(name)):
-            from stepper.daemon import kernel_backends
+            from stepper.daemon import kernels_commands
 
-            return await kernel_backends.use_backend(request, session, name)
+            return await kernels_commands.use_backend(request, session, name)
         case cli_commands.Use():
             return responses.CurrentNotebookResponse(session.name)
         case cli_commands.Context():
@@ -386,9 +386,9 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Eval():
             return await _eval(request, session, told.source)
         case cli_commands.KernelsWait():
-            from stepper.daemon import kernel_backends
+            from stepper.daemon import kernels_commands
 
-            return await kernel_backends.wait_for_kernel(request, session)
+            return await kernels_commands.wait_for_kernel(request, session)
         case cli_commands.Attach():
             return await attach.attach(session)
         case cli_commands.Interrupt():
@@ -396,12 +396,13 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Restart():
             async with report_progress(request, session):
                 return responses.RestartResponse(
-                    session.name, await user_commands.restart(session, request.caller)
+                    session.name,
+                    await notebook_commands.restart(session, request.caller),
                 )
         case cli_commands.Shutdown():
             kernel = await session.kernel_manager.find()
             about = kernel.describe() if kernel is not None else None
-            ended = await user_commands.shutdown(session, SHUTDOWN)
+            ended = await notebook_commands.shutdown(session, SHUTDOWN)
             return responses.ShutdownResponse(
                 int(ended),
                 session.name,
@@ -410,27 +411,29 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Continue() | cli_commands.Fix():
             return await _resume(request, session, told)
         case cli_commands.Skip():
-            response = await user_commands.skip(session, told.reason)
+            response = await notebook_commands.skip(session, told.reason)
             _show_user(request, session, "skip", response)
             return responses.TextResponse(response)
         case cli_commands.Confirm():
-            return responses.TextResponse(user_commands.confirm(session, told.words))
+            return responses.TextResponse(
+                notebook_commands.confirm(session, told.words)
+            )
         case cli_commands.PlanAdd():
-            return await user_commands.change_plan(
+            return await notebook_commands.change_plan(
                 session, lambda state: plan.add_step(state, told.title, told.after)
             )
         case cli_commands.PlanEdit():
-            return await user_commands.change_plan(
+            return await notebook_commands.change_plan(
                 session, lambda state: plan.edit_step(state, told.id, told.title)
             )
         case cli_commands.PlanRemove():
-            return await user_commands.change_plan(
+            return await notebook_commands.change_plan(
                 session, lambda state: plan.remove_step(state, told.id)
             )
         case cli_commands.PlanReopen():
-            return user_commands.reopen(session, told.id)
+            return notebook_commands.reopen(session, told.id)
         case cli_commands.PlanMove():
-            return await user_commands.change_plan(
+            return await notebook_commands.change_plan(
                 session, lambda state: plan.move_step(state, told.id, told.after)
             )
         case cli_commands.Plan():
@@ -466,10 +469,10 @@ async def _resume(
     stop = session.state.stop
     if isinstance(told, cli_commands.Continue):
         command, message = "continue", told.answer
-        response = await user_commands.resume(session, message)
+        response = await notebook_commands.resume(session, message)
     else:
         command, message = "fix", told.hint
-        response = await user_commands.fix(session, message)
+        response = await notebook_commands.fix(session, message)
     in_terminal = request.caller.interface == "cli" and not request.owner
     if in_terminal and message.strip():
         text = command_messages.format_from_terminal(
@@ -511,7 +514,9 @@ async def _run(
 
         return await mcp_handlers.run(request, session, which, wait)
     async with report_progress(request, session):
-        return await user_commands.run(session, which, request.caller, request.progress)
+        return await notebook_commands.run(
+            session, which, request.caller, request.progress
+        )
 
 
 async def _status(
@@ -566,6 +571,6 @@ async def _eval(
     if why:
         raise StepperError(f"nothing ran: {why}")
     async with report_progress(request, session):
-        return await user_commands.evaluate(
+        return await notebook_commands.evaluate(
             session, source, request.caller, starts=request.caller.interface == "mcp"
         )

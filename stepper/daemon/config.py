@@ -20,7 +20,7 @@ import yaml
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
-from stepper.policy import notebook_globs
+from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
 MAX_CHARACTERS = 20_000
@@ -228,7 +228,7 @@ def _parse_kernels(
     Raise UsageError, with the line, if a definition or the name in `kernel` is not
     valid.
     """
-    from stepper.policy import kernel_config
+    from stepper.policy.configuration import kernel_config
 
     try:
         values["kernels"] = kernel_config.parse_backends(values.get("kernels", {}))

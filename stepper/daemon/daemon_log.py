@@ -10,7 +10,7 @@ import logging
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 
 MAX_BYTES = 1 << 20  # of one log file, before it is rotated
 
@@ -24,7 +24,7 @@ class PrivateLogHandler(RotatingFileHandler):
             "a",
             encoding="utf-8",
             errors="backslashreplace",
-            opener=private_files.open_private,
+            opener=secure_files.open_private,
         )
 
 

@@ -15,12 +15,12 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import clean, one_line
 from stepper.daemon.request import Request
-from stepper.policy import kernel_config
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
 from stepper.session.protocols import CellVersion, LaunchConfig
@@ -55,9 +55,9 @@ async def render(request: Request, session: Session, name: str) -> responses.Out
         os.path.join(folder, f"{run:04d}-plotly-{number}.png")
         for number in range(1, len(figures) + 1)
     ]
-    private_files.make_folder(folder)
+    secure_files.make_folder(folder)
     for path in paths:
-        private_files.remove(path)
+        secure_files.remove(path)
     async with _rendering:
         said = await _run(request, place, folder, [*zip(figures, paths, strict=True)])
     rendered = [path for path in paths if os.path.exists(path)]

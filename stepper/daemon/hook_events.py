@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import one_line
-from stepper.daemon import pre_tool_use, resume_target
-from stepper.daemon.notebook_paths import UncoveredError
-from stepper.daemon.project_notebooks import Workspace
+from stepper.daemon import pre_tool_use
+from stepper.daemon.workspace import resume_target
+from stepper.daemon.workspace.notebook_paths import UncoveredError
+from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.messages import command_messages, run_report
@@ -24,14 +25,13 @@ from stepper.policy import (
 )
 from stepper.policy.model import CellEdit, FileWrite, StepStatus
 from stepper.session import (
-    agent_edits,
-    background_runs,
-    backgrounding,
+    notebook_commands,
     replaced_notebook,
     status_queries,
     undelivered_reports,
-    user_commands,
 )
+from stepper.session.background import background_runs, backgrounding
+from stepper.session.cells import agent_edits
 from stepper.session.clients import Caller
 from stepper.session.session import Session
 
@@ -543,9 +543,9 @@ async def _stop(session: Session, owner: str) -> str:
 
 # `policy/prompt_commands` finds them in a prompt
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {
-    "continue notebook": user_commands.resume,
-    "fix and retry": user_commands.fix,
-    "skip cell": user_commands.skip,
+    "continue notebook": notebook_commands.resume,
+    "fix and retry": notebook_commands.fix,
+    "skip cell": notebook_commands.skip,
     "show status": _status,
     "stop the cell": _stop,
 }

@@ -15,16 +15,15 @@ from stepper.daemon.request import Request, report_progress
 from stepper.messages.run_report import RunSummary
 from stepper.policy.commands import cli_commands, command_schema, mcp_commands
 from stepper.session import (
-    cell_operations,
-    cell_reading,
     cell_responses,
+    notebook_commands,
     replaced_notebook,
     responses,
-    run_waiting,
     status_queries,
     undelivered_reports,
-    user_commands,
 )
+from stepper.session.background import run_waiting
+from stepper.session.cells import cell_operations, cell_reading
 from stepper.session.session import Session
 
 
@@ -106,7 +105,7 @@ async def run(
 
     async def work() -> run_waiting.CellRunReport:
         finished: list[RunSummary] = []
-        response = await user_commands.run(
+        response = await notebook_commands.run(
             session, which, request.caller, request.progress, finished
         )
         return cell_operations.create_run_report(session, response, finished)

@@ -6,12 +6,12 @@ Nothing is changed here. The checks are repeated when the edit arrives.
 from __future__ import annotations
 
 from stepper.common.errors import NotebookError, StepperError
-from stepper.daemon.project_notebooks import Workspace
+from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.hook import payload
 from stepper.hook.payload import Event
-from stepper.policy import cell_changes, edit_gate, plan
+from stepper.policy import changed_cells, edit_gate, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite
-from stepper.session import backgrounding
+from stepper.session.background import backgrounding
 from stepper.session.session import Session
 
 MARKDOWN_ALLOWED = (
@@ -152,7 +152,7 @@ def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
     """Whether an edit contains code that would run."""
     if isinstance(change, FileWrite):
         cells = session.file.parse(change.content).cells
-        return bool(cell_changes.select_not_run(cells, session.state.last_sources))
+        return bool(changed_cells.select_not_run(cells, session.state.last_sources))
     cell_type = change.cell_type
     if cell_type is None:
         target = plan.find_cell(session.read().cells, change.cell_id or "")

@@ -16,30 +16,32 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError, StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.common.project_files import scan_folder
+from stepper.common.project_walk import scan_folder
 from stepper.common.text import one_line
-from stepper.daemon import kernel_backends as places
-from stepper.daemon.file_changes import FolderSnapshot
+from stepper.daemon import kernels_commands as places
+from stepper.daemon.replay_file_changes import FolderSnapshot
 from stepper.daemon.request import Request, report_progress
-from stepper.kernels import backend_registry, image_diff
-from stepper.policy import journal_events, kernel_config
+from stepper.kernels import backend_registry
+from stepper.kernels.outputs import image_diff
+from stepper.policy import journal_events
 from stepper.policy.commands import cli_commands
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.verify_results import VerifyResult
+from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits
-from stepper.session import progress_events, user_commands
+from stepper.session import notebook_commands, progress_events
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import KernelMetadata, LaunchConfig
 from stepper.session.session import Session
-from stepper.session.verify import ReplayOptions, verify
+from stepper.session.verification.verify import ReplayOptions, verify
 
 if TYPE_CHECKING:
-    from stepper.daemon.project_notebooks import Workspace
-    from stepper.policy.kernel_config import BackendConfig
+    from stepper.daemon.workspace.project_notebooks import Workspace
+    from stepper.policy.configuration.kernel_config import BackendConfig
 
 RECORD, COPY = "kernel.json", "notebook.ipynb"
 SCRATCH_BYTES = 1 << 30  # of a folder that is copied
@@ -207,7 +209,7 @@ def _way(
     async def fresh(seed: int) -> AsyncIterator[Session]:
         """Give a session on a copy of the notebook, whose kernel has that hash seed."""
         folder = os.path.join(room.folder, str(seed))
-        private_files.make_folder(folder)
+        secure_files.make_folder(folder)
         copy = os.path.join(folder, COPY)
         await asyncio.to_thread(shutil.copyfile, os.path.join(room.folder, COPY), copy)
         place = replace(
@@ -217,7 +219,7 @@ def _way(
             session.name, copy, os.path.join(folder, RECORD), place, room.limits
         )
         if room.metadata is not None:
-            user_commands.use_kernel(made, room.kernel, room.metadata)
+            notebook_commands.use_kernel(made, room.kernel, room.metadata)
         async with report_progress(request, made):
             yield made
 
@@ -232,7 +234,7 @@ def _way(
 
 def _prepared(paths: Paths, path: str, folder: str, cwd: str, scratch: bool) -> str:
     """Copy the notebook, and with `scratch` its folder; return where the kernels run. Raise OSError, UsageError."""
-    private_files.make_folder(folder)
+    secure_files.make_folder(folder)
     shutil.copyfile(path, os.path.join(folder, COPY))
     return _scratch(paths, path, folder, cwd) if scratch else cwd
 
@@ -310,7 +312,7 @@ async def clear(
         folder = os.path.join(paths.verify, name)
         records = [
             os.path.join(folder, each, RECORD)
-            for each in private_files.list_names(folder)
+            for each in secure_files.list_names(folder)
         ]
         try:
             for record in filter(os.path.exists, records):

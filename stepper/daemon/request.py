@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.daemon.project_notebooks import Workspace
+from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.policy.model import Consent
 from stepper.session import progress_events, status_queries
 from stepper.session.clients import Caller

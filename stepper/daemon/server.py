@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from stepper import __version__, diagnosis
-from stepper.common import private_files, wire_format
+from stepper.common import secure_files, wire_format
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import format_count
@@ -29,28 +29,29 @@ from stepper.daemon import daemon_log
 from stepper.daemon.command_handlers import answer
 from stepper.daemon.hook_events import hook
 from stepper.daemon.memory_trim import MemoryTrimmer
-from stepper.daemon.project_notebooks import Workspace
 from stepper.daemon.request import Request
 from stepper.daemon.statusline_file import StatusLineFile
+from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.diagnosis import ipython_syntax
+from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.diagnosis.saved_images import SavedImages
+from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.hook import payload
 from stepper.hook.start import acquire_lock
-from stepper.kernels import backend_registry, image_diff
-from stepper.kernels.late_outputs import LateOutputs
+from stepper.kernels import backend_registry
+from stepper.kernels.outputs import image_diff
+from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Limits
 from stepper.session import (
-    background_runs,
+    notebook_commands,
     progress_events,
     responses,
     status_queries,
-    user_commands,
 )
+from stepper.session.background import background_runs
 from stepper.session.clients import Caller
 from stepper.session.protocols import Journal, LaunchConfig
 from stepper.session.run_recovery import recover_run
@@ -117,7 +118,7 @@ class Daemon:
         self, name: str, copy: str, record: str, place: LaunchConfig, limits: Limits
     ) -> Session:
         """Return a session on a copy of a notebook that keeps nothing."""
-        from stepper.session.replay import NullJournal
+        from stepper.session.verification.replay import NullJournal
 
         figures = os.path.join(os.path.dirname(copy), "figures")
         return self._session(
@@ -179,12 +180,10 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.set)
-        private_files.replace(self.paths.daemon_json, json.dumps(self.about).encode())
+        secure_files.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        left = private_files.list_names(
-            self.paths.verify
-        )  # by a daemon that was killed
+        left = secure_files.list_names(self.paths.verify)  # by a daemon that was killed
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -222,7 +221,7 @@ class Daemon:
         self.workspace.mark()
         self._show([])
         self.lines.remove()
-        private_files.remove(self.paths.daemon_json)
+        secure_files.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
     async def _clear(self, replays: list[str]) -> None:
@@ -240,9 +239,9 @@ class Daemon:
         """End what a former daemon had started elsewhere, and nothing tells of any more."""
 
         def recorded() -> Iterator[Path]:
-            from stepper.kernels import kernel_records
+            from stepper.kernels import sealed_records
 
-            return kernel_records.find_project_records(self.paths)
+            return sealed_records.find_project_records(self.paths)
 
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
@@ -330,7 +329,7 @@ class Daemon:
         lasts = not works or not all(map(status_queries.ends_soon, works))
         with contextlib.suppress(OSError):
             if lines:
-                private_files.replace(
+                secure_files.replace(
                     self.paths.running,
                     "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"),
                 )
@@ -340,11 +339,11 @@ class Daemon:
                     for session in sessions
                 )
                 told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
-                private_files.replace(self.paths.notice, payload.format_notice(told))
+                secure_files.replace(self.paths.notice, payload.format_notice(told))
             elif not lines and self.shown:
-                private_files.remove(self.paths.running)
+                secure_files.remove(self.paths.running)
                 # the client reads it up to 0.7 s after it was written
-                private_files.remove(self.paths.notice)
+                secure_files.remove(self.paths.notice)
             self.shown = bool(lines)
 
     async def _look_at(self, session: Session) -> None:
@@ -400,7 +399,7 @@ class Daemon:
                 )
             if why:
                 log.info("%s: ending the kernel: %s", session.name, why)
-                await user_commands.end_idle_kernel(session, session.last_used, why)
+                await notebook_commands.end_idle_kernel(session, session.last_used, why)
 
     async def _client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -596,7 +595,7 @@ def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
     paths.create_home_folder()
-    lock = private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
+    lock = secure_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the
     # lock until it is through.
     if not acquire_lock(lock, LOCK_SECONDS):

@@ -12,8 +12,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from stepper.common import private_files
-from stepper.daemon.project_notebooks import Workspace
+from stepper.common import secure_files
+from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.messages import statusline
 from stepper.session import status_queries
 from stepper.session.session import Session
@@ -73,19 +73,19 @@ class StatusLineFile:
             if text:
                 self._write(text)
             else:
-                private_files.remove(self.path)
+                secure_files.remove(self.path)
 
     def _write(self, text: str) -> None:
         valid_until = ALWAYS
         if self.has_running:
             valid_until = int(time.time()) + VALID_SECONDS
         content = f"{os.getpid()} {valid_until}\n{text}"
-        private_files.replace(self.path, content.encode("utf-8", "replace"))
+        secure_files.replace(self.path, content.encode("utf-8", "replace"))
 
     def remove(self) -> None:
         """Remove the file: nothing is shown any more."""
         with contextlib.suppress(OSError):
-            private_files.remove(self.path)
+            secure_files.remove(self.path)
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
         running = status_queries.get_running(session)

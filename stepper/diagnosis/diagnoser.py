@@ -27,7 +27,9 @@ from stepper.diagnosis import (
     shell_warnings,
     syntax_suggestion,
 )
-from stepper.diagnosis.file_sentences import format_file_lines
+from stepper.diagnosis.agent_images import SavedImages
+from stepper.diagnosis.environment_facts import ProjectEnvironment
+from stepper.diagnosis.file_change_lines import format_file_lines
 from stepper.diagnosis.in_kernel.close_matches import join_items
 from stepper.diagnosis.kernel_facts import (
     Bound,
@@ -36,15 +38,13 @@ from stepper.diagnosis.kernel_facts import (
     Lost,
     NamespaceChanges,
 )
-from stepper.diagnosis.missing_names import (
+from stepper.diagnosis.name_definitions import NotebookNames
+from stepper.diagnosis.not_found_suggestions import (
     describe_distribution,
     explain_file_error,
     explain_module_error,
     explain_name_error,
 )
-from stepper.diagnosis.name_definitions import NotebookNames
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.diagnosis.saved_images import SavedImages
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
 from stepper.policy.notebook_state import State

@@ -14,7 +14,11 @@ from typing import Any
 from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import clean, one_line
 from stepper.diagnosis import plotly_summary
-from stepper.kernels.output_images import RASTER_TYPES, get_image_key, join_content
+from stepper.kernels.outputs.output_images import (
+    RASTER_TYPES,
+    get_image_key,
+    join_content,
+)
 
 MAX_SUMMARY = 1800  # characters of all lines
 MAX_FIGURE = 420  # characters of one figure's line

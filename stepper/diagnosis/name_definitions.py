@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepper.common.text import one_line
-from stepper.policy.cell_changes import hash_source, select_runnable
+from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.dataflow.name_effects import (
     ANNOTATED,

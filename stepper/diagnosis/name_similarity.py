@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from stepper.common.project_files import SECONDS
+from stepper.common.project_walk import SECONDS
 
 MAX_PATH = 4096  # characters, a limit of the operating system
 MIN_RATIO = 0.6  # of difflib

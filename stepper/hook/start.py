@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import DaemonError
 from stepper.common.paths import Paths
 from stepper.common.socket_path import HookPaths
@@ -119,10 +119,10 @@ def open_lock_and_log(paths: Paths) -> tuple[int, int]:
         paths.create_home_folder()
         paths.create_runtime_folder()
         # Opened here because the daemon itself could not report the error.
-        os.close(private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
-        lock = private_files.open_private(paths.start_lock, os.O_CREAT | os.O_RDWR)
+        os.close(secure_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
+        lock = secure_files.open_private(paths.start_lock, os.O_CREAT | os.O_RDWR)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-        log = private_files.open_private(paths.log, flags)
+        log = secure_files.open_private(paths.log, flags)
     except OSError as error:
         hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
         message = f"{paths.home} can't be written: {error.strerror}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stepper.common import paths
-from stepper.policy import notebook_globs
+from stepper.policy.configuration import notebook_globs
 
 SCRIPT = paths.SCRIPT
 # In seconds. stepper's own limits stop a cell, never the client's timeout.

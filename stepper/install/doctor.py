@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepper import __version__
-from stepper.common import project_files
+from stepper.common import project_walk
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, ipykernel_folder, read_install_record
 from stepper.common.text import NAME_CONTROLS
@@ -26,12 +26,16 @@ from stepper.install import (
     claude_settings,
     mcp_starter,
     permission_mode,
-    skills,
+    skill_files,
     user_script,
 )
-from stepper.install.file_edits import find_assets, format_editor_command, read_settings
-from stepper.install.interpreter import probe, probe_kernel_python
-from stepper.policy import notebook_globs
+from stepper.install.install_files import (
+    find_assets,
+    format_editor_command,
+    read_settings,
+)
+from stepper.install.python_probe import probe, probe_kernel_python
+from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
 TRUST_COMMAND = "stepper trust"
@@ -82,7 +86,7 @@ def format_coverage(project: str, patterns: Sequence[str]) -> str:
 
     The result is "" if the project has no notebooks.
     """
-    search = project_files.find_notebooks(project, [""])
+    search = project_walk.find_notebooks(project, [""])
     names = [name for name in search.files if not NAME_CONTROLS.search(name)]
     if not names:
         return ""
@@ -109,7 +113,7 @@ def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     """
     names = [
         name
-        for name in project_files.find_notebooks(project, [""]).files
+        for name in project_walk.find_notebooks(project, [""]).files
         if not NAME_CONTROLS.search(name)
     ]
     line = notebook_globs.suggest_setting(
@@ -375,11 +379,11 @@ def _check_skills(paths: Paths) -> str:
             "(/continue is Claude Code's own command)"
         )
     words = {"missing": "missing", "outdated": "from another version"}
-    states = skills.get_skill_states(Path(paths.project))
+    states = skill_files.get_skill_states(Path(paths.project))
     wrong = [
         f"{name} is {words[word]}" for name, word in states.items() if word in words
     ]
-    if wrong or not skills.load_shipped_skills():
+    if wrong or not skill_files.load_shipped_skills():
         raise StepperError(
             "; ".join(wrong) or "this installation contains no skills",
             format_install_command(paths),
@@ -406,7 +410,7 @@ def _check_personal_skills(paths: Paths) -> str:
     home = permission_mode.get_config_folder() / "skills"
     same = [
         str(home / name)
-        for name in skills.load_shipped_skills()
+        for name in skill_files.load_shipped_skills()
         if (home / name / "SKILL.md").exists()
     ]
     if same:
@@ -506,7 +510,7 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
         return []
     import asyncio
 
-    from stepper.daemon import kernel_backends
+    from stepper.daemon import kernels_commands
 
     return [
         Check(
@@ -516,7 +520,7 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
             place.mend,
         )
         for place in asyncio.run(
-            kernel_backends.check_configured(paths, limits, os.environ)
+            kernels_commands.check_configured(paths, limits, os.environ)
         )
     ]
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, read_install_record, record_folder, record_root
 from stepper.install import claude_settings, doctor, ipykernel_install, user_script
-from stepper.install.file_edits import PACKAGE, read, read_settings
-from stepper.install.interpreter import Interpreter, probe_kernel_python, run
-from stepper.install.skills import SKILLS, load_shipped_skills
-from stepper.policy import notebook_globs
+from stepper.install.install_files import PACKAGE, read, read_settings
+from stepper.install.python_probe import Interpreter, probe_kernel_python, run
+from stepper.install.skill_files import SKILLS, load_shipped_skills
+from stepper.policy.configuration import notebook_globs
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"

@@ -31,15 +31,6 @@ from stepper.install import (
     trust,
     user_script,
 )
-from stepper.install.file_edits import (
-    PACKAGE,
-    find_assets,
-    link,
-    read,
-    read_settings,
-    remove,
-    write,
-)
 from stepper.install.install_checks import (
     SETTINGS,
     InterpreterChoice,
@@ -49,15 +40,24 @@ from stepper.install.install_checks import (
     print_line,
     print_plan,
 )
-from stepper.install.interpreter import get_output_tail, run
-from stepper.install.skills import (
+from stepper.install.install_files import (
+    PACKAGE,
+    find_assets,
+    link,
+    read,
+    read_settings,
+    remove,
+    write,
+)
+from stepper.install.python_probe import get_output_tail, run
+from stepper.install.skill_files import (
     SKILLS,
     get_skill_states,
     list_our_skills,
     load_shipped_skills,
 )
 from stepper.install.uninstall import uninstall
-from stepper.policy import notebook_globs
+from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
 

@@ -14,8 +14,8 @@ from subprocess import CompletedProcess
 
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths, ipykernel_folder
-from stepper.install.file_edits import read, remove
-from stepper.install.interpreter import Interpreter, get_output_tail, run
+from stepper.install.install_files import read, remove
+from stepper.install.python_probe import Interpreter, get_output_tail, run
 
 ADD = ("uv", "add", "--dev", "ipykernel")
 LOCKED = re.compile(

@@ -21,14 +21,14 @@ from typing import Any
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, read_install_record
 from stepper.install import claude_settings, doctor, mcp_starter, toml_config, trust
-from stepper.install.file_edits import (
+from stepper.install.install_checks import check_links
+from stepper.install.install_files import (
     format_editor_command,
     read,
     remove,
     remove_empty,
     write,
 )
-from stepper.install.install_checks import check_links
 from stepper.install.toml_config import NAME, Entry, is_ours, merge_entries
 
 EVENT = "Mcp"

@@ -14,7 +14,13 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, record_folder
 from stepper.install.claude_settings import SCRIPT, Data
-from stepper.install.file_edits import find_assets, read, read_settings, remove, write
+from stepper.install.install_files import (
+    find_assets,
+    read,
+    read_settings,
+    remove,
+    write,
+)
 
 KEY = "statusLine"
 COMMAND = '"${CLAUDE_PROJECT_DIR}"/' + SCRIPT + " StatusLine"

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.install import claude_settings, mcp_starter
-from stepper.install.file_edits import format_editor_command
+from stepper.install.install_files import format_editor_command
 
 NAME = "stepper"
 Entry = dict[str, Any]

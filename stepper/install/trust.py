@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import (
     SCRIPT,
@@ -27,7 +27,7 @@ from stepper.common.paths import (
     record_root,
 )
 from stepper.common.text import escape_controls, shell_quote
-from stepper.install.file_edits import link
+from stepper.install.install_files import link
 from stepper.policy.model import Limits
 
 # the keys of the configuration, besides `python` and `kernels`, that decide what runs
@@ -51,9 +51,9 @@ def make_folders(paths: Paths) -> None:
     folder = record_folder(paths.project)
     with report_write_errors(folder):
         # with `.stepper/`; a session of the client watches it
-        private_files.make_folder(os.path.dirname(paths.notice))
+        secure_files.make_folder(os.path.dirname(paths.notice))
         # the person's home may lie behind a link
-        private_files.make_folder(os.path.realpath(folder))
+        secure_files.make_folder(os.path.realpath(folder))
 
 
 def save_record(paths: Paths, note: dict[str, Any]) -> None:
@@ -67,9 +67,9 @@ def save_record(paths: Paths, note: dict[str, Any]) -> None:
         if not known:
             token = secrets.token_hex(16).encode() + b"\n"
             for place in (folder, paths.home):
-                private_files.replace(os.path.join(place, "token"), token)
+                secure_files.replace(os.path.join(place, "token"), token)
         if known != note:
-            private_files.replace(
+            secure_files.replace(
                 os.path.join(folder, "install.json"),
                 json.dumps(note, indent=1).encode() + b"\n",
             )

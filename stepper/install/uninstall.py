@@ -22,14 +22,6 @@ from stepper.install import (
     trust,
     user_script,
 )
-from stepper.install.file_edits import (
-    find_assets,
-    read,
-    read_settings,
-    remove,
-    remove_empty,
-    write,
-)
 from stepper.install.install_checks import (
     SCRIPT_MARK,
     SETTINGS,
@@ -37,8 +29,16 @@ from stepper.install.install_checks import (
     check_target,
     print_line,
 )
-from stepper.install.interpreter import get_output_tail, run
-from stepper.install.skills import SKILLS, list_our_skills
+from stepper.install.install_files import (
+    find_assets,
+    read,
+    read_settings,
+    remove,
+    remove_empty,
+    write,
+)
+from stepper.install.python_probe import get_output_tail, run
+from stepper.install.skill_files import SKILLS, list_our_skills
 
 SHUTDOWN_SECONDS = 60.0
 # What stepper itself keeps in .stepper/; all else there is the person's: journals,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, record_root
-from stepper.install.file_edits import find_assets, read, remove, write
+from stepper.install.install_files import find_assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
 NAMED = 5  # projects in a message

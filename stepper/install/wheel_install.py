@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
-from stepper.install.file_edits import PACKAGE, find_assets
+from stepper.install.install_files import PACKAGE, find_assets
 
 NAME, SHELL = "notebook-stepper", "/bin/sh"
 USAGE = f"""{NAME} install [TARGET] [OPTIONS]    sets a repository up; `{NAME} install --help` tells the rest

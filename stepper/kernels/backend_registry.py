@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
 from stepper.kernels.backends.local.local_backend import LocalKernels
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepper.kernels.backends.local.kernelspecs import Spec
-    from stepper.policy.kernel_config import BackendConfig, SlurmSettings
+    from stepper.policy.configuration.kernel_config import BackendConfig, SlurmSettings
 
 log = logging.getLogger("stepper")
 Environ = Mapping[str, str]
@@ -130,7 +130,7 @@ def explain_uncertainty(backend: BackendConfig) -> str:
 
 
 def _get_slurm_settings(backend: BackendConfig) -> SlurmSettings:
-    from stepper.policy.kernel_config import SlurmSettings
+    from stepper.policy.configuration.kernel_config import SlurmSettings
 
     assert isinstance(backend.settings, SlurmSettings)  # implied by the kind
     return backend.settings
@@ -139,7 +139,7 @@ def _get_slurm_settings(backend: BackendConfig) -> SlurmSettings:
 def _find_kernelspec(backend: BackendConfig, environ: Environ, python: str) -> Spec:
     """Return the kernelspec of a local backend; raise KernelError."""
     from stepper.kernels.backends.local import kernelspecs
-    from stepper.policy.kernel_config import KernelspecSettings
+    from stepper.policy.configuration.kernel_config import KernelspecSettings
 
     settings = backend.settings
     assert isinstance(settings, KernelspecSettings)  # as for all local backends
@@ -241,7 +241,7 @@ class BackendLauncher:
             await self._create_launcher(kind).cancel_request()
             return
         try:
-            private_files.remove(self.record)
+            secure_files.remove(self.record)
         except OSError as error:
             raise KernelError(
                 f"the kernel record {self.record} could not be removed: "
@@ -261,7 +261,7 @@ class BackendLauncher:
         and its process.
         """
         try:
-            record = json.loads(private_files.read(self.record))
+            record = json.loads(secure_files.read(self.record))
         except (OSError, ValueError, RecursionError):
             return LOCAL
         if not isinstance(record, dict):
@@ -269,9 +269,9 @@ class BackendLauncher:
         kind = record.get("kind", LOCAL)
         if kind == LOCAL:
             return LOCAL
-        from stepper.kernels import kernel_records
+        from stepper.kernels import sealed_records
 
         kind = str(kind)
-        if kind in LAUNCHERS and kernel_records.is_sealed(self.record, record):
+        if kind in LAUNCHERS and sealed_records.is_sealed(self.record, record):
             return kind
         return ""

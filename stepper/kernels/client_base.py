@@ -16,17 +16,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stepper.common import json_decode, private_files
+from stepper.common import json_decode, secure_files
 from stepper.common.errors import KernelUnreachableError
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernels.external_executions import ExternalExecutions
-from stepper.kernels.output_area import (
+from stepper.kernels.outputs.output_area import (
     OUTPUT_TYPES,
     UPDATE,
     OutputArea,
     get_display_id,
 )
-from stepper.kernels.widgets import Widgets
+from stepper.kernels.outputs.widgets import Widgets
 from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
 from stepper.policy.model import Death
 
@@ -170,7 +170,7 @@ class Connection:
         if not os.path.exists(self.file):
             name = "python3" if self.language == "python" else self.language
             content = {**self.channels.connection, "kernel_name": name}
-            private_files.replace(self.file, json.dumps(content).encode())
+            secure_files.replace(self.file, json.dumps(content).encode())
         return self.file
 
     async def interrupt(self, reason: str) -> None:
@@ -219,7 +219,7 @@ class Connection:
             await self.wait_death()
             self.process.forget()
             if self.file:
-                private_files.remove(self.file)
+                secure_files.remove(self.file)
 
     def detach(self) -> None:
         """Close the channels and leave the kernel running for the next daemon."""

@@ -23,11 +23,16 @@ from stepper.kernels.backend_protocols import (
 )
 from stepper.kernels.client_base import MALFORMED_MESSAGE, Connection
 from stepper.kernels.error_parsing import build_fault, clean_error, parse_stack_sample
-from stepper.kernels.output_area import DISPLAY_TYPES, OUTPUT_TYPES, UPDATE, OutputArea
+from stepper.kernels.outputs.output_area import (
+    DISPLAY_TYPES,
+    OUTPUT_TYPES,
+    UPDATE,
+    OutputArea,
+)
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy import error_classification
-from stepper.policy.local_modules import ModuleChanges
 from stepper.policy.model import Death, Fault, Limits, Outcome
+from stepper.policy.module_reloads import ModuleChanges
 from stepper.session.protocols import Execution
 
 # Between two checks of death, deadline and memory: twice that is below 250 ms.

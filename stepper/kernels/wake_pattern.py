@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from stepper.common.text import ESCAPES
-from stepper.policy import wake_regex
+from stepper.policy.configuration import wake_regex
 
 MAX_LINE = 2000  # characters of a line that are searched
 # The budget is this share of the elapsed time, and a number of seconds in advance.

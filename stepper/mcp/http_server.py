@@ -17,7 +17,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.mcp.server import Face
@@ -78,8 +78,8 @@ def get_key(project: str) -> str:
     path = os.path.join(os.path.dirname(Paths(project).install_record), "mcp-key")
     try:
         if not os.path.lexists(path):
-            private_files.replace(path, secrets.token_urlsafe(32).encode())
-        return private_files.read(path).decode().strip()
+            secure_files.replace(path, secrets.token_urlsafe(32).encode())
+        return secure_files.read(path).decode().strip()
     except OSError as error:
         raise StepperError(
             f"the key file {path} can't be used: {error.strerror}",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.notebooks.background_io import run_later
 from stepper.notebooks.notebook_json import load_json_exact
 
@@ -55,7 +55,7 @@ class JournalFile:
         The message is empty if all lines could be read.
         """
         try:
-            data = private_files.read(self.path)
+            data = secure_files.read(self.path)
         except FileNotFoundError:
             return [], ""
         except OSError as error:
@@ -100,7 +100,7 @@ class JournalFile:
         """Write all pending lines, or none of them; raise OSError."""
         if not self._pending_lines:
             return
-        handle = private_files.open_private(self.path, APPEND_FLAGS)
+        handle = secure_files.open_private(self.path, APPEND_FLAGS)
         try:
             size = os.fstat(handle).st_size
             lost_lines = self._take_lost_lines(size)
@@ -170,7 +170,7 @@ class JournalFile:
             " runs are unknown"
         )
         try:
-            private_files.rename(self.path, os.path.basename(new_path))
+            secure_files.rename(self.path, os.path.basename(new_path))
         except OSError as error:
             return f"{problem}; it can't be moved aside either ({error.strerror})"
         return f"{problem}. It was moved to {new_path}, and a new journal was started"

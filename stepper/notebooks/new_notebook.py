@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.notebooks.notebook_file import CREATE_FLAGS
 from stepper.policy import plan as plans
 from stepper.policy.model import Plan
@@ -35,7 +35,7 @@ def create_notebook(path: str, plan: Plan) -> None:
     text = nbformat.writes(notebook)
     if not text.endswith("\n"):
         text += "\n"
-    with private_files.open_parent(path) as (folder, name):
+    with secure_files.open_parent(path) as (folder, name):
         handle = os.open(name, CREATE_FLAGS, 0o666, dir_fd=folder)
     with open(handle, "w", encoding="utf-8") as stream:
         stream.write(text)

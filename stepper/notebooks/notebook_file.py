@@ -18,9 +18,9 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, NamedTuple
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import NotebookError
-from stepper.notebooks import background_io, cell_reorder, jupyter_saves
+from stepper.notebooks import background_io, cell_list_writer, jupyter_saves
 from stepper.notebooks.atomic_write import (
     exchange_files,
     make_temporary_name,
@@ -39,7 +39,11 @@ from stepper.notebooks.cell_json import (
     replace_id,
     replace_outputs,
 )
-from stepper.notebooks.document import Document, get_file_signature, validate_notebook
+from stepper.notebooks.notebook_document import (
+    Document,
+    get_file_signature,
+    validate_notebook,
+)
 from stepper.notebooks.notebook_json import (
     Change,
     Changes,
@@ -113,7 +117,7 @@ class IpynbFile:
         Returns the same document as before if the file did not change.
         """
         try:
-            with open(self.path, "rb", opener=private_files.open_regular) as stream:
+            with open(self.path, "rb", opener=secure_files.open_regular) as stream:
                 status = os.fstat(stream.fileno())
                 self.inode = status.st_ino
                 cached = self._cached_document  # another thread may replace it
@@ -151,7 +155,7 @@ class IpynbFile:
             return self._make_missing_error()
         if isinstance(error, IsADirectoryError):
             reason = f"{self.name} is a folder, not a notebook"
-        elif isinstance(error, private_files.UnsafeFileError):
+        elif isinstance(error, secure_files.UnsafeFileError):
             return NotebookError(error.why, error.hint)
         else:
             reason = f"{self.name} can't be read: {error.strerror}"
@@ -330,7 +334,7 @@ class IpynbFile:
         times = (status.st_atime_ns, mtime_ns)
         with (
             contextlib.suppress(OSError),
-            private_files.open_parent(self.path) as (folder, name),
+            secure_files.open_parent(self.path) as (folder, name),
         ):
             os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
             self._written_state = _get_state(name, folder)
@@ -429,7 +433,7 @@ class IpynbFile:
             changed_indices[:] = [
                 index for index, cell in enumerate(cells) if cell not in document.cells
             ]
-            return cell_reorder.rewrite_cells(document, cells)
+            return cell_list_writer.rewrite_cells(document, cells)
 
         self._rewrite(rewrite)
         cells = self.read().cells
@@ -484,7 +488,7 @@ class IpynbFile:
         # An idle daemon must not hold notebooks in memory.
         self._cached_document = None
         try:
-            with private_files.open_parent(self.path) as (folder, name):
+            with secure_files.open_parent(self.path) as (folder, name):
                 return self._replace(folder, name, document, keep_time, data)
         except FileNotFoundError:
             raise self._make_missing_error() from None
@@ -550,7 +554,7 @@ class IpynbFile:
         Raises NotebookError.
         """
         try:
-            with private_files.open_parent(self.path) as (folder, name):
+            with secure_files.open_parent(self.path) as (folder, name):
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             reason = f"can't set the time of {self.path}: {error.strerror}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-from stepper.policy import wake_regex
+from stepper.policy.configuration import wake_regex
 
 FIRST_LINE = re.compile(r"\s*(#|//|--|;+|%+|/\*|\(\*)\s*stepper:\s*(.*?)(?:\s*\*[/)])?")
 DEFAULT_COMMENT_MARKER = "#"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from stepper.common.text import one_line
 
 if TYPE_CHECKING:
-    from stepper.policy.kernel_config import BackendConfig
+    from stepper.policy.configuration.kernel_config import BackendConfig
 
 # The id of a step, or the id of a cell that does not belong to a step.
 Key = int | str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stepper.policy.cell_changes import INDEX_ID, hash_source
+from stepper.policy.changed_cells import INDEX_ID, hash_source
 from stepper.policy.model import Cell, Plan
 from stepper.policy.notebook_state import State
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stepper.policy import cell_changes
+from stepper.policy import changed_cells
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.journal_events import (
     Backgrounded,
@@ -197,7 +197,7 @@ class State:
 
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
         """Update changed and open cells; return the cells that are new or changed."""
-        changes = cell_changes.find_changes(cells, self.last_sources)
+        changes = changed_cells.find_changes(cells, self.last_sources)
         self.changed_ids = changes.outdated_ids
         self.open_cells = []
         if self.plan.steps:
@@ -213,7 +213,7 @@ class State:
             if isinstance(key, str)
         }
         running_id = self.running.cell_id if self.running is not None else None
-        for cell in cell_changes.select_runnable(cells):
+        for cell in changed_cells.select_runnable(cells):
             if cell.id in planned_ids or cell.id == running_id:
                 continue
             progress = progress_by_id.get(cell.id)
@@ -238,7 +238,7 @@ class State:
     def _failed_preflight(self, cell: Cell, progress: Progress | None) -> bool:
         if progress is None or not progress.preflight_hash:
             return False
-        return progress.preflight_hash == cell_changes.hash_source(cell.source)
+        return progress.preflight_hash == changed_cells.hash_source(cell.source)
 
     def count_attempts_after(
         self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False

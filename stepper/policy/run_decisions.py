@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from stepper.common.text import one_line
 from stepper.policy import (
-    cell_changes,
     cell_directives,
+    changed_cells,
     edit_gate,
     error_classification,
     plan,
@@ -80,7 +80,7 @@ def decide_on_written_cell(
     `new`: the cell was added by the edit. `alone`: the edit concerns only this cell. A
     Write of a whole notebook may repeat cells.
     """
-    if cell not in cell_changes.select_runnable([cell]):
+    if cell not in changed_cells.select_runnable([cell]):
         return WriteDecision(CellAction.NOTHING)
     # Only now, because cells that do not run must not report a wrong configuration.
     limits = get_limits()
@@ -95,14 +95,14 @@ def decide_on_written_cell(
     if reason:
         return WriteDecision(CellAction.REFUSE, reason)
     key = plan.find_key(state, cells, cell)
-    source_hash = cell_changes.hash_source(cell.source)
+    source_hash = changed_cells.hash_source(cell.source)
     repeated_run = None
     if alone:
         repeated_run = repeated_errors.find_repeated_run(state, key, source_hash)
     # A source whose preflight check failed runs if it is written again.
     progress = state.progress.get(key, Progress())
     is_insisted = progress.preflight_hash == source_hash
-    expects_error = cell_changes.RAISES_TAG in cell.tags
+    expects_error = changed_cells.RAISES_TAG in cell.tags
     needs_preflight = limits.preflight and not is_insisted and not expects_error
     return WriteDecision(CellAction.RUN, "", repeated_run, needs_preflight)
 
@@ -137,7 +137,7 @@ def make_run_parameters(
     maximum = limits.max_cell_timeout_seconds
     default = maximum if step and step.long else limits.cell_timeout_seconds
     timeout = cell_directives.select_deadline(directive, default, maximum, call_timeout)
-    source_hash = cell_changes.hash_source(cell.source)
+    source_hash = changed_cells.hash_source(cell.source)
     notes = (
         *directive.problems,
         *_note_order(state, cells, cell),
@@ -188,7 +188,7 @@ def judge_run(
             evalue=VARIABLES_KEPT,
             mro=("Timeout",),
         )
-    if outcome is Outcome.ERROR and cell_changes.RAISES_TAG in tags:
+    if outcome is Outcome.ERROR and changed_cells.RAISES_TAG in tags:
         return fault, Verdict.FINE
     return fault, error_classification.classify_run(outcome, fault)
 
@@ -222,7 +222,7 @@ def explain_false_criterion(
     progress = state.progress_of(run.key)
     is_confirmed = progress.status is StepStatus.DONE and progress.reason != ""
     last_source = state.last_sources.get(run.cell_id)
-    if is_confirmed and last_source == cell_changes.hash_source(run.source):
+    if is_confirmed and last_source == changed_cells.hash_source(run.source):
         return ""
     explanation = f"`{one_line(criterion, 200)}` is false"
     values = [
@@ -260,7 +260,7 @@ def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     if limits.verify != "auto":
         return False
     # A replay must not be the first to run a cell.
-    if cell_changes.select_not_run(cells, state.last_sources):
+    if changed_cells.select_not_run(cells, state.last_sources):
         return False
     durations = {run.cell_id: run.duration_s for run in state.runs}
     return sum(durations.values()) < limits.verify_seconds

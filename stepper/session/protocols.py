@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import hash_source
+from stepper.policy.changed_cells import hash_source
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
-from stepper.policy.local_modules import UNCHANGED, ModuleChanges
 from stepper.policy.model import (
     NOTHING_OMITTED,
     Cell,
@@ -25,9 +24,10 @@ from stepper.policy.model import (
     Outcome,
     Plan,
 )
+from stepper.policy.module_reloads import UNCHANGED, ModuleChanges
 
 if TYPE_CHECKING:
-    from stepper.policy.kernel_config import BackendConfig
+    from stepper.policy.configuration.kernel_config import BackendConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,12 @@ from stepper.policy import cell_directives, error_classification, plan, run_deci
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import RunStarted, RunVoided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, parse_moment
-from stepper.session.cell_run import CellWork, create_work, finish_run, record_execution
+from stepper.session.cells.cell_run import (
+    CellWork,
+    create_work,
+    finish_run,
+    record_execution,
+)
 from stepper.session.protocols import Execution
 from stepper.session.session import Session
 

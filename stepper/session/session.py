@@ -27,14 +27,14 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
-from stepper.policy.duration_estimate import Estimate
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
-from stepper.session.background_call import BackgroundCall
-from stepper.session.cell_outputs import OutputWriter
+from stepper.policy.progress_estimate import Estimate
+from stepper.session.background_call_states import BackgroundCall
 from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.kernel_manager import KernelManager, format_now
+from stepper.session.output_writer import OutputWriter
 from stepper.session.protocols import (
     Execution,
     ExternalExecution,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stepper.common.errors import NotebookError
 from stepper.messages import stale_cells as messages
-from stepper.policy import cell_changes
+from stepper.policy import changed_cells
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.cell_dependencies import Dependencies, MarkedCell
 from stepper.policy.model import Cell
@@ -116,7 +116,7 @@ def select_cells_to_run(
     state = session.state
     selected = {entry.cell.id for entry in dependencies.stale}
     changed = {
-        cell.id for cell in cell_changes.select_changed(cells, state.last_sources)
+        cell.id for cell in changed_cells.select_changed(cells, state.last_sources)
     }
     # Cells that ran in the present kernel, also those that failed there.
     in_kernel = {*state.succeeded_sources}

@@ -18,7 +18,7 @@ from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_location, split_pages
 from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
-from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
+from stepper.policy import cell_list_edits, changed_cells, journal_reducer, plan
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
 from stepper.session import responses, stale_cells, undelivered_reports
@@ -275,12 +275,12 @@ def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
     state = session.state
     if state.running is not None and state.running.cell_id == cell.id:
         return StepStatus.RUNNING
-    if cell_changes.SKIP_TAG in cell.tags:
+    if changed_cells.SKIP_TAG in cell.tags:
         return StepStatus.SKIPPED
     last_hash = state.last_sources.get(cell.id)
     for key, progress in state.progress.items():
         if progress.cell_id == cell.id:
-            source_hash = cell_changes.hash_source(cell.source)
+            source_hash = changed_cells.hash_source(cell.source)
             if source_hash in (last_hash, progress.preflight_hash):
                 return state.status_of(key)
             break

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from stepper.common.text import clean
 from stepper.messages import command_messages, run_report
-from stepper.policy import cell_changes, journal_events
+from stepper.policy import changed_cells, journal_events
 from stepper.policy.model import Cell
 from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Notebook
@@ -101,7 +101,7 @@ def compare_with_runs(
 
 def take_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return changed cells that were not reported; mark them as reported."""
-    hashes = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
+    hashes = {cell.id: changed_cells.hash_source(cell.source) for cell in cells}
     unreported = [
         cell for cell in cells if session.reported_unrun.get(cell.id) != hashes[cell.id]
     ]

@@ -8,17 +8,17 @@ import os
 from functools import partial
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
 from stepper.common.program import find_program
 from stepper.daemon.config import Config
-from stepper.daemon.notebook_paths import NotebookPaths
+from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import StepStatus
 from stepper.web.daemon_client import DaemonClient
+from stepper.web.journal_reader import RunHistory
 from stepper.web.notebook_view import NotebookView
-from stepper.web.run_history import RunHistory
 
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ class NotebookList:
     def find_current(self) -> str:
         """Return the name of the project's current notebook, or ""."""
         try:
-            state = json.loads(private_files.read(self.paths.state))
+            state = json.loads(secure_files.read(self.paths.state))
         except (OSError, ValueError):
             return ""
         name = state.get("current") if isinstance(state, dict) else None

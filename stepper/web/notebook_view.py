@@ -19,7 +19,7 @@ import orjson
 from stepper.common.errors import NotebookError
 from stepper.common.text import clean, one_line
 from stepper.messages import command_messages
-from stepper.notebooks.document import Document
+from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import plan
 from stepper.policy.commands.command_lines import CommandLines
@@ -27,7 +27,7 @@ from stepper.policy.comparison import verify_results
 from stepper.policy.journal_events import RunStarted
 from stepper.policy.model import Cell, Plan, Step, parse_moment
 from stepper.web.daemon_client import DaemonClient
-from stepper.web.run_history import PastRun, RunHistory
+from stepper.web.journal_reader import PastRun, RunHistory
 
 # Between two requests to the daemon, while a cell runs and otherwise.
 RUNNING_SECONDS = 0.25

@@ -12,7 +12,7 @@ import webbrowser
 
 import psutil
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.hook import client
@@ -57,7 +57,7 @@ def view(
             with contextlib.suppress(StepperError, OSError, webbrowser.Error):
                 paths.create_runtime_folder()
                 page = REDIRECT_PAGE.format(server.address)
-                private_files.replace(redirect_path, page.encode())
+                secure_files.replace(redirect_path, page.encode())
                 webbrowser.open(f"file://{redirect_path}")
 
     try:

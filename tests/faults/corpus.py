@@ -21,18 +21,18 @@ import yaml
 from examples import demo
 from stepper import diagnosis
 from stepper.diagnosis import ipython_syntax
+from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.diagnosis.saved_images import SavedImages
+from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.kernels.backends.local.local_backend import LocalKernels
-from stepper.kernels.backends.local.memory import usage
-from stepper.kernels.late_outputs import LateOutputs
+from stepper.kernels.backends.local.memory_limits import usage
+from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits, Outcome
-from stepper.session import user_commands
-from stepper.session.agent_edits import run_edited_cell
+from stepper.session import notebook_commands
+from stepper.session.cells.agent_edits import run_edited_cell
 from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Kernel, LaunchConfig
 from stepper.session.run_recovery import recover_run
@@ -359,10 +359,10 @@ class Bench:
             self.write(notebook, cells)
             return ""
         if "eval" in step:
-            await user_commands.evaluate(session, step["eval"], Caller())
+            await notebook_commands.evaluate(session, step["eval"], Caller())
             return ""
         if "restart" in step:
-            await user_commands.restart(session, Caller())
+            await notebook_commands.restart(session, Caller())
             return ""
         if "redo" in step:
             edit = self.replace(notebook, cells, step["redo"], step["to"])

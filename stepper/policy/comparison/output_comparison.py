@@ -123,7 +123,7 @@ class Block(NamedTuple):
 def picture_key(data: str) -> str:
     """Return the key of a picture's figure summary.
 
-    The kernel's helper uses the same key (`kernels/output_images.py`).
+    The kernel's helper uses the same key (`kernels/outputs/output_images.py`).
     """
     return str(zlib.crc32(data.encode("utf-8", "replace")))
 

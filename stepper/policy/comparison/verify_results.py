@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stepper.policy import cell_changes
+from stepper.policy import changed_cells
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.model import Cell
 
@@ -84,8 +84,8 @@ def hash_sources(cells: Iterable[Cell]) -> str:
     A verdict of `stepper verify` is valid while this hash stays the same.
     """
     hashes = [
-        cell_changes.hash_source(cell.source)
-        for cell in cell_changes.select_runnable(cells)
+        changed_cells.hash_source(cell.source)
+        for cell in changed_cells.select_runnable(cells)
     ]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
 

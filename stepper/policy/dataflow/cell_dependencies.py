@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stepper.policy.cell_changes import INDEX_ID, hash_source, select_runnable
+from stepper.policy.changed_cells import INDEX_ID, hash_source, select_runnable
 from stepper.policy.dataflow.name_effects import (
     DEFINED,
     IMPORT,

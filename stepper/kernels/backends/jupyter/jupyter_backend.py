@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
-from stepper.kernels import kernel_records
+from stepper.kernels import sealed_records
 from stepper.kernels.backends.jupyter.server_api import (
     NOT_FOUND,
     NoAnswerError,
@@ -25,8 +25,12 @@ from stepper.kernels.backends.jupyter.server_kernel import (
     JupyterProcess,
 )
 from stepper.kernels.client import KernelClient
-from stepper.policy import kernel_config
-from stepper.policy.kernel_config import KERNELSPEC_NAME, BackendConfig, JupyterSettings
+from stepper.policy.configuration import kernel_config
+from stepper.policy.configuration.kernel_config import (
+    KERNELSPEC_NAME,
+    BackendConfig,
+    JupyterSettings,
+)
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelMetadata, LaunchConfig, QueueStatus
 
@@ -86,7 +90,7 @@ class JupyterKernels:
         except NoAnswerError:
             raise
         except KernelError:
-            private_files.remove(self.record)
+            secure_files.remove(self.record)
             raise
         process = JupyterProcess(data, server, self.record)
         kernel = KernelClient(process, self.parts)
@@ -175,7 +179,7 @@ class JupyterKernels:
 
     def _write_record(self, data: Mapping[str, Any]) -> None:
         try:
-            kernel_records.write(self.record, data)
+            sealed_records.write(self.record, data)
         except OSError as error:
             raise KernelError(
                 f"the kernel record could not be written: {error.strerror}",
@@ -197,7 +201,7 @@ class JupyterKernels:
     def _read_record(self) -> JupyterProcess | None:
         """Return the recorded kernel, None if there is no valid record."""
         try:
-            data = json.loads(private_files.read(self.record))
+            data = json.loads(secure_files.read(self.record))
             if data.get("kind") != "jupyter":
                 return None
             for name in (data["kernel"] or "-", data["session"]):

@@ -23,7 +23,7 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
-from stepper.policy.kernel_config import TOKEN_KEYS, JupyterSettings
+from stepper.policy.configuration.kernel_config import TOKEN_KEYS, JupyterSettings
 
 REQUEST_SECONDS = 10.0
 TOKEN_COMMAND_SECONDS = 10.0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.jupyter.server_api import (
@@ -170,4 +170,4 @@ class JupyterProcess:
     def forget(self) -> None:
         """Remove the record of a kernel that certainly ended."""
         if not self.may_be_running:
-            private_files.remove(self.record)
+            secure_files.remove(self.record)

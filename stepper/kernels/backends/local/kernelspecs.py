@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import KernelError
-from stepper.policy.kernel_config import KERNELSPEC_NAME
+from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME
 
 MAX_SIZE = 1 << 20  # bytes of a kernel.json
 LOOPBACK = "127.0.0.1"

@@ -14,8 +14,8 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import IO, TYPE_CHECKING, Any
 
-from stepper.common import private_files
-from stepper.kernels.backends.local import memory
+from stepper.common import secure_files
+from stepper.kernels.backends.local import memory_limits
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session.protocols import LaunchConfig
 
@@ -53,13 +53,13 @@ class Files:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Replace the record atomically."""
-        private_files.replace(str(self.record), json.dumps(record).encode())
+        secure_files.replace(str(self.record), json.dumps(record).encode())
 
     def forget(self) -> None:
         """Remove the files of a kernel that has exited, except its stderr."""
-        private_files.remove(str(self.record))
-        private_files.remove(str(self.stack))
-        private_files.remove(str(self.earlier))
+        secure_files.remove(str(self.record))
+        secure_files.remove(str(self.stack))
+        secure_files.remove(str(self.earlier))
 
 
 def socket_path(runtime: str, kernel_id: str) -> str:
@@ -108,7 +108,7 @@ def launch(
     # JupyterLab requires the name.
     kernel_name = spec.name if spec else "python3"
     content = {**connection, "kernel_name": kernel_name}
-    private_files.replace(connection_file, json.dumps(content).encode())
+    secure_files.replace(connection_file, json.dumps(content).encode())
     kernel_environ = {**environ, MARKER: kernel_id}
     if config.exits_with_daemon:
         kernel_environ[PARENT_PID] = str(os.getpid())
@@ -121,7 +121,7 @@ def launch(
         env=kernel_environ,
         start_new_session=True,
     )
-    memory.kill_first(process.pid)
+    memory_limits.kill_first(process.pid)
     return process, connection
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import IO, TYPE_CHECKING, Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import IpykernelMissingError, KernelError
 from stepper.kernels.backends.local import launch, process_identity
 from stepper.kernels.backends.local.launch import Files
@@ -80,7 +80,7 @@ class LocalKernels:
         spec = None
         if config.backend is not None:
             from stepper.kernels.backends.local import kernelspecs
-            from stepper.policy.kernel_config import KernelspecSettings
+            from stepper.policy.configuration.kernel_config import KernelspecSettings
 
             settings = config.backend.settings
             assert isinstance(settings, KernelspecSettings)  # other kinds are remote
@@ -145,10 +145,10 @@ class LocalKernels:
             self.files.write_record({"kernel": kernel_id})
             # Append mode: the daemon truncates the file when it grows.
             path = self.files.stderr
-            stderr = open(path, "ab", opener=private_files.open_private)  # noqa: SIM115
+            stderr = open(path, "ab", opener=secure_files.open_private)  # noqa: SIM115
             stderr.truncate(0)
             stack_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            os.close(private_files.open_private(str(self.files.stack), stack_flags))
+            os.close(secure_files.open_private(str(self.files.stack), stack_flags))
         except OSError as error:
             raise KernelError(
                 f"the kernel record could not be written: {error.strerror}",
@@ -198,7 +198,7 @@ class LocalKernels:
         No request is sent to the kernel.
         """
         try:
-            data = json.loads(private_files.read(str(self.files.record)))
+            data = json.loads(secure_files.read(str(self.files.record)))
             data["kernel"] = uuid.UUID(data["kernel"]).hex
             if "connection" not in data:
                 # The daemon was killed during the start: no cell has run.

@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.local import launch, process_identity
 from stepper.kernels.backends.local.launch import Files
-from stepper.kernels.backends.local.memory import OomKills, usage
+from stepper.kernels.backends.local.memory_limits import OomKills, usage
 from stepper.kernels.backends.local.process_group import ProcessGroup
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
@@ -136,7 +136,7 @@ class LocalProcess:
     async def sample(self) -> str:
         """Return the stacks of all threads as faulthandler writes them, or ''."""
         try:
-            os.close(private_files.open_private(self.stack, os.O_WRONLY | os.O_TRUNC))
+            os.close(secure_files.open_private(self.stack, os.O_WRONLY | os.O_TRUNC))
             self.identity.send(signal.SIGURG)  # ignored without faulthandler
             deadline = time.monotonic() + SAMPLE_SECONDS
             size = 0
@@ -146,7 +146,7 @@ class LocalProcess:
                 size = self.files.stack.stat().st_size
                 if size and size == last_size:
                     break
-            text = private_files.read(self.stack).decode("utf-8", "replace")
+            text = secure_files.read(self.stack).decode("utf-8", "replace")
         except OSError:
             return ""
         return text[:SAMPLE_CHARACTERS]
@@ -154,7 +154,7 @@ class LocalProcess:
     def last_words(self) -> str:
         """Return the last lines of its stderr, without escapes."""
         try:
-            data = private_files.read(self.log)
+            data = secure_files.read(self.log)
         except OSError:
             return ""
         end = data[-4 * STDERR_CHARACTERS :]  # a character has at most four bytes

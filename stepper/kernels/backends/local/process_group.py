@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.kernels.backends.local.process_identity import Identity
 
 PASSES = 3  # over the group: it may fork while it is being interrupted
@@ -40,7 +40,7 @@ class ProcessGroup:
     def _read_earlier(self) -> list[Identity]:
         """Return the processes that an earlier daemon recorded before the last cell."""
         try:
-            records = json.loads(private_files.read(str(self.file)))
+            records = json.loads(secure_files.read(str(self.file)))
             return [Identity.from_record(record) for record in records]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return []
@@ -56,9 +56,9 @@ class ProcessGroup:
         with contextlib.suppress(OSError):
             if self.earlier:
                 records = [asdict(process) for process in self.earlier]
-                private_files.replace(str(self.file), json.dumps(records).encode())
+                secure_files.replace(str(self.file), json.dumps(records).encode())
             else:
-                private_files.remove(str(self.file))
+                secure_files.remove(str(self.file))
 
     def _pids(self) -> Iterator[int]:
         """Yield the pids in the group, without its leader."""

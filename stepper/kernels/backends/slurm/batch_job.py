@@ -16,9 +16,9 @@ from pathlib import Path
 
 import zmq
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.policy.kernel_config import SlurmSettings
+from stepper.policy.configuration.kernel_config import SlurmSettings
 
 # The default walltime: a job must end even if every daemon has forgotten it.
 DEFAULT_MINUTES = 480
@@ -72,13 +72,13 @@ def write_files(file: Path, script: str) -> None:
     launcher = package.joinpath("node_launcher.py").read_text("utf-8")
     contents = {".key": json.dumps(keys), ".py": launcher, ".sh": script}
     try:
-        private_files.make_folder(str(file.parent))
+        secure_files.make_folder(str(file.parent))
         for suffix, text in contents.items():
-            private_files.replace(f"{file}{suffix}", text.encode())
+            secure_files.replace(f"{file}{suffix}", text.encode())
         # SLURM and the kernel keep the permissions of existing files.
         for suffix in (".out", ".stack"):
             path = str(file.with_suffix(suffix))
-            os.close(private_files.open_private(path, os.O_WRONLY | os.O_CREAT))
+            os.close(secure_files.open_private(path, os.O_WRONLY | os.O_CREAT))
     except OSError as error:
         raise KernelError(
             f"the job's files could not be written: {error.strerror}: {file.parent}",

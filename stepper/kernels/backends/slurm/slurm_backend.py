@@ -20,13 +20,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import (
     IpykernelMissingError,
     KernelError,
     KernelStartError,
 )
-from stepper.kernels import kernel_records
+from stepper.kernels import sealed_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
 from stepper.kernels.backends.slurm.slurm_process import (
@@ -35,8 +35,12 @@ from stepper.kernels.backends.slurm.slurm_process import (
 )
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.client import KernelClient
-from stepper.policy import kernel_config
-from stepper.policy.kernel_config import BackendConfig, SlurmSettings, SshSettings
+from stepper.policy.configuration import kernel_config
+from stepper.policy.configuration.kernel_config import (
+    BackendConfig,
+    SlurmSettings,
+    SshSettings,
+)
 from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
@@ -169,10 +173,10 @@ class SlurmKernels:
         The paths of the job's files are computed, not read.
         """
         try:
-            data = json.loads(private_files.read(self.record))
+            data = json.loads(secure_files.read(self.record))
             if data.get("kind") != "slurm":
                 return {}
-            if not kernel_records.is_sealed(self.record, data):
+            if not sealed_records.is_sealed(self.record, data):
                 return {}
             settings = _parse_settings(data)
             kernel_id = uuid.UUID(data["kernel"]).hex
@@ -229,7 +233,7 @@ class SlurmKernels:
         script = batch_job.build_script(settings, python, file, config.cwd)
         batch_job.write_files(file, script)
         # Recorded first: the next daemon finds a submitted job by its name.
-        kernel_records.write(self.record, data)
+        sealed_records.write(self.record, data)
         try:
             await self._run_submit_command(data, settings, script, config)
         except slurm_cli.RefusedError:
@@ -257,10 +261,10 @@ class SlurmKernels:
             max_seconds = await self.slurm.get_time_limit(settings.partition)
         options = batch_job.build_options(settings, name, file, max_seconds)
         data["job"] = await self.slurm.submit(options, script, config.environ)
-        kernel_records.write(self.record, data)
+        sealed_records.write(self.record, data)
 
     def _forget(self, data: Mapping[str, Any]) -> None:
-        private_files.remove(self.record)
+        secure_files.remove(self.record)
         batch_job.remove_files(Path(data["file"]))
 
     async def _wait_for_user_job(self, settings: SlurmSettings) -> None:
@@ -308,12 +312,12 @@ class SlurmKernels:
         job = await self._wait_for_connection_file(data, settings, file)
         self.wait = None
         self.pending = None
-        connection = json.loads(private_files.read(str(file)))
+        connection = json.loads(secure_files.read(str(file)))
         data["node"] = connection.pop("node")
         data["connection"] = connection
         if settings.via:
             data["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        kernel_records.write(self.record, data)
+        sealed_records.write(self.record, data)
         running_job = job if job and job.is_running else None
         process = self._create_process(data, settings, running_job)
         kernel = KernelClient(process, self.parts, self.runtime)
@@ -477,7 +481,7 @@ async def reconcile(
     records = b""
     for path in get_records():
         with contextlib.suppress(FileNotFoundError):
-            records += private_files.read(str(path))
+            records += secure_files.read(str(path))
     for name in job_names:
         if name.encode() not in records:
             await slurm.cancel(name)

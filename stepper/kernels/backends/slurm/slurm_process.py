@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.kernels import kernel_records
+from stepper.kernels import sealed_records
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
@@ -161,7 +161,7 @@ class SlurmProcess:
             return
         self.slurm.cancel_later(self.name, self.step_job_id)
         with contextlib.suppress(OSError):
-            kernel_records.write(self.record, {**self.data, "ending": True})
+            sealed_records.write(self.record, {**self.data, "ending": True})
         target = f"job {self.job_id}"
         command = f"scancel {self.job_id}"
         if self.is_step:
@@ -293,7 +293,7 @@ class SlurmProcess:
     def forget(self) -> None:
         """Remove the record and the files of a job that certainly ends."""
         if not self.may_be_running:
-            private_files.remove(self.record)
+            secure_files.remove(self.record)
             batch_job.remove_files(self.file)
 
 

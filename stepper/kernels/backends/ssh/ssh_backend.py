@@ -14,16 +14,16 @@ from typing import Any
 
 import zmq
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.kernels import kernel_records
+from stepper.kernels import sealed_records
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.remote_launcher import CHANNELS
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
 from stepper.kernels.client import KernelClient
-from stepper.policy import kernel_config
-from stepper.policy.kernel_config import BackendConfig, SshSettings
+from stepper.policy.configuration import kernel_config
+from stepper.policy.configuration.kernel_config import BackendConfig, SshSettings
 from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
@@ -104,7 +104,7 @@ class SshKernels:
             "ports": ports,
         }
         # The next daemon finds the kernel even if this one exits now.
-        kernel_records.write(self.record, data)
+        sealed_records.write(self.record, data)
         process = SshProcess(data, link, self.record)
         kernel = KernelClient(process, self.parts, self.runtime)
         try:
@@ -123,7 +123,7 @@ class SshKernels:
         the kernel is given up.
         """
         try:
-            data = json.loads(private_files.read(self.record))
+            data = json.loads(secure_files.read(self.record))
             backend = _parse_backend(data)
             link = self._create_connection(backend, uuid.UUID(data["kernel"]).hex)
             process = SshProcess(data, link, self.record)
@@ -143,7 +143,7 @@ class SshKernels:
         No request is sent to the kernel.
         """
         try:
-            data = json.loads(private_files.read(self.record))
+            data = json.loads(secure_files.read(self.record))
             backend = _parse_backend(data)
             data["kernel"] = uuid.UUID(data["kernel"]).hex
             link = self._create_connection(backend, data["kernel"])

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stepper.common import private_files
+from stepper.common import secure_files
 from stepper.common.errors import KernelError, KernelUnreachableError
-from stepper.kernels import kernel_records
+from stepper.kernels import sealed_records
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
@@ -119,7 +119,7 @@ class SshProcess:
             self.may_be_running = False
             return
         with contextlib.suppress(OSError):
-            kernel_records.write(self.record, {**self.data, "ending": True})
+            sealed_records.write(self.record, {**self.data, "ending": True})
         pid = self.remote_process["pid"]
         command = ssh_errors.format_ssh_command(self.link.settings)
         raise KernelError(
@@ -209,5 +209,5 @@ class SshProcess:
     def forget(self) -> None:
         """Remove the record of a kernel that has certainly exited; disconnect."""
         if not self.may_be_running:
-            private_files.remove(self.record)
+            secure_files.remove(self.record)
         self.link.close()

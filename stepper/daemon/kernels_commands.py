@@ -1,0 +1,179 @@
+"""Kernel backends: `stepper kernels list`, `use` and `wait`.
+
+Imported when a command first needs it. Only backends that the user accepted with
+`stepper trust` are contacted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from stepper.common.errors import KernelError, UsageError
+from stepper.common.paths import Paths
+from stepper.common.text import one_line
+from stepper.daemon.request import Request, report_progress
+from stepper.kernels import backend_registry
+from stepper.policy.configuration import kernel_config
+from stepper.policy.model import Limits
+from stepper.session import notebook_commands, responses
+from stepper.session.protocols import KernelMetadata
+from stepper.session.session import Session
+
+QUEUE_POLL_SECONDS = 0.3  # while another request waits for the kernel
+CHECK_SECONDS = 10.0  # for the check of one backend
+NOT_ACCEPTED = "was not accepted by you, so stepper did not contact it"
+
+
+async def get_metadata(request: Request, name: str) -> KernelMetadata:
+    """Return the notebook metadata of a kernel on the backend `name`.
+
+    Raise UsageError if there is no such backend, KernelError if it can't be asked.
+    """
+    workspace = request.workspace
+    limits = workspace.config.limits()
+    if name != kernel_config.LOCAL and name not in limits.kernels:
+        known = ", ".join([*limits.kernels, kernel_config.LOCAL])
+        raise UsageError(
+            f"there is no kernel backend {one_line(name, 100)!r} in `kernels:` of"
+            f" .stepper/config.yaml ({known})",
+            "stepper kernels  # lists the backends",
+        )
+    backend = limits.kernels.get(name)
+    if backend is not None and not backend.is_local and not backend.is_python:
+        # Its server is asked, so the backend must be accepted.
+        workspace.place(workspace.paths.project, request.caller.environ, name)
+    python = workspace.paths.find_trusted_python(limits.python)
+    return await backend_registry.get_metadata(backend, request.caller.environ, python)
+
+
+async def use_backend(
+    request: Request, session: Session, name: str
+) -> responses.CurrentNotebookResponse:
+    """Start the notebook's next kernel on another backend.
+
+    The response names the backend of the current kernel if that is a different one.
+    """
+    metadata = await get_metadata(request, name)
+    default = request.workspace.config.limits().kernel
+    former = session.state.plan.kernel or default
+    choice = "" if name == default else name
+    notebook_commands.use_kernel(session, choice, metadata)
+    kernel = await session.kernel_manager.find()
+    is_alive = kernel is not None and await kernel.check_death() is None
+    # The configuration may have given the backend another name since the kernel
+    # started.
+    current = session.kernel_manager.backend_name or former
+    has_kernel = bool(session.kernel_manager.queue_status) or is_alive
+    other = current if has_kernel and current != name else None
+    return responses.CurrentNotebookResponse(session.name, name, elsewhere=other)
+
+
+async def wait_for_kernel(
+    request: Request, session: Session
+) -> responses.KernelWaitResponse:
+    """Wait until a notebook has a kernel, and return its status.
+
+    Start the kernel unless another request does. Raise StepperError if it can't be
+    started.
+    """
+    manager = session.kernel_manager
+    async with report_progress(request, session):
+        # Another request starts the kernel for its cell: don't wait until that
+        # finishes.
+        while (
+            manager.kernel is None
+            and session.lock.locked()
+            and not request.caller.disconnected.is_set()
+        ):
+            await asyncio.sleep(QUEUE_POLL_SECONDS)
+        if manager.kernel is None:
+            async with session.turn(caller=request.caller):
+                # Raises an error if the notebook is of another language.
+                session.read()
+                await manager.get_kernel(
+                    request.caller.environ, request.caller.disconnected
+                )
+    return responses.KernelWaitResponse(session.name, await manager.get_status())
+
+
+async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
+    """Return all kernel backends, `local` first; those that were accepted are checked."""
+    workspace = request.workspace
+    environ = request.caller.environ
+    limits = workspace.config.limits()
+    python = workspace.paths.find_python(limits.python)
+    is_reachable = True
+    problem = hint = ""
+    try:
+        workspace.place(workspace.paths.project, environ, kernel_config.LOCAL)
+    except KernelError as error:
+        is_reachable = False
+        problem = error.message
+        hint = error.hint
+    local = responses.KernelBackendEntry(
+        kernel_config.LOCAL,
+        "local",
+        python,
+        limits.kernel == kernel_config.LOCAL,
+        workspace.paths.trusts_python(python),
+        is_reachable,
+        problem,
+        mend=hint,
+    )
+    return [local, *await check_configured(workspace.paths, limits, environ)]
+
+
+async def check_configured(
+    paths: Paths, limits: Limits, environ: Mapping[str, str]
+) -> list[responses.KernelBackendEntry]:
+    """Return the backends in the configuration; those that were accepted are checked.
+
+    All checks run at the same time.
+    """
+    checks = (
+        _check_backend(paths, limits, backend, environ)
+        for backend in limits.kernels.values()
+    )
+    return await asyncio.gather(*checks)
+
+
+async def _check_backend(
+    paths: Paths,
+    limits: Limits,
+    backend: kernel_config.BackendConfig,
+    environ: Mapping[str, str],
+) -> responses.KernelBackendEntry:
+    """Return a backend, with whether it is reachable if the user accepted it."""
+    is_accepted = paths.trusts_backend(backend.definition)
+    facts = (
+        backend.name,
+        backend.kind,
+        kernel_config.describe_backend(backend),
+        backend.name == limits.kernel,
+        is_accepted,
+    )
+    if not is_accepted:
+        return responses.KernelBackendEntry(
+            *facts, None, NOT_ACCEPTED, mend="stepper trust"
+        )
+    python = paths.find_trusted_python(limits.python)
+    check = backend_registry.check_backend(backend, environ, python)
+    try:
+        offers = await asyncio.wait_for(check, CHECK_SECONDS)
+    except KernelError as error:
+        return responses.KernelBackendEntry(
+            *facts, False, error.message, mend=error.hint
+        )
+    except asyncio.TimeoutError:
+        problem = f"{backend.name} did not respond within {CHECK_SECONDS:g} s"
+        return responses.KernelBackendEntry(*facts, False, problem)
+    uncertainty = backend_registry.explain_uncertainty(backend)
+    is_reachable = None if uncertainty else True
+    return responses.KernelBackendEntry(
+        *facts,
+        is_reachable,
+        uncertainty,
+        offers,
+        unchecked=backend_registry.list_unchecked(backend),
+    )

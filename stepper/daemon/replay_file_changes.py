@@ -1,0 +1,113 @@
+"""The files below a folder that changed during a replay, and whether their bytes differ.
+
+Contents are hashed within the limits below. The functions block: call them in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stepper.common.project_walk import walk
+from stepper.messages import verify_report
+from stepper.notebooks.atomic_write import TEMPORARY
+from stepper.policy.comparison.verify_results import FileChange
+
+CHUNK_BYTES = 1 << 20  # read from a file at once
+MAX_FILE_BYTES = 1 << 28  # larger files are not hashed
+MAX_TOTAL_BYTES = 1 << 29  # hashed in one snapshot
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class FileState:
+    """A file at one moment; `digest` is None if its contents were not hashed."""
+
+    stamp: Stamp
+    size: int
+    digest: bytes | None
+
+
+class FolderSnapshot:
+    """The files below a folder when the object was created, without the `excluded` one."""
+
+    def __init__(self, folder: str, excluded: str) -> None:
+        self.folder = folder
+        self.excluded = os.path.realpath(excluded)
+        self.bytes_left = MAX_TOTAL_BYTES
+        # Whether the folder has more files than were listed.
+        self.is_truncated = False
+        stamps = self._list_stamps()
+        self.before: dict[str, FileState] = {}
+        # Small files first: they are hashed before the limit is reached.
+        for name in sorted(stamps, key=lambda name: stamps[name][1]):
+            stamp = stamps[name]
+            digest = self._hash_file(name, stamp)
+            self.before[name] = FileState(stamp, stamp[1], digest)
+
+    def list_changes(self) -> list[FileChange]:
+        """Return the files that were created, changed or deleted since the snapshot."""
+        was_truncated = self.is_truncated
+        stamps = self._list_stamps()
+        changes = list[FileChange]()
+        for name in sorted({*self.before, *stamps}):
+            before = self.before.get(name)
+            stamp = stamps.get(name)
+            if before is None:
+                # If the snapshot is truncated, the file may have existed before.
+                if not was_truncated:
+                    changes.append(verify_report.describe_file(name, "new"))
+            elif stamp is None:
+                if not os.path.lexists(os.path.join(self.folder, name)):
+                    changes.append(verify_report.describe_file(name, "deleted"))
+            elif stamp != before.stamp:
+                changes.append(self._compare(name, before, stamp))
+        return changes
+
+    def _compare(self, name: str, before: FileState, stamp: Stamp) -> FileChange:
+        """Return how a file that was written differs from its state before."""
+        self.bytes_left = MAX_TOTAL_BYTES
+        digest = None
+        if before.digest:
+            digest = self._hash_file(name, stamp)
+        if digest and digest == before.digest:
+            change = "same"
+        elif stamp[1] != before.size or digest is not None:
+            change = "changed"
+        else:
+            change = "written"
+        return verify_report.describe_file(name, change, before.size, stamp[1])
+
+    def _list_stamps(self) -> dict[str, Stamp]:
+        """Return modification time, size and inode of each file, by relative path."""
+        tree = walk(self.folder)
+        self.is_truncated = tree.truncated
+        stamps = dict[str, Stamp]()
+        for name in tree.files:
+            if TEMPORARY.fullmatch(name):  # a notebook that stepper is writing
+                continue
+            path = os.path.join(self.folder, name)
+            with suppress(OSError):
+                status = os.stat(path)
+                if os.path.realpath(path) != self.excluded:
+                    stamps[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        return stamps
+
+    def _hash_file(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return the hash of a file, None if it is too large, special or unreadable."""
+        path = os.path.join(self.folder, name)
+        size = stamp[1]
+        if size > min(MAX_FILE_BYTES, self.bytes_left) or not os.path.isfile(path):
+            return None
+        self.bytes_left -= size
+        digest = hashlib.blake2b(digest_size=16)
+        try:
+            with open(path, "rb") as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    digest.update(chunk)
+        except OSError:
+            return None
+        return digest.digest()

@@ -1,0 +1,1 @@
+"""The notebooks of a project: discovery, names, renames and external changes."""

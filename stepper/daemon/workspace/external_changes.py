@@ -1,0 +1,261 @@
+"""External changes: notebooks that a shell, a script or git changed, not the client.
+
+The agent is informed of them; nothing runs. The hook script asks the daemon only if a
+notebook is newer than the scan marker, a file whose lines are the folders to look in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from stepper.common import secure_files
+from stepper.common.errors import NotebookError, StepperError, UsageError
+from stepper.common.paths import Paths
+from stepper.daemon.workspace.notebook_paths import NotebookPaths
+from stepper.messages import external_changes as messages
+from stepper.notebooks import jupyter_saves
+from stepper.session import replaced_notebook, undelivered_reports
+from stepper.session.session import Session
+
+# The time between two full scans, as a multiple of the duration of a scan …
+SCAN_PAUSE_FACTOR = 50
+# … unless a full scan takes no longer than this.
+QUICK_SCAN_SECONDS = 0.01
+# The hook script looks into each of these, and one level deeper unless the line begins
+# with `/`.
+MAX_FOLDERS = 200
+# For reading changed notebooks at once: after a git checkout, the next check goes on.
+READ_SECONDS = 0.5
+MAX_NAMED = 3  # notebooks in one report
+
+# The modification time (ns) and size of each notebook, by path.
+FileStates = dict[str, tuple[int, int]]
+
+
+class ExternalChanges:
+    """Detects changes of a project's notebooks that stepper did not make."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        notebook_paths: NotebookPaths,
+        get_session: Callable[[str], Session],
+    ) -> None:
+        self.marker = paths.scan_marker
+        self.project = paths.project
+        self.notebook_paths = notebook_paths
+        self.get_session = get_session
+        # The notebooks as they were last reported; None before the first scan.
+        self.reported: FileStates | None = None
+        self.folders = list[str]()  # those that the hook script looks in
+        self.next_full_scan = 0.0
+        self.read_count = -1  # of the index when the folders were listed
+        self.marker_text = b""
+        # The patterns whose notebooks are all in `reported`.
+        self.patterns = list[str]()
+        self.last_check_ns = time.time_ns()
+        # Whether a scan since the last check left folders out.
+        self.is_incomplete = False
+
+    def start(self) -> None:
+        """Take over what a former daemon reported; without one, all that exists."""
+        with contextlib.suppress(StepperError, OSError):
+            notebooks = self._scan()
+            self.reported = notebooks
+            self.patterns = self.notebook_paths.list_patterns()
+            with contextlib.suppress(FileNotFoundError):
+                marker_ns = os.stat(self.marker).st_mtime_ns
+                self.reported = _select_older(notebooks, marker_ns)
+            self._write_marker(notebooks)
+
+    def report_changes(self, used_shell: bool = False) -> list[str]:
+        """Return a line for each notebook with externally changed cells that did not run.
+
+        Each change is reported once. If a Jupyter server runs, its user may have saved
+        the notebook: then the change is reported only if the agent `used_shell`.
+        """
+        if self.reported is None:
+            self.start()
+        lines = list[str]()
+        with contextlib.suppress(StepperError, OSError):
+            notebooks = self._scan()
+            was_incomplete = self._add_newly_covered(notebooks)
+            postponed = self._report(notebooks, used_shell, lines)
+            # A notebook in a folder that the scan left out may still exist.
+            missing: FileStates = {}
+            if was_incomplete:
+                missing = {
+                    path: state
+                    for path, state in (self.reported or {}).items()
+                    if path not in notebooks
+                }
+            checked = {
+                path: state
+                for path, state in notebooks.items()
+                if path not in postponed
+            }
+            self.reported = {**missing, **checked}
+            self._write_marker(notebooks)
+        rest = len(lines) - MAX_NAMED
+        if rest > 0:
+            lines = [*lines[:MAX_NAMED], f"stepper: and {rest} more notebooks"]
+        return lines
+
+    def _add_newly_covered(self, notebooks: FileStates) -> bool:
+        """Mark as reported what is new to the scan but not changed.
+
+        Return whether the last scan was incomplete.
+        """
+        patterns = self.notebook_paths.list_patterns()
+        if self.patterns != patterns:
+            self.reported = {**notebooks, **(self.reported or {})}
+            self.patterns = patterns
+        was_incomplete = self.is_incomplete
+        self.is_incomplete = self.notebook_paths.is_incomplete
+        if was_incomplete:
+            # In a project that is too large for one scan, each scan finds notebooks
+            # that existed before.
+            older = _select_older(notebooks, self.last_check_ns - 1)
+            self.reported = {**older, **(self.reported or {})}
+        self.last_check_ns = time.time_ns()
+        return was_incomplete
+
+    def _report(
+        self, notebooks: FileStates, used_shell: bool, lines: list[str]
+    ) -> set[str]:
+        """Add a line for each changed notebook; return those left for the next check."""
+        postponed = set[str]()
+        deadline = time.monotonic() + READ_SECONDS
+        for path in sorted(self._select_changed(notebooks)):
+            if time.monotonic() > deadline:
+                postponed.add(path)
+                continue
+            with contextlib.suppress(UsageError):
+                session = self.get_session(path)
+                # A running cell may be what writes the notebook.
+                if session.lock.locked():
+                    postponed.add(path)
+                elif used_shell or not jupyter_saves.is_server_running(path):
+                    lines += _format_change(session)
+        return postponed
+
+    def find_changed(self) -> set[str]:
+        """Return the notebooks that changed since the last check."""
+        with contextlib.suppress(StepperError, OSError):
+            return self._select_changed(self._scan())
+        return set()
+
+    def ignore_own_change(self, path: str, changed_before: set[str]) -> None:
+        """Mark a notebook that a stepper command wrote as reported.
+
+        `changed_before` are the notebooks that had external changes before the command:
+        those must still be reported.
+        """
+        with contextlib.suppress(StepperError, OSError):
+            notebooks = self._scan()
+            is_new_change = path in notebooks and path not in changed_before
+            if self.reported is not None and is_new_change:
+                self.reported[path] = notebooks[path]
+                self._write_marker(notebooks)
+
+    def _select_changed(self, notebooks: FileStates) -> set[str]:
+        reported: Mapping[str, tuple[int, int]] = self.reported or {}
+        return {
+            path for path, state in notebooks.items() if reported.get(path) != state
+        }
+
+    def _scan(self) -> FileStates:
+        """Return the notebooks of the project.
+
+        If a full scan of the folders takes long, most calls check only the folders that
+        contain notebooks.
+        """
+        start = time.monotonic()
+        patterns = self.notebook_paths.list_patterns()
+        index = self.notebook_paths.index
+        if start < self.next_full_scan and patterns == index.patterns:
+            index.refresh_folders(self.folders)
+        else:
+            index.refresh(patterns)
+            duration = time.monotonic() - start
+            self.next_full_scan = 0.0
+            if duration > QUICK_SCAN_SECONDS:
+                self.next_full_scan = start + duration * SCAN_PAUSE_FACTOR
+        self.is_incomplete = self.is_incomplete or index.is_incomplete
+        if self.read_count != index.read_count:
+            self.read_count = index.read_count
+            folders = {
+                *map(os.path.normpath, self.notebook_paths.list_folders()),
+                *index.list_notebook_folders(),
+            }
+            # Those near the root of the project first.
+            ordered = sorted(folders, key=lambda path: (path.count(os.sep), path))
+            self.folders = ordered[:MAX_FOLDERS]
+        return _read_states(index.list_notebooks())
+
+    def _write_marker(self, notebooks: FileStates) -> None:
+        """Write the folders to the scan marker, and set its time.
+
+        The time is that of the newest notebook that was reported or matches no pattern.
+        """
+        index = self.notebook_paths.index
+        lines = []
+        for folder in self.folders:
+            prefix = "/" if index.is_crowded(folder) else ""
+            name = os.path.relpath(folder, self.project)
+            lines.append(f"{prefix}{name}\n")
+        text = os.fsencode("".join(lines))
+        if text != self.marker_text or not os.path.lexists(self.marker):
+            secure_files.replace(self.marker, text)
+            self.marker_text = text
+        uncovered_paths = index.find_uncovered(self.folders) - notebooks.keys()
+        uncovered = _read_states(uncovered_paths)
+        times = [mtime for mtime, _ in [*notebooks.values(), *uncovered.values()]]
+        latest = max(times, default=0)
+        changed = [notebooks[path][0] - 1 for path in self._select_changed(notebooks)]
+        marker_ns = min(latest, time.time_ns(), *changed)
+        os.utime(self.marker, ns=(marker_ns, marker_ns), follow_symlinks=False)
+
+
+def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
+    """Return the notebooks that did not change after a time."""
+    return {path: state for path, state in notebooks.items() if state[0] <= time_ns}
+
+
+def _read_states(paths: Iterable[str]) -> FileStates:
+    states: FileStates = {}
+    for path in paths:
+        with contextlib.suppress(OSError):  # the file may be deleted by now
+            status = os.stat(path)
+            states[path] = (status.st_mtime_ns, status.st_size)
+    return states
+
+
+def _format_change(session: Session) -> list[str]:
+    """Return the line about a notebook that was changed.
+
+    The list is empty if every cell ran with its current source or was reported.
+    """
+    try:
+        document, cells = undelivered_reports.compare_with_runs(session)
+    except NotebookError as error:
+        return [messages.format_unreadable(session.name, error.message)]
+    replaced_notebook.record_agent_version(session)
+    unreported = undelivered_reports.take_unreported_cells(session, cells)
+    if not unreported:
+        return []
+    # The execution count of each cell's last run here.
+    counts = {run.cell_id: run.execution_count for run in session.state.runs}
+    changed = [cell for cell in unreported if cell.id in counts]
+    new = [cell for cell in unreported if cell.id not in counts]
+    # Those that still show the output of the source that ran.
+    outdated = []
+    for cell in changed:
+        count = counts[cell.id]
+        displayed = document.get_displayed_execution_count(cell)
+        if displayed is not None and displayed == count:
+            outdated.append(cell)
+    return [messages.format_changed(session.name, changed, new, outdated)]

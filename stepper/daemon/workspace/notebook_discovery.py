@@ -1,0 +1,294 @@
+"""An index of a project's notebooks: which notebooks are in which folder.
+
+A folder is read again only if its stamp (times and inode) has changed: adding, removing
+or renaming a file changes the time of its folder. A notebook that is written in place
+does not change it, so callers check the notebooks themselves. One refresh reads a
+limited number of entries; the next one reads what was left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from stepper.common import project_walk
+from stepper.policy.configuration import notebook_globs
+
+MAX_FOLDERS = 20_000  # in the index; further ones are left out
+# A folder that changed shortly before it was read may have changed again since then
+# without a new time stamp.
+RACY_NS = 50_000_000
+# Entries in the subfolders of a folder: the hook script must not list more than this
+# after each message.
+CROWDED_ENTRIES = 2_000
+
+Stamp = tuple[int, int, int]
+
+
+class Folder:
+    """The contents of a folder, as paths; `stamp` is None if it must be read again."""
+
+    __slots__ = (
+        "covered",
+        "entry_count",
+        "stamp",
+        "subfolders",
+        "uncovered",
+        "unsearched",
+    )
+
+    def __init__(self) -> None:
+        self.stamp: Stamp | None = None
+        # Notebooks that match a pattern, and those that don't.
+        self.covered: list[str] = []
+        self.uncovered: list[str] = []
+        # Folders that are searched, and those that aren't: environments, packages and
+        # links.
+        self.subfolders: list[str] = []
+        self.unsearched: list[str] = []
+        self.entry_count = 0
+
+
+class PartialFolder(NamedTuple):
+    """A large folder of which some entries are not read yet."""
+
+    path: str
+    folder: Folder
+    entries: Iterator[os.DirEntry[str]]
+    stamp: Stamp | None
+
+
+class NotebookIndex:
+    """The folders of a project that may contain notebooks, as of the last refresh."""
+
+    def __init__(self, project: str) -> None:
+        self.project = project
+        self.patterns: Sequence[str] = ()
+        self.roots: list[str] = []  # the folders in which the search starts
+        self.folders: dict[str, Folder] = {}
+        self.is_incomplete = False  # whether some folders are not read yet
+        self.read_count = 0  # how many folders were read so far
+
+    def refresh(
+        self,
+        patterns: Sequence[str],
+        seconds: float | None = None,
+        entries: int | None = None,
+    ) -> None:
+        """Check every folder, and read those that are new or changed.
+
+        `seconds` and `entries` limit what is read; the default is the limits of
+        `project_walk.walk`.
+        """
+        if [*patterns] != self.patterns:
+            self.patterns = [*patterns]
+            self.folders = {}
+        self.roots = [
+            os.path.join(self.project, root) if root else self.project
+            for root in notebook_globs.base_folders(patterns)
+            if not root.startswith("..")
+        ]
+        max_seconds = seconds or project_walk.SECONDS
+        max_entries = entries or project_walk.ENTRIES
+        _Refresh(self, max_seconds, max_entries).run()
+
+    def refresh_folders(self, folders: Iterable[str]) -> None:
+        """Check only these folders and their direct subfolders."""
+        checked = dict.fromkeys(folder for folder in folders if folder in self.folders)
+        for path in [*checked]:
+            folder = self.folders[path]
+            checked.update(dict.fromkeys([*folder.subfolders, *folder.unsearched]))
+        max_seconds = project_walk.SECONDS
+        max_entries = project_walk.ENTRIES
+        _Refresh(self, max_seconds, max_entries, checked.keys()).run()
+
+    def list_notebooks(self) -> list[str]:
+        """Return the paths of the notebooks that match a pattern."""
+        return [path for folder in self.folders.values() for path in folder.covered]
+
+    def list_notebook_folders(self) -> list[str]:
+        """Return the folders that contain notebooks that match a pattern."""
+        return [path for path, folder in self.folders.items() if folder.covered]
+
+    def find_uncovered(self, folders: Iterable[str]) -> set[str]:
+        """Return the notebooks in these folders that match no pattern.
+
+        Their direct subfolders are included unless they are crowded.
+        """
+        notebooks = set[str]()
+        for path in folders:
+            folder = self.folders.get(path)
+            if folder is None:
+                continue
+            notebooks.update(folder.uncovered)
+            if self.is_crowded(path):
+                continue
+            for child in (*folder.subfolders, *folder.unsearched):
+                if child in self.folders:
+                    notebooks.update(self.folders[child].uncovered)
+        return notebooks
+
+    def is_crowded(self, path: str) -> bool:
+        """Return whether the hook script must not list the subfolders of a folder."""
+        folder = self.folders.get(path)
+        if folder is None:
+            return False
+        entry_count = 0
+        for child in (*folder.subfolders, *folder.unsearched):
+            if child in self.folders:
+                entry_count += self.folders[child].entry_count
+        return entry_count >= CROWDED_ENTRIES
+
+
+class _Refresh:
+    """One pass over the folders of an index, those near the project's root first."""
+
+    def __init__(
+        self,
+        index: NotebookIndex,
+        seconds: float,
+        entries: int,
+        checked: Iterable[str] | None = None,
+    ) -> None:
+        self.index = index
+        self.checked = checked  # the folders to check, None for all
+        self.deadline = time.monotonic() + seconds
+        self.entries_left = entries
+        self.folders: dict[str, Folder] = {}  # the new contents of the index
+        # Paths, and whether the folder is searched or only listed.
+        self.pending = deque((root, True) for root in index.roots)
+        self.partial = deque[PartialFolder]()
+        self.is_incomplete = False
+
+    def run(self) -> None:
+        """Visit the folders, then put the result into the index."""
+        while self.pending or self.partial:
+            if self.pending:
+                path, is_searched = self.pending.popleft()
+                self._visit(path, is_searched)
+            elif self._may_read():
+                self._read_entries(self.partial.popleft())
+            else:
+                self.is_incomplete = True
+                self.partial.clear()
+        self.index.folders = self.folders
+        self.index.is_incomplete = self.is_incomplete
+
+    def _may_read(self) -> bool:
+        return self.entries_left > 0 and time.monotonic() < self.deadline
+
+    def _visit(self, path: str, is_searched: bool) -> None:
+        """Keep a folder of the index if it is unchanged; otherwise read it."""
+        if path in self.folders:
+            return
+        if len(self.folders) >= MAX_FOLDERS:
+            self.is_incomplete = True
+            return
+        folder = self.index.folders.get(path)
+        is_checked = self.checked is None or path in self.checked
+        if folder is not None and not is_checked:
+            self._keep(path, folder)
+            return
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return  # the folder was removed
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        if folder is not None and folder.stamp == stamp:
+            self._keep(path, folder)
+        elif self._may_read():
+            now = time.time_ns()
+            is_racy = abs(now - max(stamp[:2])) < RACY_NS or stamp[0] > now
+            self._read(path, is_searched, None if is_racy else stamp)
+        else:
+            self.is_incomplete = True
+            if folder is not None:
+                self._keep(path, folder)
+
+    def _keep(self, path: str, folder: Folder) -> None:
+        self.folders[path] = folder
+        self._add_pending(folder.subfolders, folder.unsearched)
+
+    def _add_pending(self, subfolders: list[str], unsearched: list[str]) -> None:
+        self.pending.extend((child, True) for child in subfolders)
+        self.pending.extend((child, False) for child in unsearched)
+
+    def _read(self, path: str, is_searched: bool, stamp: Stamp | None) -> None:
+        """Read a folder; of one that is not searched, only the notebooks are listed."""
+        self.index.read_count += 1
+        folder = Folder()
+        self.folders[path] = folder
+        entries = project_walk.scan_folder(path)
+        if is_searched and (path in self.index.roots or not _is_environment(path)):
+            self._read_entries(PartialFolder(path, folder, entries, stamp))
+            return
+        for entry in islice(entries, CROWDED_ENTRIES):
+            folder.entry_count += 1
+            if entry.name.endswith(".ipynb"):
+                folder.uncovered.append(entry.path)
+        self.entries_left -= folder.entry_count
+        folder.stamp = stamp
+
+    def _read_entries(self, partial: PartialFolder) -> None:
+        """Read the next entries of a folder.
+
+        The entries are read in turns: a folder with thousands of images must not use up
+        the limits that other folders need.
+        """
+        path, folder, entries, stamp = partial
+        turn = list(islice(entries, project_walk.TURN))
+        self.entries_left -= len(turn)
+        folder.entry_count += len(turn)
+        subfolders = list[str]()
+        unsearched = list[str]()
+        former = self.index.folders.get(path)
+        former_covered = frozenset(former.covered) if former else frozenset[str]()
+        for entry in turn:
+            name = entry.name
+            if name.endswith(".ipynb"):
+                self._add_notebook(folder, entry, former_covered)
+            try:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                is_link = not is_folder and entry.is_symlink() and entry.is_dir()
+            except OSError:
+                continue
+            if name.startswith(".") or not (is_folder or is_link):
+                continue
+            if is_link or name in project_walk.SKIPPED:
+                unsearched.append(entry.path)
+            else:
+                subfolders.append(entry.path)
+        folder.subfolders += subfolders
+        folder.unsearched += unsearched
+        self._add_pending(subfolders, unsearched)
+        if len(turn) == project_walk.TURN:
+            self.partial.append(partial)
+        else:
+            folder.stamp = stamp
+
+    def _add_notebook(
+        self, folder: Folder, entry: os.DirEntry[str], former_covered: frozenset[str]
+    ) -> None:
+        """Add a notebook to its folder.
+
+        Those in `former_covered` are known to match a pattern.
+        """
+        path = entry.path
+        name = path[len(self.index.project) + 1 :]
+        is_covered = path in former_covered or notebook_globs.includes(
+            self.index.patterns, name
+        )
+        if is_covered and not entry.is_dir(follow_symlinks=False):
+            folder.covered.append(path)
+        else:
+            folder.uncovered.append(path)
+
+
+def _is_environment(path: str) -> bool:
+    """Whether a folder is a Python environment, by the files in it."""
+    markers = project_walk.ENVIRONMENT_MARKERS
+    return any(os.path.lexists(os.path.join(path, marker)) for marker in markers)

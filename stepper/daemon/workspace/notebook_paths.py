@@ -1,0 +1,267 @@
+"""Paths of a project's notebooks: lookup by name, validation, and the names of stores.
+
+The store of a notebook is the relative name under which its journal, its kernel record
+and its figures are saved below `.stepper/`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+
+from stepper.common import secure_files
+from stepper.common.errors import UsageError
+from stepper.common.paths import Paths
+from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
+from stepper.daemon.config import Config
+from stepper.daemon.workspace.notebook_discovery import NotebookIndex
+from stepper.daemon.workspace.renames_file import StoreNames
+from stepper.policy.configuration import notebook_globs
+
+# The beginning of the names of notebooks that `stepper new` makes.
+DATE_PREFIX = re.compile(r"^\d{4}_\d{2}_\d{2}_")
+MAX_NAMED = 5  # notebooks in a message
+# Prefix of the store of a notebook outside of `notebooks_dir`.
+OUTSIDE_PREFIX = "@/"
+# Prefix of the store of a notebook whose own name is the store of a renamed notebook:
+# `@2/NAME`.
+NUMBER_PREFIX = re.compile(r"@\d+/")
+RESERVED_PREFIX = re.compile(r"\.\./|@\d*/")
+
+
+class UncoveredError(UsageError):
+    """The error about a notebook that matches no pattern of `notebooks:`.
+
+    `name` is its name relative to the project, `setting` the line of the configuration
+    that would include it.
+    """
+
+    name = setting = ""
+
+
+class NotebookPaths:
+    """The paths of one project's notebooks, according to its current configuration."""
+
+    def __init__(self, paths: Paths, config: Config) -> None:
+        self.paths = paths
+        self.config = config
+        self.index = NotebookIndex(paths.project)
+        self.store_names = StoreNames(paths.store_names)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether some folders of the project have not been searched for notebooks."""
+        return self.index.is_incomplete
+
+    @property
+    def new_notebook_folder(self) -> str:
+        """The folder of new notebooks.
+
+        Raise UsageError if `notebooks:` includes no folder.
+        """
+        folder = notebook_globs.new_notebook_folder(self.config.limits().patterns)
+        if folder is None:
+            raise UsageError(
+                "`notebooks:` includes single notebooks only",
+                "add a folder to it in .stepper/config.yaml",
+            )
+        return self._join(folder)
+
+    @property
+    def _default_folder(self) -> str:
+        """The folder whose notebooks have stores without a prefix."""
+        return os.path.realpath(self._join(self.config.limits().notebooks_dir))
+
+    def _join(self, name: str) -> str:
+        return os.path.join(self.paths.project, name)
+
+    def list_patterns(self) -> list[str]:
+        """Return the patterns of `notebooks:`, with symbolic links resolved."""
+        patterns = []
+        for pattern in map(os.path.normpath, self.config.limits().patterns):
+            folder = notebook_globs.base_folder(pattern)
+            real_folder = self.paths.relpath(os.path.realpath(self._join(folder)))
+            if real_folder == (folder or "."):
+                patterns.append(pattern)
+            else:
+                patterns.append(real_folder + pattern[len(folder) :])
+        return patterns
+
+    def list_notebooks(self) -> list[str]:
+        """Search the project, and return its notebooks relative to the project.
+
+        The time of the search is limited: see `notebook_index`.
+        """
+        self.index.refresh(self.list_patterns())
+        return self.list_known()
+
+    def list_known(self) -> list[str]:
+        """Return the notebooks that the last search found, relative to the project."""
+        paths = self.index.list_notebooks()
+        return sorted(os.path.relpath(path, self.paths.project) for path in paths)
+
+    def get_store(self, path: str) -> str:
+        """Return the store of a notebook.
+
+        A renamed notebook keeps the store that it had when its journal was created.
+        """
+        former_store = self.store_names.names().get(self.paths.relpath(path))
+        if former_store is not None:
+            return former_store
+        default = self.get_default_store(path)
+        if self.store_names.notebook(default) is None:
+            return default
+        for number in itertools.count(2):
+            store = f"@{number}/{default}"
+            if self.store_names.notebook(store) is None:
+                break
+        return store
+
+    def get_default_store(self, path: str) -> str:
+        """Return the store of a notebook that was never renamed."""
+        name = os.path.relpath(path, self._default_folder)
+        if RESERVED_PREFIX.match(name):
+            name = OUTSIDE_PREFIX + self.paths.relpath(path)
+        return name.removesuffix(".ipynb")
+
+    def get_path_of_store(self, name: str) -> str:
+        """Return the path of the notebook that a store belongs to."""
+        renamed = self.store_names.notebook(name.removesuffix(".ipynb"))
+        if renamed is not None:
+            return self._join(renamed)
+        name = NUMBER_PREFIX.sub("", name, count=1)
+        if name.startswith(OUTSIDE_PREFIX):
+            return self._join(name.removeprefix(OUTSIDE_PREFIX))
+        return os.path.join(self._default_folder, name)
+
+    def list_folders(self) -> list[str]:
+        """Return the folders in which notebooks are searched by name."""
+        patterns = self.config.limits().patterns
+        return [self._join(notebook_globs.base_folder(item)) for item in patterns]
+
+    def find(self, name: str, cwd: str) -> str:
+        """Return the real path of the notebook that a user names in the folder `cwd`.
+
+        Raise UsageError if there is no such notebook, or if it is not valid.
+        """
+        file_name = name if name.endswith(".ipynb") else name + ".ipynb"
+        folders = self.list_folders()
+        for folder in (cwd, self.paths.project, *folders):
+            path = os.path.join(folder, file_name)
+            if os.path.lexists(path):
+                return self.resolve(path)
+        dated_path = self._find_dated(name)
+        if dated_path is not None:
+            return dated_path
+        searched = " ".join(
+            shell_quote(self.paths.relpath(folder) + "/") for folder in folders
+        )
+        raise UsageError(f"there is no notebook {name!r}", f"ls {searched}")
+
+    def _find_dated(self, name: str) -> str | None:
+        """Return the real path of the notebook with this name after a date prefix.
+
+        None if there is no such notebook. Raise UsageError if there are several.
+        """
+        stem = name.removesuffix(".ipynb")
+        if DATE_PREFIX.sub("", stem) != stem:
+            return None
+        matches = [
+            notebook
+            for notebook in self.list_notebooks()
+            if DATE_PREFIX.sub("", os.path.basename(notebook)) == f"{stem}.ipynb"
+        ]
+        if len(matches) > 1:
+            names = ", ".join(shell_quote(notebook) for notebook in matches[:MAX_NAMED])
+            raise UsageError(
+                f"there are {len(matches)} notebooks {name!r}: {names}",
+                "name one of them with its date",
+            )
+        if not matches:
+            return None
+        return self.resolve(self._join(matches[0]))
+
+    def resolve(self, path: str) -> str:
+        """Return the real path of a notebook.
+
+        Raise UsageError unless it is a regular file in the project that matches
+        `notebooks:`. The returned path contains no links; if a link takes the place of
+        the file later, opening the file fails (see `secure_files`).
+        """
+        quoted = escape_controls(path)
+        name = self.paths.relpath(path)
+        _check_controls(path, name)
+        real = os.path.realpath(path)
+        if not real.endswith(".ipynb"):
+            raise UsageError(
+                f"{quoted} is not a notebook (.ipynb)", f"ls -l {shell_quote(path)}"
+            )
+        is_linked = real != os.path.normpath(path)
+        if is_linked:
+            name = self.paths.relpath(real)
+        if not self._is_covered(name, is_linked):
+            raise self._uncovered_error(path, real)
+        if name.startswith("../"):
+            raise UsageError(
+                f"{quoted} is outside of the project: it is {escape_controls(real)}",
+                f"ls -ld {shell_quote(self.new_notebook_folder)}",
+            )
+        if NAME_CONTROLS.search(name):  # in the name of the link's target
+            return self.resolve(real)
+        if os.path.islink(path) and not os.path.lexists(real):
+            raise UsageError(
+                f"{quoted} is a symbolic link, and its target does not exist:"
+                f" {escape_controls(real)}",
+                f"rm {shell_quote(path)}",
+            )
+        try:
+            secure_files.check_regular(real)
+        except IsADirectoryError:
+            raise UsageError(
+                f"{quoted} is a folder, not a notebook", f"ls -ld {shell_quote(path)}"
+            ) from None
+        except secure_files.UnsafeFileError as error:
+            raise UsageError(error.why, error.hint) from None
+        return real
+
+    def _is_covered(self, name: str, is_linked: bool) -> bool:
+        # If no link leads to the notebook, none leads to the folder that contains it,
+        # so the patterns need not be resolved.
+        patterns = self.config.limits().patterns
+        if not is_linked and notebook_globs.includes(patterns, name):
+            return True
+        return notebook_globs.includes(self.list_patterns(), name)
+
+    def _uncovered_error(self, path: str, real: str) -> UsageError:
+        """Return the error about a notebook, or a link's target, outside of the patterns."""
+        patterns = self.config.limits().patterns
+        name = self.paths.relpath(path)
+        quoted_patterns = ", ".join(
+            f"{pattern}/" if notebook_globs.is_folder(pattern) else pattern
+            for pattern in patterns
+        )
+        message = f"{escape_controls(path)} is outside of {quoted_patterns}"
+        if real != path:
+            message += f" (it is {escape_controls(real)})"
+        hint = "move it there"
+        if notebook_globs.includes(patterns, name):
+            return UsageError(message, hint)
+        setting = notebook_globs.suggest_setting(patterns, [name])
+        if setting:
+            hint += f", or include it in .stepper/config.yaml: {setting}"
+        error = UncoveredError(message, hint)
+        error.name = path if name.startswith("../") else name
+        error.setting = setting
+        return error
+
+
+def _check_controls(path: str, name: str) -> None:
+    """Raise UsageError if the name of a notebook contains control characters."""
+    if not NAME_CONTROLS.search(name):
+        return
+    plain = NAME_CONTROLS.sub("_", path)
+    raise UsageError(
+        f"{escape_controls(path)} has control characters in its name",
+        f"mv {shell_quote(path)} {shell_quote(plain)}",
+    )

@@ -1,0 +1,97 @@
+"""The rows of `stepper list`, cached for notebooks without an open session.
+
+Such a notebook has no kernel, so its row depends on its file, its journal and the
+configuration. The row is reused while these three are unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from stepper.common.paths import Paths
+from stepper.daemon.config import Config
+from stepper.daemon.workspace.notebook_paths import NotebookPaths
+from stepper.notebooks.notebook_document import get_file_signature
+from stepper.policy.model import Limits
+from stepper.session import responses, status_queries
+from stepper.session.session import Session
+
+
+class Notebooks(Protocol):
+    """What the rows need of the project's notebooks."""
+
+    paths: Paths
+    config: Config
+    notebook_paths: NotebookPaths
+    sessions: dict[str, Session]
+
+    def glance(self, path: str, follow: bool = True) -> Session:
+        """Return the session of a notebook for reading."""
+
+
+@dataclass(frozen=True)
+class CachedRow:
+    """A row, and the versions of its sources."""
+
+    row: responses.NotebookEntry
+    limits: Limits
+    notebook: tuple[int, ...]
+    journal_path: str
+    journal: tuple[int, ...]
+
+
+class NotebookRows:
+    """Creates the rows of notebooks, by name."""
+
+    def __init__(self, notebooks: Notebooks) -> None:
+        self.notebooks = notebooks
+        self._cache: dict[str, CachedRow] = {}
+
+    async def row(self, name: str, current: str | None) -> responses.NotebookEntry:
+        """Return a notebook's row.
+
+        Raise OSError if there is no such file, UsageError if its name is not allowed.
+        """
+        notebooks = self.notebooks
+        path = os.path.join(notebooks.paths.project, name)
+        cached = self._cache.pop(name, None)
+        status = os.stat(path)
+        signature = get_file_signature(status)
+        age = round(max(0.0, time.time() - status.st_mtime), 1)
+        limits = notebooks.config.limits()
+        if cached is not None and self._is_valid(cached, limits, signature):
+            self._cache[name] = cached
+            is_current = cached.row.notebook == current
+            return replace(cached.row, current=is_current, age_s=age)
+        path = notebooks.notebook_paths.resolve(path)
+        store = notebooks.notebook_paths.get_store(path)
+        journal_path = os.path.join(notebooks.paths.journals, f"{store}.jsonl")
+        # Before the journal is read: a later change invalidates the row.
+        journal = _get_signature(journal_path)
+        session = notebooks.glance(path, follow=False)
+        row = await status_queries.get_entry(session, session.name == current, age)
+        if session.name not in notebooks.sessions:
+            self._cache[name] = CachedRow(row, limits, signature, journal_path, journal)
+        return row
+
+    def _is_valid(
+        self, cached: CachedRow, limits: Limits, notebook: tuple[int, ...]
+    ) -> bool:
+        """Return whether the sources of a row are unchanged."""
+        return (
+            cached.row.notebook not in self.notebooks.sessions
+            and cached.limits is limits
+            and cached.notebook == notebook
+            and cached.journal == _get_signature(cached.journal_path)
+        )
+
+
+def _get_signature(path: str) -> tuple[int, ...]:
+    """Return the version of a file, () if it does not exist."""
+    with contextlib.suppress(OSError):
+        return get_file_signature(os.stat(path))
+    return ()

@@ -1,0 +1,432 @@
+"""The project's files and the kernel's environment, as facts for a report.
+
+The project is untrusted: searches are limited in time and number, symbolic links are
+not followed, and unreadable files are left out. So a result says what exists, never
+that something does not exist.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from os.path import basename, dirname, isdir, isfile, join, realpath, relpath
+from pathlib import Path
+from typing import NamedTuple
+
+from stepper.common.project_walk import SECONDS, TURN, Tree, walk
+from stepper.diagnosis.distribution_names import CONDA_NAMES
+from stepper.diagnosis.name_similarity import (
+    MAX_PATH,
+    folder_distance,
+    score_similar_names,
+)
+
+# Seconds for which a file list is reused: one error needs it several times.
+TREE_LIFETIME = 1.0
+MAX_RESULTS = 3
+MAX_WRITTEN = 20  # files in a list of written files
+MAX_ENTRIES = 100_000  # names in a folder of sys.path
+MAX_SOURCES = 500  # source files that are searched
+MAX_BYTES = 400_000  # of a source file
+# Resolution of file times in ns: the clock of files advances once per tick.
+TICK = 10_000_000
+# Temporary files of stepper and of Python.
+TEMPORARY = re.compile(r"\A\..*\.[0-9a-f]{8}\.tmp\Z|\.pyc\Z", re.DOTALL)
+# Lock file → the tool that installs into the project's .venv.
+LOCK_FILES = {"uv.lock": "uv", "poetry.lock": "poetry", "pdm.lock": "pdm"}
+SITE_PACKAGES = "lib*/python3*/*-packages"  # also Debian's dist-packages
+DEFINITION = r"^(?:(?:async +)?def|class) +({0})\b|^({0}) *(?::[^=\n]+)?=[^=]"
+
+
+class SourceDefinition(NamedTuple):
+    """A line of a source file of the project that defines a name."""
+
+    path: str
+    line: int
+    name: str
+
+
+class ProjectEnvironment:
+    """The files and the environments of one project.
+
+    `search` is the PATH on which installers are searched.
+    """
+
+    def __init__(self, project: str, search: str | None = None) -> None:
+        self.given_root = os.path.abspath(project)
+        self.root = realpath(project)
+        self.search = search
+        self._tree: tuple[float, Tree] | None = None
+
+    def display_folder(self, folder: str) -> str:
+        """Return a folder relative to the project if it is inside, else its path."""
+        path = realpath(folder)
+        folder_prefix = self.root + os.sep
+        is_inside = path.startswith(folder_prefix)
+        if is_inside or path == self.root:
+            relative = relpath(path, self.root)
+            path = relative + os.sep
+        return _to_text(path)
+
+    def relative_path(self, path: str) -> str:
+        """Return a path without links relative to the project, '' if it is outside."""
+        root = self.root.rstrip(os.sep)
+        base = root + os.sep
+        full_path = self._get_full_path(path)
+        if not full_path.startswith(base):
+            return ""
+        return _to_text(full_path[len(base) :])
+
+    def _get_full_path(self, path: str) -> str:
+        return join(self.root, path)
+
+    def get_tree(self, refresh: bool = False) -> Tree:
+        """Return the project's files and folders."""
+        now = time.monotonic()
+        if self._tree is not None and not refresh:
+            listed_at, tree = self._tree
+            if now - listed_at <= TREE_LIFETIME:
+                return tree
+        tree = walk(self.root)
+        self._tree = (now, tree)
+        return tree
+
+    def find_similar_paths(self, path: str, cwd: str) -> list[str]:
+        """Return existing paths most similar to a missing one, relative to `cwd`."""
+        if not path or len(path) > MAX_PATH:
+            return []
+        if not _are_valid_paths(path, cwd):
+            return []
+        here = realpath(cwd)
+        tree = self.get_tree()
+        full_path = join(here, path)
+        target = Path(os.path.normpath(full_path))
+        all_paths = [*tree.files, *tree.folders]
+        similar = self._rank_similar(target, all_paths)
+        # If no path is similar, the name of a folder above may be misspelled.
+        for parent in target.parents[:MAX_RESULTS]:
+            if similar or isdir(parent):
+                break
+            similar = self._rank_similar(parent, tree.folders)
+        if not os.path.isabs(path):
+            similar = [relpath(other, here) for other in similar]
+        return [_to_text(other) for other in similar]
+
+    def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
+        parent = realpath(target.parent)
+        folder = relpath(parent, self.root)
+        own_path = join(folder, target.name)
+        own_path = os.path.normpath(own_path)
+        names = {path: basename(path) for path in paths}
+        distinct_names = dict.fromkeys(names.values())
+        scores = score_similar_names(target.name, distinct_names)
+        ranked = []
+        for path, name in names.items():
+            if name in scores and path != own_path:
+                distance = folder_distance(folder, dirname(path))
+                rank = -scores[name]
+                ranked.append((rank, distance, path))
+        similar = []
+        for _, _, path in sorted(ranked):
+            full_path = self._get_full_path(path)
+            # Skip deleted paths, and pipes, on which a reader would hang.
+            is_folder = isdir(full_path)
+            if is_folder or isfile(full_path):
+                similar.append(full_path)
+            if len(similar) == MAX_RESULTS:
+                break
+        return similar
+
+    def find_definitions(self, names: Sequence[str]) -> list[SourceDefinition]:
+        """Return the lines of source files that define one of the names."""
+        identifiers = filter(str.isidentifier, names)
+        alternatives = "|".join(identifiers)
+        if not alternatives:
+            return []
+        expression = DEFINITION.format(alternatives)
+        pattern = re.compile(expression, re.MULTILINE)
+        definitions: list[SourceDefinition] = []
+        deadline = time.monotonic() + SECONDS
+        files = self.get_tree().files
+        sources = sorted(path for path in files if path.endswith(".py"))
+        sources.sort(key=lambda path: path.count("/"))
+        for path in sources[:MAX_SOURCES]:
+            is_late = time.monotonic() > deadline
+            if is_late or len(definitions) >= MAX_RESULTS:
+                break
+            text = _read_start(self._get_full_path(path))
+            match = pattern.search(text)
+            if match:
+                line_breaks = text.count("\n", 0, match.start())
+                line = line_breaks + 1
+                name = match[1] or match[2]
+                definition = SourceDefinition(_to_text(path), line, name)
+                definitions.append(definition)
+        return definitions
+
+    def find_local_modules(self, name: str, cwd: str) -> list[tuple[str, str]]:
+        """Return the project's modules with a name, and the folder that sys.path needs.
+
+        The folder is relative to `cwd`.
+        """
+        is_module_name = re.fullmatch(r"\w+(\.\w+)*", name)
+        if not is_module_name or not _are_valid_paths(cwd):
+            return []
+        here = realpath(cwd)
+        here = relpath(here, self.root)
+        tail = name.replace(".", "/")
+        files = self.get_tree().files
+        modules = {path for path in files if path.endswith(".py")}
+        # Python also imports packages without __init__.py.
+        packages = set(map(dirname, modules))
+        folders = {}
+        for path in modules | packages:
+            stem = path.removesuffix(".py")
+            if f"/{stem}".endswith(f"/{tail}"):
+                folder = stem.removesuffix(tail)
+                folders[path] = folder.rstrip("/")
+
+        def sort_key(path: str) -> tuple[bool, int, str]:
+            # Modules inside a package come last: they need the package's name.
+            folder = folders[path]
+            in_package = f"{folder}/__init__.py" in modules
+            return in_package, folder_distance(here, folder), path
+
+        results = []
+        for path in sorted(folders, key=sort_key)[:MAX_RESULTS]:
+            folder = folders[path] or "."
+            relative = relpath(folder, here)
+            results.append((_to_text(path), _to_text(relative)))
+        return results
+
+    def list_written_since(
+        self, when_ns: int, exclude: Collection[str]
+    ) -> list[tuple[str, int]]:
+        """Return (path, size) of the files written since a time, the newest first."""
+        written = []
+        for path, status in self._iter_statuses(exclude):
+            modified = status.st_mtime_ns
+            # Programs can set a file's mtime, also to a future time.
+            if min(modified, status.st_ctime_ns) >= when_ns:
+                written.append((modified, path, status.st_size))
+        written.sort(reverse=True)
+        newest = []
+        for _, path, size in written[:MAX_WRITTEN]:
+            newest.append((_to_text(path), size))
+        return newest
+
+    def has_changed_since(
+        self, when_ns: int, exclude: Collection[str], folders: Sequence[str]
+    ) -> bool:
+        """Whether a file of the project or one of `folders` changed since a time.
+
+        True if not all files could be listed.
+        """
+        statuses = (status for _, status in self._iter_statuses(exclude))
+        # The project's own folders change whenever stepper writes the notebook, so only
+        # their files count.
+        project_folders = {self.root}
+        for folder in self.get_tree().folders:
+            project_folders.add(self._get_full_path(folder))
+        outside = set()
+        for folder in folders:
+            if folder and _are_valid_paths(folder):
+                outside.add(realpath(folder))
+        outside -= project_folders
+        outside_statuses = filter(None, map(_get_status, outside))
+        # The ctime, because a moved file keeps its mtime.
+        for status in chain(statuses, outside_statuses):
+            if status.st_ctime_ns >= when_ns:
+                return True
+        return self.get_tree().truncated
+
+    def _iter_statuses(
+        self, exclude: Collection[str]
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the project's regular files, from a new list of files."""
+        excluded = set()
+        for path in exclude:
+            if _are_valid_paths(path):
+                full_path = self._get_full_path(path)
+                excluded.add(realpath(full_path))
+        tree = self.get_tree(refresh=True)
+        deadline = time.monotonic() + SECONDS
+        for number, path in enumerate(tree.files):
+            is_turn = number % TURN == 0
+            if is_turn and time.monotonic() > deadline:
+                return
+            full_path = self._get_full_path(path)
+            name = basename(path)
+            if full_path in excluded or TEMPORARY.search(name):
+                continue
+            status = _get_status(full_path)
+            if status and stat.S_ISREG(status.st_mode):
+                yield path, status
+
+    def can_import(self, name: str, search_path: Sequence[str], cwd: str) -> bool:
+        """Whether a kernel with a sys.path could import a module. True if unknown."""
+        top_name = name.partition(".")[0]
+        # Modules of the kernel's standard library are in its folders, except those
+        # written in C.
+        if top_name in sys.stdlib_module_names:
+            return True
+        folders = []
+        for entry in search_path:
+            if _are_valid_paths(entry, cwd):
+                folders.append(join(cwd, entry))
+        for folder in folders:
+            package = join(folder, top_name)
+            module = f"{package}.py"
+            if os.path.exists(package) or os.path.exists(module):
+                return True
+        for folder in folders:
+            names = _list_names(folder)
+            if names is None:
+                return True
+            stems = {name.partition(".")[0] for name in names}
+            if top_name in stems:
+                return True
+        return False
+
+    def install_command(self, python: str, *distributions: str) -> str:
+        """Return the command that installs distributions for an interpreter.
+
+        The command must be run in the project's root. '' if neither pip nor another
+        installer is available.
+        """
+        python = self._get_full_path(python)
+        folder = dirname(python)
+        prefix = dirname(folder)
+        names = shlex.join(map(_to_text, distributions))
+        conda_folder = join(prefix, "conda-meta")
+        if isdir(conda_folder):
+            # conda's names are in lower case.
+            conda_names = []
+            for name in distributions:
+                conda_name = CONDA_NAMES.get(name, name)
+                conda_names.append(conda_name.lower())
+            names = shlex.join(conda_names)
+            quoted_prefix = self._quote(prefix)
+            return f"conda install --prefix {quoted_prefix} {names}"
+        manager = self._find_project_manager(prefix)
+        if manager:
+            return f"{manager} add {names}"
+        quoted_python = self._quote(python)
+        pip_command = f"{quoted_python} -m pip install {names}"
+        prefix_path = Path(prefix)
+        has_pip = any(prefix_path.glob(f"{SITE_PACKAGES}/pip"))
+        if not has_pip:
+            uv = self._find_uv()
+            if uv:
+                return f"{uv} pip install --python {quoted_python} {names}"
+        # An interpreter of another host has no files here.
+        is_local = any(prefix_path.glob(SITE_PACKAGES))
+        config = _read_venv_config(prefix)
+        sees_base = config.get("include-system-site-packages") == "true"
+        if has_pip or not is_local or sees_base:
+            return pip_command
+        base_bin = config.get("home", "")
+        if not base_bin:
+            base_bin = join(prefix, "bin")
+        base = dirname(base_bin)
+        if any(Path(base).glob("lib*/python3*/ensurepip")):
+            return f"{quoted_python} -m ensurepip && {pip_command}"
+        return ""
+
+    def _find_project_manager(self, prefix: str) -> str:
+        """Return the tool that locked the environment at `prefix`, '' without one."""
+        venv = realpath(self._get_full_path(".venv"))
+        if realpath(prefix) != venv:
+            return ""
+        for lock, manager in LOCK_FILES.items():
+            lock_path = self._get_full_path(lock)
+            has_lock = isfile(lock_path)
+            if has_lock and shutil.which(manager, path=self.search):
+                return manager
+        return ""
+
+    def _find_uv(self) -> str:
+        """Return the name or the path of uv, '' if it is not installed."""
+        if shutil.which("uv", path=self.search):
+            return "uv"
+        for folder in (".local/bin", ".cargo/bin"):
+            path = os.path.expanduser(f"~/{folder}/uv")
+            if os.access(path, os.X_OK):
+                return shlex.quote(_to_text(path))
+        return ""
+
+    def _quote(self, path: str) -> str:
+        """Return a path quoted for a shell in the project's root.
+
+        Links are kept: `.venv/bin/python` links to an interpreter with other packages.
+        """
+        path = os.path.normpath(path)
+        for base in (self.given_root, self.root):
+            if path.startswith(base.rstrip("/") + "/"):
+                path = relpath(path, base)
+        return shlex.quote(_to_text(path))
+
+
+def _read_venv_config(prefix: str) -> dict[str, str]:
+    """Return the settings of pyvenv.cfg, {} if there is no such file."""
+    settings = {}
+    text = _read_start(join(prefix, "pyvenv.cfg"))
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        name = key.strip()
+        settings[name.lower()] = value.strip()
+    return settings
+
+
+def _list_names(folder: str) -> list[str] | None:
+    """Return the names in a folder of sys.path.
+
+    None if they cannot be listed: an archive, no permission, or too many.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MAX_ENTRIES)]
+    except FileNotFoundError:
+        return []
+    except OSError:  # an archive is a file, and has no folder below
+        return None
+    return names if len(names) < MAX_ENTRIES else None
+
+
+def _are_valid_paths(*paths: str) -> bool:
+    """Whether the operating system accepts these paths."""
+    try:
+        return all(b"\0" not in os.fsencode(path) for path in paths)
+    except UnicodeEncodeError:
+        return False
+
+
+def _to_text(path: str) -> str:
+    """Return a path as encodable text: a file name may contain any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _get_status(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _read_start(path: str) -> str:
+    """Return the beginning of a file, '' if it is not a readable regular file."""
+    if os.path.islink(path):
+        return ""
+    if not isfile(path):  # reading a pipe would hang
+        return ""
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read(MAX_BYTES)
+    return ""

@@ -1,0 +1,128 @@
+"""The report's lines on files that changed while a cell ran, grouped by author.
+
+A change is attributed to the cell only if the kernel recorded that the cell opened the
+file for writing. All other changes are listed without saying who made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from stepper.common.text import one_line
+from stepper.diagnosis.environment_facts import TICK, ProjectEnvironment
+from stepper.diagnosis.in_kernel.close_matches import join_items
+from stepper.diagnosis.kernel_facts import FileChange, FileFacts
+
+MAX_LIST = 200
+MAX_LINE = 600
+BY_KERNEL = "opened for writing by this kernel, but perhaps not by this cell"
+UNKNOWN = "stepper does not know by which process"
+
+
+def format_file_lines(
+    facts: FileFacts, environment: ProjectEnvironment, notebook: str, since_ns: int
+) -> list[str]:
+    """Return the lines on changed files.
+
+    `since_ns` is the start of the cell, used if the kernel did not report it.
+    """
+    relative = environment.relative_path
+    changes = {}
+    for change in facts.changes:
+        path = relative(change.path)
+        if path:
+            changes[path] = change
+    by_cell = set()
+    by_kernel = set(changes)
+    for path, is_own in facts.open:
+        by_kernel.add(relative(path))
+        if is_own:
+            by_cell.add(relative(path))
+    unchanged = {relative(notebook)}
+    unchanged.update(map(relative, facts.earlier))
+    for path, change in changes.items():
+        if change.own:
+            by_cell.add(path)
+        if change.change == "same":
+            unchanged.add(path)
+
+    sizes = {}
+    start = facts.began or since_ns - TICK
+    for path, size in environment.list_written_since(start, unchanged):
+        if path not in unchanged:
+            sizes[path] = size
+    for path, change in changes.items():
+        if change.change == "written" and path not in unchanged:
+            sizes[path] = change.size
+    written = []
+    opened = []
+    others = []
+    for path in sizes:
+        if path in by_cell:
+            written.append(path)
+        elif path in by_kernel:
+            opened.append(path)
+        else:
+            others.append(path)
+
+    own_changes = [change for change in changes.values() if change.own]
+    lines = _format_cell_changes(own_changes, written, sizes, environment)
+    lines += _format_other_changes(BY_KERNEL, _add_sizes(opened, sizes))
+    lines += _format_other_changes(UNKNOWN, _add_sizes(others, sizes))
+    return [one_line(line, MAX_LINE) for line in lines]
+
+
+def _format_cell_changes(
+    changes: Sequence[FileChange],
+    written: Sequence[str],
+    sizes: dict[str, int],
+    environment: ProjectEnvironment,
+) -> list[str]:
+    """Return the line on files that the cell wrote, renamed, created or deleted."""
+    relative = environment.relative_path
+    renamed = {}
+    folders = []
+    deleted = []
+    for change in changes:
+        path = relative(change.path)
+        if change.change == "renamed":
+            new_path = change.renamed_to
+            renamed[path] = relative(new_path) or new_path
+        elif change.change == "new folder":
+            folders.append(path)
+        elif change.change == "deleted":
+            deleted.append(path)
+    new_paths = renamed.values()
+    folders = [path for path in folders if path not in new_paths]
+    written = [path for path in written if path not in new_paths]
+    plural = "s" if len(folders) > 1 else ""
+    actions = {
+        "wrote": _add_sizes(written, sizes),
+        f"created the folder{plural}": folders,
+        "renamed": [f"{old} to {new}" for old, new in renamed.items()],
+        "deleted": deleted,
+    }
+    parts = []
+    for verb, paths in actions.items():
+        if paths:
+            parts.append(f"{verb} {join_items(paths, MAX_LIST)}")
+    return [f"This cell {'; '.join(parts)}"] if parts else []
+
+
+def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
+    texts = []
+    for path in paths:
+        size = _format_size(sizes[path])
+        texts.append(f"{path} ({size})")
+    return texts
+
+
+def _format_size(size: int) -> str:
+    return "1 byte" if size == 1 else f"{size:,} bytes"
+
+
+def _format_other_changes(author: str, files: Sequence[str]) -> list[str]:
+    """Return the line on files that changed while a cell ran, [] if there are none."""
+    if not files:
+        return []
+    return [f"Changed while the cell ran ({author}): {join_items(files, MAX_LIST)}"]

@@ -1,0 +1,475 @@
+"""The outputs of one execution as nbformat dicts, built from kernel messages.
+
+Memory is bounded while the messages arrive: of too many outputs, the first and the last
+are kept, and the middle is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from stepper.common.text import TRUNCATED
+from stepper.kernels.message_decoding import Message
+from stepper.kernels.outputs.output_images import (
+    MAX_SAVED_IMAGES,
+    get_image,
+    get_image_key,
+    join_content,
+)
+from stepper.kernels.outputs.output_limits import (
+    OUTPUT_BYTES,
+    Entry,
+    Output,
+    build_omission_note,
+    measure_output,
+)
+from stepper.kernels.outputs.stream_text import StreamText
+from stepper.kernels.wake_pattern import WakeWatcher
+from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
+
+# The middle is dropped when the area holds more than this multiple of its limit.
+MAX_HELD_FACTOR = 4
+DISPLAY = "display_data"
+RESULT = "execute_result"
+UPDATE = "update_display_data"
+DISPLAY_TYPES = (DISPLAY, UPDATE, RESULT)
+# The messages that change the outputs of a cell.
+OUTPUT_TYPES = (*DISPLAY_TYPES, "stream", "error", "clear_output")
+# Message type → name of its time in the metadata of nbclient and JupyterLab.
+TIMING_NAMES = {
+    "execute_input": "iopub.execute_input",
+    "execute_reply": "shell.execute_reply",
+}
+OMITTED_OUTPUTS = re.compile(
+    rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(TRUNCATED)}\n"
+)
+# The beginning of a text that redraws a progress bar, or a text that only ends one.
+CONTINUES_BAR = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")
+# How many outputs, and lines of each, are searched for progress.
+PROGRESS_OUTPUTS = 4
+PROGRESS_LINES = 20
+# The output of an entry that is kept only for its image.
+NO_OUTPUT: Output = {}
+# Replaces an image that is only counted.
+COUNTED_IMAGE = {"data": {"image/png": "one of too many"}}
+
+
+class RenderedOutputs(NamedTuple):
+    """Outputs within the limit, for the notebook.
+
+    `displays` maps the id of each display to the indices of the outputs that show it.
+    """
+
+    outputs: list[Output]
+    omitted: OmittedOutput
+    displays: dict[str, list[int]]
+
+
+class OutputArea:
+    """The outputs of one execution within a limit, and the times of its messages.
+
+    `timings` has the names of nbclient and JupyterLab. `change_count` is the number of
+    messages that may have changed the outputs.
+    """
+
+    def __init__(self, max_output_bytes: int) -> None:
+        self.limit = max_output_bytes
+        self.max_held_bytes = MAX_HELD_FACTOR * max_output_bytes
+        self.execution_count: int | None = None
+        self.timings: dict[str, str] = {}
+        self.change_count = 0
+        # Searches the printed text for the line that should wake the agent.
+        self.watch: WakeWatcher | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all outputs."""
+        self.clear_before_next_output = False
+        # Earlier omissions that no line of the outputs reports.
+        self.unreported = NOTHING_OMITTED
+        # The outputs before the dropped ones, [] if none were dropped.
+        self.head: list[Entry] = []
+        # Entries with the images of dropped outputs.
+        self.dropped_images: list[Entry] = []
+        self.dropped = NOTHING_OMITTED
+        self.entries: list[Entry] = []
+        # Stream → its progress bar, if it may be redrawn.
+        self.progress_bars: dict[str, Entry] = {}
+        self.displays: dict[str, list[Entry]] = {}
+        # Display id → its last update. Updates are applied only when it matters: a cell
+        # may send thousands.
+        self.pending_updates: dict[str, Output] = {}
+        self.held_bytes = 0
+
+    @classmethod
+    def from_notebook(
+        cls,
+        outputs: Sequence[Output],
+        displays: Mapping[str, Sequence[int]],
+        omitted: OmittedOutput,
+        limit: int,
+    ) -> OutputArea:
+        """Return the area of a cell with these outputs, for messages after its run.
+
+        `displays` maps the id of each display to the indices of the outputs that show
+        it. `omitted` is what the outputs lack. The lines that say so are parsed only if
+        something is omitted, because a cell may print such a line.
+        """
+        area = cls(limit)
+        entries = []
+        for output in outputs:
+            entry = area._restore_output(join_texts(output), omitted)
+            entries.append(entry)
+        reported = sum_omitted(area._iterate_entries(), area.dropped)
+        unreported = []
+        for count, reported_count in zip(omitted, reported, strict=True):
+            unreported.append(max(0, count - reported_count))
+        area.unreported = OmittedOutput(*unreported)
+        for display_id, indices in displays.items():
+            shown = [entries[index] for index in indices if index < len(entries)]
+            shown = [entry for entry in shown if "data" in entry.output]
+            area.displays[display_id] = shown
+        area.held_bytes = area._count_held_bytes()
+        return area
+
+    def _restore_output(self, output: Output, omitted: OmittedOutput) -> Entry:
+        """Add an output that the notebook contains."""
+        text = None
+        omission = None
+        if output["output_type"] == "stream":
+            is_cut = bool(omitted.characters)
+            text = StreamText.from_notebook(output["text"], self.limit, is_cut)
+            if omitted.outputs:
+                omission = OMITTED_OUTPUTS.fullmatch(output["text"])
+        entry = Entry.from_output(output, text)
+        if omission is None:
+            self.entries.append(entry)
+        else:
+            # The outputs before this line are the head.
+            count, size = omission.groups()
+            self.dropped = OmittedOutput(0, parse_count(count), parse_count(size))
+            self.head = self.entries
+            self.entries = []
+        return entry
+
+    @property
+    def matched_line(self) -> str:
+        """The first printed line that matches the wake pattern, '' if there is none."""
+        return self.watch.matched if self.watch else ""
+
+    def _iterate_entries(self) -> Iterator[Entry]:
+        """Yield all entries, including those that are kept only for their image."""
+        yield from self.head
+        yield from self.dropped_images
+        yield from self.entries
+
+    def _count_held_bytes(self) -> int:
+        return sum(entry.held_bytes for entry in self._iterate_entries())
+
+    def take(self, message: Message) -> bool:
+        """Add a message; return whether it says that the execution is over."""
+        message_type = message["msg_type"]
+        content = message["content"]
+        if message_type in OUTPUT_TYPES:
+            self.change_count += 1
+        count = content.get("execution_count")
+        if count:
+            self.execution_count = count
+        if message_type == "stream":
+            self._take_stream(str(content["name"]), str(content["text"]))
+        elif message_type in DISPLAY_TYPES:
+            self._take_display(message)
+        elif message_type == "error":
+            self._take_error(content)
+        elif message_type == "clear_output":
+            self.clear_before_next_output = bool(content.get("wait"))
+            if not self.clear_before_next_output:
+                self.clear()
+        elif message_type == "status":
+            state = content.get("execution_state")
+            if state in ("busy", "idle"):
+                self._record_time(f"iopub.status.{state}", message)
+            return bool(state == "idle")
+        elif message_type in TIMING_NAMES:
+            self._record_time(TIMING_NAMES[message_type], message)
+        return False
+
+    def _record_time(self, name: str, message: Message) -> None:
+        date = str(message["header"].get("date", ""))
+        self.timings[name] = date.replace("+00:00", "Z")
+
+    def _take_stream(self, name: str, text: str) -> None:
+        """Add a text to the entry that it belongs to, or to a new one."""
+        entry = self._find_stream_entry(name, text)
+        if entry is None:
+            output = {"output_type": "stream", "name": name}
+            entry = self._add(Entry(output, 0, StreamText(self.limit)))
+        stream = entry.text
+        assert stream is not None
+        stream.add(text)
+        self.progress_bars.pop(name, None)
+        if stream.is_bar:
+            self.progress_bars[name] = entry
+        text_size = stream.head_size + stream.tail_size
+        size = OUTPUT_BYTES + text_size
+        self.held_bytes += size - entry.size
+        entry.size = size
+        self._drop_excess()
+        if self.watch:
+            self.watch.take(name, text)
+
+    def _find_stream_entry(self, name: str, text: str) -> Entry | None:
+        """Return the entry that a text belongs to, None if it needs a new one.
+
+        A progress bar is redrawn in its entry, also if other outputs came after it.
+        """
+        if not self.entries or self.clear_before_next_output:
+            return None
+        last = self.entries[-1]
+        if last.text is not None and last.output["name"] == name:
+            return last
+        if CONTINUES_BAR.match(text):
+            return self.progress_bars.get(name)
+        return None
+
+    def _take_display(self, message: Message) -> None:
+        """Add a display or result, and update the displays with its id."""
+        message_type = message["msg_type"]
+        content = message["content"]
+        display_id = get_display_id(message)
+        shown = {
+            "metadata": as_object(content.get("metadata")),
+            "data": build_mime_bundle(content.get("data")),
+        }
+        if display_id in self.displays:
+            self.pending_updates[display_id] = shown
+            self.held_bytes += measure_output(shown)
+        if message_type != UPDATE:
+            output: Output = {"output_type": message_type}
+            if message_type == RESULT:
+                output["execution_count"] = content.get("execution_count")
+            entry = self._add(Entry.from_output(output | shown))
+            if display_id:
+                self.displays.setdefault(display_id, []).append(entry)
+        self._drop_excess()
+
+    def _take_error(self, content: Message) -> None:
+        output: Output = {"output_type": "error"}
+        for name in ("ename", "evalue", "traceback"):
+            output[name] = content.get(name)
+        self._add(Entry.from_output(output))
+
+    def _apply_updates(self) -> None:
+        """Replace the content of updated displays."""
+        for display_id, shown in self.pending_updates.items():
+            for entry in self.displays[display_id]:
+                self._replace_display(entry, shown)
+        self.pending_updates = {}
+
+    def _replace_display(self, entry: Entry, shown: Output) -> None:
+        """Replace the content of an entry; a result stays a result."""
+        output: Output = {"output_type": DISPLAY}
+        if entry.output["output_type"] == RESULT:
+            count = entry.output.get("execution_count")
+            output = {"output_type": RESULT, "execution_count": count}
+        updated = self._limit_size(Entry.from_output(output | shown))
+        entry.output = updated.output
+        entry.size = updated.size
+        entry.image = updated.image
+        entry.removed = updated.removed
+
+    def _limit_size(self, entry: Entry) -> Entry:
+        """Return an entry, shortened if it is too large for the notebook by itself."""
+        if entry.size <= self.limit:
+            return entry
+        return entry.shorten(self.limit // 2)
+
+    def _add(self, entry: Entry) -> Entry:
+        """Add an entry and return it as it is stored."""
+        if self.clear_before_next_output:
+            self.clear()
+        entry = self._limit_size(entry)
+        self.entries.append(entry)
+        self.held_bytes += entry.held_bytes
+        self._drop_excess()
+        return entry
+
+    def _drop_excess(self) -> None:
+        """Drop the middle of the outputs if the area holds too much."""
+        if self.held_bytes <= self.max_held_bytes:
+            return
+        self._apply_updates()
+        entries = self.entries
+        part_bytes = self.limit + OUTPUT_BYTES  # the largest entry fits in
+        if not self.head:
+            end = count_fitting(entries, part_bytes)
+            self.head = entries[:end]
+            entries = entries[end:]
+        tail_count = count_fitting(entries[::-1], part_bytes)
+        start = len(entries) - tail_count
+        self.entries = entries[start:]
+        self.progress_bars = {}
+        self._count_dropped(entries[:start])
+        self._drop_excess_images()
+        self.held_bytes = self._count_held_bytes()
+        max_bytes = MAX_HELD_FACTOR * self.limit
+        self.max_held_bytes = max(max_bytes, 2 * self.held_bytes)
+
+    def _count_dropped(self, dropped_entries: list[Entry]) -> None:
+        """Count dropped entries, keep their images and forget their displays."""
+        dropped_ids = set(map(id, dropped_entries))
+        for entry in dropped_entries:
+            self.dropped += entry.total
+            if entry.image:
+                image_entry = Entry(NO_OUTPUT, 0, image=entry.image)
+                self.dropped_images.append(image_entry)
+        displays = {}
+        for display_id, entries in self.displays.items():
+            remaining = [entry for entry in entries if id(entry) not in dropped_ids]
+            if remaining:
+                displays[display_id] = remaining
+        self.displays = displays
+
+    def _drop_excess_images(self) -> None:
+        """Drop the images of entries that will not be saved as files."""
+        images: dict[int, Output] = {}
+        for entry in self._iterate_entries():
+            image = entry.image
+            if image is None or image is COUNTED_IMAGE:
+                continue
+            text = get_image(image)
+            key = get_image_key(text)
+            if len(images) < MAX_SAVED_IMAGES:
+                images.setdefault(key, image)
+            entry.image = images.get(key, COUNTED_IMAGE)
+
+    def outputs(self) -> list[Output]:
+        """Return the outputs within the limit."""
+        return self.render().outputs
+
+    def render(self) -> RenderedOutputs:
+        """Return the outputs within the limit, their displays and what is omitted."""
+        self._apply_updates()
+        held = [*self.head, *self.entries]
+        omitted = self.dropped
+        for max_bytes in (self.limit, self.limit // 2):
+            entries = [entry.shorten(max_bytes) for entry in held]
+            size = sum(entry.size for entry in entries)
+            if size <= self.limit and not omitted.outputs:
+                break
+        else:
+            middle = self._find_middle(entries)
+            for entry in entries[middle]:
+                omitted += entry.total
+            description = f"{omitted.outputs:,} outputs ({omitted.bytes:,} bytes)"
+            note = Entry(build_omission_note(description), 0)
+            entries[middle] = [note]
+            held[middle] = [note]
+        omitted = sum_omitted(entries, omitted + self.unreported)
+        outputs = [entry.output for entry in entries]
+        return RenderedOutputs(outputs, omitted, self._find_displays(held))
+
+    def _find_middle(self, entries: list[Entry]) -> slice:
+        """Return which entries to omit, so that the others are within the limit."""
+        half = self.limit // 2
+        head_end = len(self.head)
+        if head_end:
+            start = count_fitting(entries[:head_end], half)
+            tail = entries[head_end:]
+        else:
+            start = count_fitting(entries, half)
+            tail = entries[start:]
+        tail_count = count_fitting(tail[::-1], half)
+        end = len(entries) - tail_count
+        return slice(start, end)
+
+    def _find_displays(self, entries: list[Entry]) -> dict[str, list[int]]:
+        """Return each display id with the indices of the entries that show it."""
+        indices: dict[int, int] = {}
+        for index, entry in enumerate(entries):
+            indices[id(entry)] = index
+        displays = {}
+        for display_id, shown in self.displays.items():
+            ids = map(id, shown)
+            shown_indices = [indices[each] for each in ids if each in indices]
+            if shown_indices:
+                displays[display_id] = shown_indices
+        return displays
+
+    def last_line(self) -> str:
+        """Return the progress bar, else the last line of text, '' if there is none."""
+        for entry in (*self.progress_bars.values(), *reversed(self.entries)):
+            if entry.text:
+                line = entry.text.last_line()
+                if line.strip():
+                    return line
+        return ""
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of the last outputs, from top to bottom."""
+        lines = []
+        for entry in self.entries[-PROGRESS_OUTPUTS:]:
+            if entry.text:
+                lines += entry.text.last_lines()[-PROGRESS_LINES:]
+        return lines
+
+    def list_images(self) -> list[Output]:
+        """Return the outputs with images, also those omitted because of the limit."""
+        self._apply_updates()
+        return [entry.image for entry in self._iterate_entries() if entry.image]
+
+
+def get_display_id(message: Message) -> str:
+    """Return the id by which a message's output can be updated later, or ''."""
+    if message["msg_type"] not in DISPLAY_TYPES:
+        return ""
+    content = message["content"]
+    transient = as_object(content.get("transient"))
+    display_id = transient.get("display_id")
+    return display_id if isinstance(display_id, str) else ""
+
+
+def parse_count(text: str) -> int:
+    """Return a number with thousands separators."""
+    digits = text.replace(",", "")
+    return int(digits)
+
+
+def join_texts(output: Output) -> Output:
+    """Return an output of a notebook with each list of lines joined, as in messages."""
+    if output.get("output_type") == "stream":
+        text = join_content(output.get("text", ""))
+        return output | {"text": text}
+    if "data" in output:
+        data = build_mime_bundle(output["data"])
+        return output | {"data": data}
+    return output
+
+
+def sum_omitted(entries: Iterable[Entry], start: OmittedOutput) -> OmittedOutput:
+    """Return what the entries lack, added to `start`."""
+    return sum((entry.omitted for entry in entries), start)
+
+
+def count_fitting(entries: list[Entry], max_bytes: int) -> int:
+    """Return how many of the first entries fit into a number of bytes."""
+    totals = list(accumulate(entry.size for entry in entries))
+    return bisect_right(totals, max_bytes)
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object, {} for another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def build_mime_bundle(data: Any) -> dict[str, Any]:
+    """Return a mime bundle that nbformat accepts: only JSON types may have objects."""
+    bundle = {}
+    for mime_type, content in as_object(data).items():
+        is_json = mime_type.endswith("json")
+        bundle[mime_type] = content if is_json else join_content(content)
+    return bundle

@@ -1,0 +1,181 @@
+"""One output of a cell, within a limit of bytes.
+
+A text keeps its beginning and its end. A display that is too large is replaced by a
+line that says so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from stepper.common.text import TRUNCATED
+from stepper.kernels.outputs.output_images import get_image, join_content
+from stepper.kernels.outputs.stream_text import (
+    OMITTED_CHARACTERS,
+    BoundedText,
+    StreamText,
+)
+from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
+
+# Bytes in the notebook file, as Jupyter writes it.
+OUTPUT_BYTES = 110  # of an output without its content
+LINE_BYTES = 9  # of a line without its text
+# Above this number of characters, escape sequences are not counted: that would block
+# the daemon for too long.
+MAX_ENCODED = 8 << 20
+Output = dict[str, Any]  # as in nbformat
+
+
+@dataclass(slots=True)
+class Entry:
+    """One output in an output area.
+
+    The `text` of a stream grows. `image` is the output if it contains an image, also if
+    it is too large for the notebook. `removed` is what an output other than a stream
+    lacks.
+    """
+
+    output: Output
+    size: int
+    text: StreamText | None = None
+    image: Output | None = None
+    removed: OmittedOutput = NOTHING_OMITTED
+
+    @classmethod
+    def from_output(cls, output: Output, text: StreamText | None = None) -> Entry:
+        """Return the entry of a complete output."""
+        image = output if get_image(output) else None
+        return cls(output, measure_output(output), text, image)
+
+    @property
+    def omitted(self) -> OmittedOutput:
+        """What the entry lacks of the output that the kernel sent."""
+        if self.text is None:
+            return self.removed
+        return OmittedOutput(self.text.omitted_characters)
+
+    @property
+    def total(self) -> OmittedOutput:
+        """What the notebook lacks if the whole entry is dropped."""
+        if self.removed.outputs:
+            return self.removed
+        if self.text is not None:
+            characters = self.text.head_size + self.text.tail_size
+        else:
+            characters = 0
+            for text in get_error_texts(self.output):
+                characters += len(OMITTED_CHARACTERS.sub("", text))
+        return OmittedOutput(self.omitted.characters + characters, 1, self.size)
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes the entry takes in memory."""
+        image = self.image
+        if image is None or image is self.output:
+            return self.size
+        return self.size + len(get_image(image))
+
+    def shorten(self, limit: int) -> Entry:
+        """Return the entry for the notebook, within `limit` bytes."""
+        if self.text is not None:
+            return self._shorten_stream(self.text, limit)
+        # A shortened output already says what was removed.
+        if self.size <= limit or self.removed:
+            return self
+        if "data" in self.output:
+            return self._replace_display()
+        return self._shorten_error(limit)
+
+    def _shorten_stream(self, text: StreamText, limit: int) -> Entry:
+        """Return the entry of a stream within `limit` bytes.
+
+        How many bytes a character takes is known only on average.
+        """
+        output = self.output | {"text": text.render()}
+        size = measure_output(output)
+        while size > limit and text.half > 1:
+            characters = text.head_size + text.tail_size
+            max_characters = 0.95 * characters * limit / size
+            text = text.shorten(int(max_characters))
+            output["text"] = text.render()
+            size = measure_output(output)
+        return Entry(output, size, text)
+
+    def _replace_display(self) -> Entry:
+        """Return an entry that says which mime types were removed."""
+        descriptions = []
+        total = 0
+        for mime_type, content in self.output["data"].items():
+            size = len(join_content(content))
+            descriptions.append(f"{mime_type} of {size:,} bytes")
+            total += size
+        note = build_omission_note(", ".join(descriptions))
+        removed = OmittedOutput(0, 1, total)
+        return Entry(note, measure_output(note), None, self.image, removed)
+
+    def _shorten_error(self, limit: int) -> Entry:
+        """Return an error's entry with a shortened message and traceback."""
+        texts = get_error_texts(self.output)
+        # A character takes at most 6 bytes.
+        message = BoundedText(limit // 24)
+        message.add(texts[0])
+        traceback = BoundedText(limit // 12)
+        traceback.add(texts[1])
+        output = {
+            **self.output,
+            "evalue": message.render(),
+            "traceback": traceback.render().split("\n"),
+        }
+        removed = message.omitted_characters + traceback.omitted_characters
+        size = measure_output(output)
+        return Entry(output, size, removed=OmittedOutput(removed))
+
+
+def get_error_texts(output: Output) -> list[str]:
+    """Return the message and the traceback of an error, [] for another output."""
+    if output["output_type"] != "error":
+        return []
+    parts = (output.get("evalue"), output.get("traceback"))
+    return [join_content(part, "\n") for part in parts]
+
+
+def measure_output(output: Output) -> int:
+    """Return approximately how many bytes an output takes in the notebook file."""
+    contents = [
+        output.get("text"),
+        output.get("evalue"),
+        output.get("traceback"),
+    ]
+    data = output.get("data")
+    if data:
+        contents += data.values()
+    size = OUTPUT_BYTES
+    for content in contents:
+        if content:
+            size += _measure_content(content)
+    return size
+
+
+def _measure_content(content: Any) -> int:
+    line_bytes = 0
+    if isinstance(content, str):
+        if len(content) > MAX_ENCODED:
+            return len(content)
+        line_bytes = LINE_BYTES * content.count("\n")
+    try:
+        return len(orjson.dumps(content)) + line_bytes
+    except TypeError:  # lone surrogates
+        return len(json.dumps(content)) + line_bytes
+
+
+def build_omission_note(description: str) -> Output:
+    """Return an output that says what was omitted."""
+    return {
+        "output_type": "stream",
+        "name": "stderr",
+        "text": f"… {description} {TRUNCATED}\n",
+    }

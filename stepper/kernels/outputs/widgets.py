@@ -1,0 +1,178 @@
+"""The state of Jupyter widgets for the notebook's metadata, and captured outputs.
+
+As in nbclient, an Output widget with the `msg_id` of a request captures the outputs of
+that request, and the kernel is informed of them.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from stepper.kernels.message_decoding import Message
+from stepper.kernels.outputs.output_area import OutputArea
+from stepper.notebooks.notebook_json import dump_json
+from stepper.policy.model import NOTHING_OMITTED, Limits
+from stepper.session.protocols import WidgetState
+
+State = dict[str, Any]
+# The path of each buffer in the state of its model → the buffer in the notebook.
+Buffers = dict[tuple[Any, ...], dict[str, Any]]
+OUTPUT = ("@jupyter-widgets/output", "OutputModel")
+# The largest models are dropped when this multiple of the limit was received.
+MAX_RECEIVED_FACTOR = 4
+# The fields of a model in the notebook; in its state, they have a leading underscore.
+MODEL_FIELDS = ("model_name", "model_module", "model_module_version")
+
+
+class OutputWidget:
+    """An Output widget and the outputs that it has captured."""
+
+    def __init__(self, comm: str, limit: int) -> None:
+        self.comm = comm
+        self.limit = limit
+        self.area = OutputArea(limit)
+        self.request = ""  # the request whose outputs are captured
+        self.parent: Message = {}
+        self.is_synced = True  # whether the kernel knows the outputs
+
+    def take(self, message: Message) -> None:
+        """Add an output message."""
+        self.area.take(message)
+        self.parent = message["parent_header"]
+        self.is_synced = False
+
+    def build_update(self) -> Message:
+        """Return the content of a comm message with the outputs for the kernel."""
+        self.is_synced = True
+        state = {"outputs": self.area.outputs()}
+        return {
+            "comm_id": self.comm,
+            "data": {"method": "update", "state": state, "buffer_paths": []},
+        }
+
+
+class Widgets:
+    """The widgets of one kernel."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, State] = {}
+        self.buffers: dict[str, Buffers] = {}
+        self.captured: dict[str, OutputWidget] = {}
+        # Those that capture the outputs of a request, the latest at the end.
+        self.capturing: list[OutputWidget] = []
+        # Model → its size in bytes.
+        self.dropped: dict[str, int] = {}
+        self.changed = False
+        self.limits = Limits()
+        # Since the sizes of the states were measured.
+        self.received_bytes = 0
+
+    def handle_comm(self, message: Message) -> None:
+        """Update the state from a comm message, which need not be a widget's."""
+        content = message["content"]
+        data = content.get("data")
+        comm = content.get("comm_id")
+        state = data.get("state") if isinstance(data, dict) else None
+        if not isinstance(comm, str) or not isinstance(state, dict):
+            return
+        if comm in self.dropped:
+            return
+        self.changed = True
+        self.states.setdefault(comm, {}).update(state)
+        paths = data.get("buffer_paths") or []
+        self._add_buffers(comm, paths, message["buffers"])
+        if message["msg_type"] == "comm_open" and is_output_model(state):
+            self.captured[comm] = OutputWidget(comm, self.limits.max_output_bytes)
+        widget = self.captured.get(comm)
+        if widget is not None:
+            self._update_output(widget, state, data.get("method"))
+        self.received_bytes += message["size"]
+        max_bytes = MAX_RECEIVED_FACTOR * self.limits.max_widget_state_bytes
+        if self.received_bytes > max_bytes:
+            self._drop_largest()
+
+    def _add_buffers(self, comm: str, paths: list[Any], buffers: list[bytes]) -> None:
+        """Add the binary values of a state, whose paths the message names."""
+        for path, buffer in zip(paths, buffers, strict=False):
+            encoded = base64.b64encode(buffer).decode()
+            value = {"data": encoded, "encoding": "base64", "path": path}
+            comm_buffers = self.buffers.setdefault(comm, {})
+            comm_buffers[tuple(path)] = value
+
+    def _update_output(self, widget: OutputWidget, state: State, method: Any) -> None:
+        """Apply outputs or a request that the kernel has set on an Output widget."""
+        outputs = state.get("outputs")
+        if isinstance(outputs, list) and method != "echo_update":
+            widget.area = OutputArea.from_notebook(
+                outputs, {}, NOTHING_OMITTED, widget.limit
+            )
+        if "msg_id" in state:
+            widget.request = str(state["msg_id"] or "")
+            if widget in self.capturing:
+                self.capturing.remove(widget)
+            self.capturing.append(widget)
+
+    def find_capturing(self, request: str | None) -> OutputWidget | None:
+        """Return the widget that captures the outputs of a request, or None."""
+        for widget in reversed(self.capturing):
+            if widget.request and widget.request == request:
+                self.changed = True
+                return widget
+        return None
+
+    def take_state(self) -> WidgetState | None:
+        """Return the state for the notebook, None if unchanged since the last call.
+
+        The largest models are left out if the state is above its limit.
+        """
+        if not self.changed:
+            return None
+        self.changed = False
+        for comm, widget in self.captured.items():
+            state = self.states.get(comm)
+            if state is not None:
+                state["outputs"] = widget.area.outputs()
+        self._drop_largest()
+        states = {comm: self._serialize(comm) for comm in self.states}
+        dropped_sizes = self.dropped.values()
+        return WidgetState(
+            states,
+            self.limits.max_widget_state_bytes,
+            len(dropped_sizes),
+            sum(dropped_sizes),
+        )
+
+    def _serialize(self, comm: str) -> State:
+        """Return a model as in the notebook's metadata."""
+        state = self.states[comm]
+        model: State = {name: state.get(f"_{name}") for name in MODEL_FIELDS}
+        model["state"] = state
+        buffers = self.buffers.get(comm)
+        if buffers:
+            model["buffers"] = list(buffers.values())
+        return model
+
+    def _drop_largest(self) -> None:
+        """Drop the largest models until the rest is within the limit."""
+        self.received_bytes = 0
+        max_bytes = self.limits.max_widget_state_bytes
+        sizes = {}
+        for comm in self.states:
+            text = dump_json(self._serialize(comm), 5)
+            sizes[comm] = len(text)
+        total = sum(sizes.values())
+        largest_first = sorted(sizes, key=sizes.__getitem__, reverse=True)
+        for comm in largest_first:
+            if total <= max_bytes:
+                break
+            size = sizes[comm]
+            total -= size
+            self.dropped[comm] = size
+            del self.states[comm]
+            self.buffers.pop(comm, None)
+
+
+def is_output_model(state: State) -> bool:
+    """Return whether the state of a new model is that of an Output widget."""
+    return (state.get("_model_module"), state.get("_model_name")) == OUTPUT

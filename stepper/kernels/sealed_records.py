@@ -1,0 +1,80 @@
+"""Sealed records of kernels on other machines.
+
+A `git pull` may put any file below `.stepper/`. stepper connects to the host, job or
+port in a record and sends it what cells contain, so it must not trust such a file. Each
+record has a seal: an HMAC of its content and path. Its key is in the user's state
+folder, to which a checkout cannot write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stepper.common import secure_files
+from stepper.common.paths import Paths, record_root
+
+SEAL = "seal"
+Record = Mapping[str, Any]
+
+
+def write(path: str, record: Record) -> None:
+    """Replace a kernel's record; raise OSError."""
+    sealed = _remove_seal(record)
+    sealed[SEAL] = _compute_seal(path, sealed)
+    text = json.dumps(sealed)
+    secure_files.replace(path, text.encode())
+
+
+def is_sealed(path: str, record: Record) -> bool:
+    """Return whether this user's stepper wrote a record to this path."""
+    content = _remove_seal(record)
+    seal = str(record.get(SEAL))
+    try:
+        expected = _compute_seal(path, content)
+    except OSError:
+        return False
+    actual = seal.encode("utf-8", "replace")
+    return hmac.compare_digest(actual, expected.encode())
+
+
+def _remove_seal(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != SEAL}
+
+
+def _compute_seal(path: str, content: Record) -> str:
+    """Return the seal of a record's content; raise OSError."""
+    sealed = [os.path.realpath(path), content]
+    text = json.dumps(sealed, sort_keys=True)
+    data = text.encode("utf-8", "surrogatepass")
+    return hmac.new(_get_key(), data, "sha256").hexdigest()
+
+
+def _get_key() -> bytes:
+    """Return the user's key, which is created for the first record; raise OSError."""
+    # The home folder may be behind a symbolic link.
+    folder = os.path.realpath(os.path.dirname(record_root()))
+    path = os.path.join(folder, "key")
+    with contextlib.suppress(FileNotFoundError):
+        return secure_files.read(path)
+    new_path = f"{path}.{os.getpid()}"
+    key = secrets.token_hex(32)
+    secure_files.replace(new_path, key.encode())
+    with contextlib.suppress(FileExistsError):  # another daemon was faster
+        os.link(new_path, path)
+    secure_files.remove(new_path)
+    return secure_files.read(path)
+
+
+def find_project_records(paths: Paths) -> Iterator[Path]:
+    """Yield the records of a project's kernels, including those of replays."""
+    kernels = Path(paths.kernels)
+    yield from kernels.rglob("*.json")
+    replays = Path(paths.verify)
+    yield from replays.glob("*/*/kernel.json")

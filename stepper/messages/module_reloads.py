@@ -1,0 +1,109 @@
+"""Messages about the project's modules that changed after the kernel imported them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.common.text import one_line
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.module_reloads import ModuleChanges, OldModule
+
+MAX_MODULES = 5  # in one line, and lines of warnings
+
+
+def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
+    """Return the lines on reloaded modules and the warnings on all others."""
+    lines = []
+    if changes.reloaded:
+        verb = "it was" if len(changes.reloaded) == 1 else "they were"
+        objects = ""
+        if changes.classes:
+            objects = "; objects made before keep the values they were made with"
+        lines.append(
+            f"Reloaded: {_join_names(changes.reloaded)} (changed since {verb}"
+            f" imported){objects}."
+        )
+    if changes.dependents:
+        is_one = len(changes.dependents) == 1
+        verb = "uses" if is_one else "use"
+        pronoun = "it is" if is_one else "they are"
+        lines.append(
+            f"Also reloaded: {_join_names(changes.dependents)} ({verb} a changed module"
+            f" when {pronoun} imported)."
+        )
+    run_all = CommandLines(notebook).shell("run --all")
+    for module in changes.old[:MAX_MODULES]:
+        lines.append(_warn_not_reloaded(module, run_all))
+    hidden = len(changes.old) - MAX_MODULES
+    if hidden > 0:
+        lines.append(f"Warning: {hidden} more changed modules were not reloaded.")
+    pairs = [pair for pair in changes.lost if len(pair) == 2]
+    for name, module_name in pairs[:MAX_MODULES]:
+        shown = one_line(name, 60)
+        lines.append(
+            f"Warning: {one_line(module_name, 100)} no longer defines `{shown}`; the"
+            f" notebook's `{shown}` is still the old one."
+        )
+    return lines
+
+
+def _join_names(names: Sequence[str]) -> str:
+    shown = [one_line(name, 100) for name in names[:MAX_MODULES]]
+    hidden = len(names) - MAX_MODULES
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return ", ".join(shown) + more
+
+
+def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
+    """Return the warning on a module that was not reloaded, by its reason."""
+    name = one_line(module.name, 100)
+    file = one_line(module.file, 200)
+    position = f"{file}, line {module.line}" if module.line else file
+    error = one_line(module.error, 200)
+    old_code = "the kernel still has the old code"
+    if module.why == "deleted":
+        return (
+            f"Warning: {name} was not reloaded: {file} was deleted; {old_code}."
+            " To fix this, restore the file or remove its imports."
+        )
+    if module.why == "compiled":
+        return (
+            f"Warning: {name} changed ({file}) and can't be reloaded, because it is a"
+            f" compiled module; {old_code}. To fix this, run: `{run_all}`"
+        )
+    if module.why in ("syntax", "raised"):
+        return (
+            f"Warning: {name} changed and could not be reloaded ({position}: {error});"
+            f" {old_code}. To fix this, correct {file}: the next cell reloads it."
+        )
+    if module.why == "dependent":
+        return (
+            f"Warning: {name} uses a changed module when it is imported, and could not"
+            f" be reloaded ({position}: {error}); {old_code}."
+            " To fix this, correct the error: the next cell reloads the modules."
+        )
+    if module.why == "interrupted":
+        return (
+            f"Warning: {name} changed ({file}), and its reload was interrupted: the"
+            " cell did not run. The next cell tries the reload again."
+        )
+    if module.why == "autoreload":
+        return (
+            f"Warning: {name} changed ({file}), and %autoreload is set up not to reload"
+            f" it; {old_code}."
+        )
+    return (
+        f"Warning: {name} changed since it was imported ({file}) and was not reloaded"
+        f" (`local_modules: warn`); {old_code}. To load the new code, run: `{run_all}`"
+    )
+
+
+def format_changed_since_recorded(names: Sequence[str]) -> str:
+    """Return the line on modules that changed since the recorded runs, '' for none."""
+    if not names:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    return (
+        f"Changed since the recorded runs: {_join_names(names)} {verb} another source"
+        " now, so values may differ."
+    )

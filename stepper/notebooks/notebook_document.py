@@ -1,0 +1,206 @@
+"""A notebook as it was read from a file: its cells, plan, language and outputs.
+
+A `Document` never changes. Every write starts from a newly read one, so cells are found
+by id and source, not by position.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from stepper.common.errors import NotebookError
+from stepper.notebooks.cell_json import get_tags
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.model import Cell
+from stepper.session.protocols import CellVersion
+
+# The form of the ids that stepper gives to cells of notebooks without cell ids.
+GENERATED_ID = re.compile(r"cell-(\d+)")
+NBFORMAT = 4
+
+
+class Document:
+    """The contents of a notebook file at one time.
+
+    `data` are its bytes, `raw` the parsed JSON, `status` the file's status.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        raw: dict[str, Any],
+        status: os.stat_result | None = None,
+    ) -> None:
+        self.data = data
+        self.raw = raw
+        self.signature: tuple[int, ...] = ()
+        self.mtime_ns = 0
+        if status is not None:
+            self.signature = get_file_signature(status)
+            self.mtime_ns = status.st_mtime_ns
+        metadata = raw.get("metadata") or {}
+        self.language = _get_language(metadata)
+        self.plan: Any = metadata.get("stepper")
+
+    @property
+    def figure_count(self) -> int:
+        """The number of outputs that are images."""
+        return sum(map(_is_figure, self._iterate_outputs()))
+
+    def _iterate_outputs(self) -> Iterator[dict[str, Any]]:
+        for cell in self.raw["cells"]:
+            outputs = cell.get("outputs")
+            if isinstance(outputs, list):
+                yield from map(_as_object, outputs)
+
+    @cached_property
+    def cells(self) -> Sequence[Cell]:
+        """All cells, in order."""
+        cells = []
+        code_count = 0
+        for index, raw in enumerate(self.raw["cells"]):
+            cell_type = raw.get("cell_type")
+            number = 0
+            if cell_type == "code":
+                code_count += 1
+                number = code_count
+            source = raw.get("source", "")
+            if not isinstance(source, str):
+                source = "".join(source)
+            metadata = raw.get("metadata") or {}
+            cell = Cell(
+                id=str(raw.get("id") or f"cell-{index}"),
+                index=index,
+                number=number,
+                type=str(cell_type),
+                source=source,
+                tags=get_tags(metadata),
+            )
+            cells.append(cell)
+        return cells
+
+    def get_displayed_execution_count(self, cell: Cell) -> int | None:
+        """Return the execution count of a cell that has outputs, else None."""
+        raw = self.raw["cells"][cell.index]
+        if not raw.get("outputs"):
+            return None
+        count = raw.get("execution_count")
+        return count if isinstance(count, int) else None
+
+    def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
+        """Return the outputs of a code cell; None if the file records no run of it."""
+        raw = self.raw["cells"][cell.index]
+        raw_outputs = raw.get("outputs") or ()
+        outputs = list(map(_as_object, raw_outputs))
+        has_count = isinstance(raw.get("execution_count"), int)
+        return outputs if outputs or has_count else None
+
+    def find_index(self, target: CellVersion) -> int | None:
+        """Return the index of the cell with the target's id and source, or None.
+
+        If the notebook has no cell ids, return the index of the only code cell with the
+        target's source.
+        """
+        for cell in self.cells:
+            if cell.id == target.cell_id and _has_source(cell, target):
+                return cell.index
+        if GENERATED_ID.fullmatch(target.cell_id):
+            matches = [
+                cell.index
+                for cell in self.cells
+                if cell.is_code and _has_source(cell, target)
+            ]
+            if len(matches) == 1:
+                return matches[0]
+        return None
+
+    def get_raw_cell(self, target: CellVersion) -> dict[str, Any] | None:
+        """Return the JSON of the cell that `find_index` finds, or None."""
+        index = self.find_index(target)
+        if index is None:
+            return None
+        cells: list[dict[str, Any]] = self.raw["cells"]
+        return cells[index]
+
+
+def _get_language(metadata: dict[str, Any]) -> str:
+    language_info = _as_object(metadata.get("language_info"))
+    kernelspec = _as_object(metadata.get("kernelspec"))
+    name = language_info.get("name") or kernelspec.get("language") or "python"
+    return str(name).lower()
+
+
+def _is_figure(output: dict[str, Any]) -> bool:
+    mime_types = _as_object(output.get("data"))
+    return any(mime_type.startswith("image/") for mime_type in mime_types)
+
+
+def _has_source(cell: Cell, target: CellVersion) -> bool:
+    return hash_source(cell.source) == target.source_hash
+
+
+def _as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object; return an empty one for any other value.
+
+    Notebooks from strangers may contain anything.
+    """
+    return value if isinstance(value, dict) else {}
+
+
+def get_file_signature(status: os.stat_result) -> tuple[int, ...]:
+    """Return values that differ between two states of a file.
+
+    The last one, the change time, also differs after a rename.
+    """
+    return (
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def validate_notebook(raw: Any, name: str) -> None:
+    """Raise NotebookError unless parsed JSON is an nbformat 4 notebook.
+
+    This checks only what stepper relies on: full validation takes too long for a step.
+    """
+    if not isinstance(raw, dict) or "nbformat" not in raw:
+        raise NotebookError(
+            f"{name} is JSON, but not a notebook: it has no `nbformat`",
+            "jupyter nbconvert --to notebook …",
+        )
+    if raw["nbformat"] != NBFORMAT:
+        raise NotebookError(
+            f"{name} has nbformat {raw['nbformat']!r}; stepper requires nbformat 4",
+            f"jupyter nbconvert --to notebook --nbformat 4 {name}",
+        )
+    cells = raw.get("cells")
+    if not isinstance(cells, list) or not all(map(_is_valid_cell, cells)):
+        raise NotebookError(
+            f"{name} is not a valid notebook: its list of cells is invalid",
+            f"jupyter nbconvert --validate {name}",
+        )
+    if not isinstance(raw.get("metadata", {}), dict):
+        raise NotebookError(
+            f"{name} is not a valid notebook: its metadata is not a JSON object"
+        )
+
+
+def _is_valid_cell(cell: Any) -> bool:
+    if not isinstance(cell, dict):
+        return False
+    has_metadata = isinstance(cell.get("metadata", {}), dict)
+    has_type = isinstance(cell.get("cell_type"), str)
+    return has_metadata and has_type and _is_text(cell.get("source", ""))
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a string or a list of strings, as nbformat allows."""
+    if isinstance(value, list):
+        return all(isinstance(line, str) for line in value)
+    return isinstance(value, str)

@@ -1,0 +1,1 @@
+"""Sections of `.stepper/config.yaml`, parsed and validated."""

@@ -1,0 +1,1 @@
+"""Background runs: cells that continue after their call got an interim answer."""

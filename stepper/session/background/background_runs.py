@@ -1,0 +1,462 @@
+"""Background runs: the calls, and how their results are delivered exactly once.
+
+A call runs in the background only if a client can notify the agent. If no client can do
+so when the call finishes, its result becomes an undelivered report. The states of a
+call are in `background_call`; only this module changes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stepper.common.errors import StepperError
+from stepper.messages import background_runs, run_report
+from stepper.messages.run_report import Report
+from stepper.policy import journal_events
+from stepper.session.background import backgrounding
+from stepper.session.background_call_states import (
+    BackgroundCall,
+    CallEvent,
+    CallState,
+    Delivery,
+    Waker,
+)
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import format_now
+from stepper.session.session import Session
+
+POLL_SECONDS = 0.5  # how often to check whether a call continues in the background
+MATCHED_CHARACTERS = 400  # of a report, to recognize it in a prompt
+CLIENT_PID = "CLAUDE_PID"  # environment variable of hooks: the client's process ID
+# How long a client may wait for a call that has not started, and how long after its
+# start a daemon waits for the client of a call that an earlier daemon got.
+CLIENT_GRACE_SECONDS = 15.0
+RECOVERY_SECONDS = 3.0  # for the calls of an earlier daemon
+MAX_PROMPTS = 1  # after more prompts or ends of turns, a result counts as read
+
+Work = Coroutine[Any, Any, "Report | None"]
+
+
+def start_call(
+    session: Session,
+    call_id: str | None,
+    caller: Caller,
+    work: Work,
+    recovered: bool = False,
+) -> BackgroundCall:
+    """Start the work of a call in a task that outlives the request."""
+    call = BackgroundCall(
+        call_id or uuid.uuid4().hex,
+        caller,
+        asyncio.create_task(work),
+        is_recovered=recovered,
+    )
+    entry = session.state.background_calls.get(call.id)
+    if entry is not None:
+        call.state = CallState.BACKGROUND
+        call.match_reported = entry.matched
+    previous_call = session.background_calls.get(call.id)
+    if previous_call:
+        call.wakers = previous_call.wakers
+    session.background_calls[call.id] = call
+    call.task.add_done_callback(lambda _: _handle_finished_task(session, call))
+    return call
+
+
+def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
+    """Wait for a background call again, because its caller reconnected."""
+    if call.in_background:
+        call.apply(CallEvent.RECONNECTED)
+        session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
+
+
+def continue_in_background(session: Session, call: BackgroundCall, owner: str) -> None:
+    """Let a call continue in the background; `owner` may get its result later."""
+    session.log(
+        journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
+    )
+    # A call that a client requests again may be in the background already.
+    if not call.in_background:
+        call.apply(CallEvent.BACKGROUNDED)
+
+
+async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
+    """Wait for a call; return False if it continues in the background.
+
+    `owner` is the agent session that is notified of the result then.
+    """
+    while not call.task.done():
+        wait_seconds = backgrounding.compute_wait_seconds(session, call)
+        remaining = call.started_at + wait_seconds - time.monotonic()
+        is_connected = not call.caller.disconnected.is_set()
+        if remaining <= 0 and call.has_waker and is_connected:
+            continue_in_background(session, call, owner)
+            matched_line = backgrounding.get_matched_line(session, call)
+            call.match_reported = bool(matched_line)
+            return False
+        timeout = min(remaining, POLL_SECONDS) if remaining > 0 else POLL_SECONDS
+        await asyncio.wait([call.task], timeout=timeout)
+    return True
+
+
+# --- notifying the agent
+
+
+async def wait_to_notify(session: Session, call_id: str, caller: Caller) -> None:
+    """Wait until the agent can be notified about a call, which may start later."""
+    deadline = time.monotonic() + CLIENT_GRACE_SECONDS
+    while (
+        call_id not in session.background_calls
+        and call_id not in session.finished_call_ids
+        and not caller.disconnected.is_set()
+    ):
+        if time.monotonic() > deadline:
+            return
+        await asyncio.sleep(POLL_SECONDS / 2)
+    call = session.background_calls.get(call_id)
+    if call:
+        await deliver_next_report([(session, call)], caller)
+
+
+def list_unattended_calls(
+    sessions: Iterable[Session], owner: str
+) -> list[tuple[Session, BackgroundCall]]:
+    """Return the background calls of an agent session that no client waits for."""
+    unattended = []
+    for session in sessions:
+        for call in session.background_calls.values():
+            if call.delivery or call.has_waker:
+                continue
+            if get_owner(session, call) == owner:
+                unattended.append((session, call))
+    return unattended
+
+
+def get_owner(session: Session, call: BackgroundCall) -> str | None:
+    """Return the agent session that gets the result; None in the foreground."""
+    entry = session.state.background_calls.get(call.id)
+    return entry.session if entry else None
+
+
+async def deliver_next_report(
+    calls: Iterable[tuple[Session, BackgroundCall]], caller: Caller
+) -> None:
+    """Wait for a report on one of these calls and deliver it.
+
+    If this caller does not accept the report, the next waiting client gets it.
+    """
+    sessions = {call: session for session, call in calls}
+    if not sessions:
+        return
+    call, report = await wait_for_report(sessions, caller)
+    if call is None:
+        return
+    session = sessions[call]
+    is_accepted = await caller.deliver(report.text)
+    if call.is_settled:
+        return  # meanwhile another request returned the result
+    if not is_accepted:
+        refuse_report(session, call)
+        return
+    session.delivered_reports.append(report)
+    if call.state is CallState.SENDING_LINE:
+        accept_line(session, call)
+        return
+    call.apply(CallEvent.ACCEPTED)
+    call.delivery = Delivery(report, caller)
+    call.release_wakers()
+
+
+def accept_line(session: Session, call: BackgroundCall) -> None:
+    """Record that a client accepted the line that matches the wake pattern."""
+    call.apply(CallEvent.ACCEPTED)
+    entry = session.state.background_calls.get(call.id)
+    if entry:
+        session.log(replace(entry, at=format_now(), matched=True))
+    # The call may have finished meanwhile.
+    _notify_waker(session, call)
+
+
+async def wait_for_report(
+    sessions: Mapping[BackgroundCall, Session],
+    caller: Caller,
+    seconds: float | None = None,
+    first: bool = False,
+) -> tuple[BackgroundCall | None, Report]:
+    """Wait until one of the calls has a report for this caller.
+
+    Hooks and MCP clients wait with this function; `first` gives the caller precedence
+    over others. Return (None, an empty report) if the time is up, if the caller
+    disconnects, or if another client got the result. Otherwise the call is in the
+    state SENDING_LINE or SENDING_RESULT, and the caller must end that state.
+    """
+    waker = Waker(caller)
+    for call, session in sessions.items():
+        position = 0 if first else len(call.wakers)
+        call.wakers.insert(position, waker)
+        _notify_waker(session, call)
+    disconnected = asyncio.ensure_future(caller.disconnected.wait())
+    futures: list[asyncio.Future[Any]] = [waker.result, disconnected]
+    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    disconnected.cancel()
+    for call in sessions:
+        if waker in call.wakers:
+            call.wakers.remove(waker)
+    if waker.result.done():
+        return waker.result.result()
+    waker.result.cancel()
+    return None, Report("")
+
+
+def _notify_waker(session: Session, call: BackgroundCall) -> None:
+    """Pass a result or a matched line to a client that waits for it.
+
+    Without such a client, a result becomes an undelivered report.
+    """
+    if call.state is not CallState.BACKGROUND:
+        return
+    if session.background_calls.get(call.id) is not call:
+        return
+    is_finished = call.task.done()
+    matched_line = ""
+    if not call.match_reported:
+        matched_line = backgrounding.get_matched_line(session, call)
+    if is_finished:
+        report = background_runs.format_finished(session.name, get_report(call))
+    elif matched_line:
+        report = background_runs.format_matched(
+            session.name,
+            session.state.commands,
+            backgrounding.format_running_name(session),
+            matched_line,
+        )
+    else:
+        return
+    for waker in call.wakers:
+        if waker.is_waiting:
+            event = CallEvent.SENDS_RESULT if is_finished else CallEvent.SENDS_LINE
+            call.apply(event)
+            call.match_reported = call.match_reported or not is_finished
+            waker.result.set_result((call, report))
+            return
+    if is_finished:
+        _record_undelivered(session, call)
+
+
+def _record_undelivered(session: Session, call: BackgroundCall) -> None:
+    """Make the result of a call an undelivered report."""
+    call.apply(CallEvent.HAS_NO_CLIENT)
+    session.background_calls.pop(call.id)
+    text = background_runs.format_finished_meanwhile(
+        session.name, get_report(call).text
+    )
+    session.log(
+        journal_events.Undelivered(
+            at=format_now(),
+            text=text,
+            call=call.id,
+            session=get_owner(session, call) or "",
+        )
+    )
+
+
+def get_report(call: BackgroundCall) -> Report:
+    """Return the report on a finished call."""
+    try:
+        report = call.task.result()
+    except StepperError as error:
+        report = run_report.format_not_run(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001  # reported like the error of a request
+        report = run_report.format_not_run(
+            f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor"
+        )
+    if not report:
+        return Report(background_runs.NOTHING_RAN)
+    text = "\n".join(filter(None, [report.text, report.stop]))
+    return Report(text, report.stop or report.line)
+
+
+def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
+    """Deliver or release a call when its task has finished.
+
+    A cancelled task means that the daemon exits; the next daemon continues.
+    """
+    if call.task.cancelled():
+        return
+    if call.in_background:
+        _notify_waker(session, call)
+        return
+    call.task.exception()  # the caller gets it; this keeps asyncio from logging it
+    call.apply(CallEvent.FINISHED)
+    call.release_wakers()
+    if session.background_calls.get(call.id) is call:
+        del session.background_calls[call.id]
+    session.finished_call_ids.append(call.id)
+
+
+def mark_reported(session: Session, call: BackgroundCall) -> None:
+    """Record that the agent has the result of a background call."""
+    if call.is_settled:
+        return
+    call.apply(CallEvent.READ)
+    session.background_calls.pop(call.id, None)
+    session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
+    call.release_wakers()
+
+
+def refuse_report(session: Session, call: BackgroundCall) -> None:
+    """End the delivery of a report that the caller did not take."""
+    if call.is_settled:
+        return
+    if call.state is CallState.SENDING_LINE:
+        call.match_reported = False
+    call.apply(CallEvent.REFUSED)
+    _notify_waker(session, call)
+
+
+def match_prompt_to_reports(
+    sessions: Iterable[Session], owner: str, prompt: str
+) -> list[str]:
+    """Mark the reports that a prompt contains as delivered.
+
+    Return their lines for the user. A report also counts as read after two further
+    prompts or turns, because a client may delay it until the end of a turn.
+    """
+    lines = []
+    for session in sessions:
+        matched_reports = [
+            report
+            for report in session.delivered_reports
+            if _contains_report(prompt, report)
+        ]
+        lines += [report.line for report in matched_reports]
+        for report in matched_reports:
+            session.delivered_reports.remove(report)
+        for call in list(session.background_calls.values()):
+            delivery = call.delivery
+            if delivery is None:
+                continue
+            delivery.prompts_since += get_owner(session, call) == owner
+            is_matched = delivery.report in matched_reports
+            if is_matched or delivery.prompts_since > MAX_PROMPTS:
+                mark_reported(session, call)
+    return lines
+
+
+def _contains_report(prompt: str, report: Report) -> bool:
+    """Return whether a prompt contains a report.
+
+    The client alters tags, so only the text before the first one is compared.
+    """
+    return report.text.partition("<")[0][:MATCHED_CHARACTERS] in prompt
+
+
+# --- calls of earlier daemons and other agent sessions
+
+
+def check_background_calls(session: Session, since: float) -> None:
+    """Deliver matched lines and take over calls of an earlier daemon.
+
+    `since` is when this daemon started, by `time.monotonic`.
+    """
+    for call in list(session.background_calls.values()):
+        if not call.task.done():
+            _notify_waker(session, call)
+            continue
+        if call.delivery and not call.delivery.client.is_alive():
+            _record_undelivered(session, call)
+    is_grace_over = time.monotonic() > since + CLIENT_GRACE_SECONDS
+    for call_id in list(session.state.background_calls):
+        if call_id in session.background_calls:
+            continue
+        if is_grace_over or session.was_handled(call_id):
+            caller = Caller(call_id=call_id, is_alive=lambda: False)
+            work = _recover_call(session, call_id, caller)
+            start_call(session, call_id, caller, work, recovered=True)
+
+
+async def _recover_call(
+    session: Session, call_id: str, caller: Caller
+) -> Report | None:
+    """Return the report on a call that an earlier daemon got."""
+    async with session.turn(again=caller):
+        report = session.find_report(call_id)
+        if report:
+            return report
+        if session.kernel_manager.kernel is None:
+            # A job may wait in a queue for this cell.
+            await session.kernel_manager.shut_down("no client waits for it any more")
+        return run_report.format_not_run("the daemon exited while it waited in line")
+
+
+async def recover_calls(session: Session) -> None:
+    """Take over the background calls of an earlier daemon."""
+    check_background_calls(session, 0.0)
+    tasks = [
+        call.task for call in session.background_calls.values() if call.is_recovered
+    ]
+    if tasks:
+        # A task that is still running then belongs to a running cell.
+        await asyncio.wait(tasks, timeout=RECOVERY_SECONDS)
+
+
+def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
+    """Let a new agent session get the results of background calls.
+
+    After /clear, the same client process has a new session.
+    """
+    for call in session.background_calls.values():
+        entry = session.state.background_calls.get(call.id)
+        if entry is None or entry.session == owner:
+            continue
+        is_same_client = (
+            client_pid and call.caller.environ.get(CLIENT_PID) == client_pid
+        )
+        if is_same_client or not _has_client(call):
+            session.log(replace(entry, at=format_now(), session=owner))
+
+
+def _has_client(call: BackgroundCall) -> bool:
+    """Return whether a client waits for a call, gets its result or started it."""
+    return call.caller.is_alive() or call.is_being_reported or call.has_waker
+
+
+def finish_deliveries(session: Session) -> None:
+    """Mark reports that running clients accepted as delivered."""
+    for call in list(session.background_calls.values()):
+        if call.delivery and call.delivery.client.is_alive():
+            mark_reported(session, call)
+
+
+async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
+    """Interrupt the kernel; return the results of an agent session's calls.
+
+    Wait `seconds` at most.
+    """
+    calls = [
+        call
+        for call in session.background_calls.values()
+        if call.state is CallState.BACKGROUND and get_owner(session, call) == owner
+    ]
+    # No other client may get the results meanwhile.
+    for call in calls:
+        call.apply(CallEvent.SENDS_RESULT)
+    is_starting = session.kernel_manager.is_starting
+    is_interrupted = await session.interrupt()
+    if is_interrupted and calls:
+        await asyncio.wait([call.task for call in calls], timeout=seconds)
+    texts = []
+    for call in calls:
+        if is_interrupted and call.task.done():
+            texts.append(get_report(call).text)
+            mark_reported(session, call)
+        else:
+            refuse_report(session, call)
+    if texts or not is_interrupted:
+        return "\n".join(texts)
+    return background_runs.format_interrupted(session.name, is_starting)

@@ -1,0 +1,202 @@
+"""Decides when a call continues in the background; formats its interim reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from stepper.messages import background_runs, command_messages
+from stepper.messages.quoted_output import format_location
+from stepper.messages.run_report import Report
+from stepper.policy import cell_directives, changed_cells
+from stepper.policy.model import Cell
+from stepper.session import responses, status_queries
+from stepper.session.background_call_states import BackgroundCall
+from stepper.session.protocols import KernelDescription
+from stepper.session.session import Session
+
+
+def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
+    """Return how long to wait for a call before it runs in the background.
+
+    The seconds count from `call.started_at`.
+    """
+    running = session.state.running
+    limits = session.outputs.get_limits()
+    queued = session.kernel_manager.queue_status
+    if running is None and queued:
+        queue_seconds = queued.wait_seconds
+        if queue_seconds is None:
+            queue_seconds = limits.queue_seconds
+        return queued.since + queue_seconds - call.started_at
+    if running is None:
+        return math.inf  # the kernel is starting
+    if running.tool_use_id != call.id:
+        # It waits in line behind a background run, which may take hours.
+        return 0.0 if session.runs_in_background else limits.report_after_seconds
+    if not call.has_started:
+        # The start of the kernel does not count as time of the call's first cell.
+        call.has_started = True
+        call.started_at = max(call.started_at, session.run_started_at)
+    if get_matched_line(session, call):
+        return 0.0
+    requested_seconds = cell_directives.parse(running.source).wait
+    if requested_seconds is None:
+        return limits.report_after_seconds
+    return requested_seconds
+
+
+def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
+    """Return the interim report on a call that continues in the background."""
+    state = session.state
+    may_queue = session.outputs.get_limits().queue
+    queued = session.kernel_manager.queue_status
+    if queued:
+        return background_runs.format_queued(
+            session.name,
+            state.commands,
+            queued.text,
+            queued.until,
+            queued.request,
+            may_queue,
+        )
+    running = state.running
+    progress = status_queries.get_running(session)
+    if running is None or progress is None or running.tool_use_id != call.id:
+        return background_runs.format_in_line(
+            session.name, format_running_name(session)
+        )
+    cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
+    kernel = session.kernel_manager.kernel
+    description = kernel.describe() if kernel else KernelDescription("")
+    location = format_location(
+        description.location, description.walltime_left, description.problem
+    )
+    walltime_at_start = None
+    if description.walltime_left is not None:
+        walltime_at_start = description.walltime_left + progress.seconds
+    notes = command_messages.warn_walltime(
+        running.timeout, description.location, walltime_at_start
+    )
+    return background_runs.format_still_running(
+        session.name,
+        state.commands,
+        cell,
+        progress.seconds,
+        _format_deadline(progress),
+        state.plan,
+        state.plan.find_step(progress.step),
+        progress.line,
+        _get_partial_outputs(session),
+        may_queue,
+        get_matched_line(session, call),
+        location,
+        notes,
+    )
+
+
+def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
+    """Return the outputs of the running cell so far, None if they are incomplete.
+
+    This daemon did not receive all outputs of a run that an earlier daemon started.
+    """
+    if session.running_caller is None:
+        return None
+    kernel = session.kernel_manager.kernel
+    if kernel is None or not kernel.partial_output:
+        return []
+    return kernel.partial_output.outputs()
+
+
+def format_still_running(session: Session, owner: str) -> str:
+    """Return what a new agent session reads about a background run, or ''."""
+    if not session.runs_in_background:
+        return ""
+    is_notified = _notifies_agent(session, owner)
+    queued = session.kernel_manager.queue_status
+    if queued:
+        return background_runs.format_still_queued(
+            session.name, queued.text, queued.until, is_notified
+        )
+    progress = status_queries.get_running(session)
+    if progress is None:
+        return ""
+    return background_runs.format_session_start(
+        session.name,
+        session.state.commands,
+        progress.name,
+        progress.seconds,
+        _format_deadline(progress),
+        progress.line,
+        is_notified,
+    )
+
+
+def explain_refusal(session: Session, owner: str = "") -> str | None:
+    """Return why no code cell can be written during a background run.
+
+    Return None if a cell can be written.
+    """
+    if session.outputs.get_limits().queue or not session.runs_in_background:
+        return None
+    is_notified = _notifies_agent(session, owner)
+    queued = session.kernel_manager.queue_status
+    if queued:
+        return background_runs.format_refused_queued(
+            session.name, session.state.commands, queued.text, is_notified
+        )
+    progress = status_queries.get_running(session)
+    if progress is None:
+        return None
+    return background_runs.format_refused(
+        session.name,
+        session.state.commands,
+        progress.name,
+        progress.seconds,
+        _format_deadline(progress),
+        is_notified,
+    )
+
+
+def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells that have not run, without the running one."""
+    pending = changed_cells.select_not_run(cells, session.state.last_sources)
+    running = session.state.running
+    if running is None:
+        return pending
+    running_version = (running.cell_id, running.source)
+    return [cell for cell in pending if (cell.id, cell.source) != running_version]
+
+
+def _notifies_agent(session: Session, owner: str) -> bool:
+    """Return whether that agent is notified when the background run finishes."""
+    running = session.state.running
+    if running:
+        call_ids = [running.tool_use_id or ""]
+    else:
+        calls = session.background_calls.values()
+        call_ids = [call.id for call in calls if call.in_background]
+    entries = [session.state.background_calls.get(call_id) for call_id in call_ids]
+    return any(entry.session == owner for entry in entries if entry)
+
+
+def _format_deadline(progress: responses.RunningCell) -> str:
+    return background_runs.format_deadline(progress.timeout, progress.left_seconds)
+
+
+def format_running_name(session: Session) -> str:
+    """Return the name of the running cell for a message."""
+    progress = status_queries.get_running(session)
+    return progress.name if progress else "another cell"
+
+
+def get_matched_line(session: Session, call: BackgroundCall) -> str:
+    """Return the line that matches the wake pattern of the call's cell, or ''."""
+    running = session.state.running
+    kernel = session.kernel_manager.kernel
+    if running is None or running.tool_use_id != call.id:
+        return ""
+    if kernel is None or not kernel.partial_output:
+        return ""
+    return kernel.partial_output.matched_line

@@ -1,0 +1,224 @@
+"""Waiting of MCP clients for their cells, until these run in the background.
+
+These agents cannot be notified. A result that no client waits for becomes an
+undelivered report. A `status` request waits for the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepper.common.errors import StepperError
+from stepper.messages import mcp_cells
+from stepper.messages.background_runs import format_queue_state
+from stepper.messages.quoted_output import format_outputs
+from stepper.messages.run_report import Report, limit_report
+from stepper.policy import cell_list_edits, changed_cells, journal_events
+from stepper.policy.model import Cell, Verdict
+from stepper.session import status_queries, undelivered_reports
+from stepper.session.background import background_runs
+from stepper.session.background_call_states import BackgroundCall
+from stepper.session.cell_responses import CellRunResponse
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import format_now
+from stepper.session.session import Session
+
+# Within this time, a cell that may not run is refused.
+LEAST_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class CellRunReport(Report):
+    """The report on cells that ran, with their state."""
+
+    cell_id: str = ""
+    state: str = ""
+    figures: Sequence[str] = ()
+    cells: Sequence[str] = ()
+
+
+Work = Coroutine[Any, Any, Report | None]
+
+
+async def run_with_limit(
+    session: Session,
+    owner: str,
+    caller: Caller,
+    seconds: float,
+    work: Callable[[], Work],
+) -> CellRunResponse:
+    """Run cells; return the result, or an interim response after the time limit.
+
+    `owner` is the agent session that may wait for the background run.
+    """
+    call_id = caller.call_id or uuid.uuid4().hex
+    caller.call_id = call_id
+    call = session.background_calls.get(call_id)
+    if call is None:
+        call = background_runs.start_call(session, call_id, caller, work())
+    await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
+    if not call.task.done() and not caller.disconnected.is_set():
+        background_runs.continue_in_background(session, call, owner)
+        return format_interim(session, call)
+    await asyncio.wait([call.task])
+    response = create_response(session, call)
+    if call.in_background:
+        background_runs.mark_reported(session, call)
+    if caller.disconnected.is_set():
+        _record_undelivered(session, response)
+        return response
+    earlier_reports = undelivered_reports.take_text(session)
+    if not earlier_reports:
+        return response
+    text = limit_report(f"{earlier_reports}\n{response.text}")
+    return replace(response, text=text)
+
+
+def _record_undelivered(session: Session, response: CellRunResponse) -> None:
+    """Keep a response for the next request, because its client disconnected."""
+    text = mcp_cells.format_undelivered(session.name, response.text)
+    session.log(journal_events.Undelivered(at=format_now(), text=text))
+
+
+async def wait_for_background(
+    session: Session, owner: str, caller: Caller, seconds: float
+) -> CellRunResponse | None:
+    """Wait for an agent session's background runs; return a result, or None.
+
+    Return an interim response if the time is up or the wake pattern matched.
+    """
+    # Take over the calls of an earlier daemon.
+    background_runs.check_background_calls(session, math.inf)
+    calls = [
+        call
+        for call in session.background_calls.values()
+        if call.in_background and background_runs.get_owner(session, call) == owner
+    ]
+    if not calls:
+        return None
+    sessions = dict.fromkeys(calls, session)
+    call, _ = await background_runs.wait_for_report(
+        sessions, caller, seconds, first=True
+    )
+    if call is None:
+        # Another client may have got the result of one of the calls.
+        unfinished = [
+            each
+            for each in calls
+            if session.background_calls.get(each.id) is each and not each.task.done()
+        ]
+        return format_interim(session, unfinished[0]) if unfinished else None
+    if not call.task.done():
+        background_runs.accept_line(session, call)
+        return format_interim(session, call)
+    response = create_response(session, call)
+    background_runs.mark_reported(session, call)
+    if caller.disconnected.is_set():
+        _record_undelivered(session, response)
+    return response
+
+
+def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
+    """Return the interim response on a background run."""
+    progress = status_queries.get_running(session)
+    run = session.state.running
+    if progress is None or run is None or run.tool_use_id != call.id:
+        queued = session.kernel_manager.queue_status
+        queue_state = format_queue_state(queued.text, queued.until) if queued else ""
+        running_name = progress.name if progress else ""
+        report = mcp_cells.format_waiting(running_name, queue_state)
+        return CellRunResponse(
+            session.name, "", "running", report.text, report.line, call=call.id
+        )
+    kernel = session.kernel_manager.kernel
+    outputs = []
+    if kernel and kernel.partial_output:
+        outputs = kernel.partial_output.outputs()
+    printed = format_outputs(outputs, mcp_cells.OUTPUT_LIMIT, "Last lines")
+    report = mcp_cells.format_still_running(
+        progress.name,
+        run.cell_id,
+        progress.seconds,
+        progress.timeout,
+        printed or ["It has printed nothing yet."],
+        progress.line,
+    )
+    return CellRunResponse(
+        session.name, run.cell_id, "running", report.text, report.line, call=call.id
+    )
+
+
+def _list_pending_below(session: Session, cell_id: str) -> list[Cell]:
+    """Return the code cells below a cell that have not run yet.
+
+    Return [] if the notebook cannot be read, so that the result is still reported.
+    """
+    with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
+        cells = session.read().cells
+        index = cell_list_edits.get_referenced_cell(cells, cell_id).index
+        pending = changed_cells.select_not_run(cells, session.state.last_sources)
+        return [cell for cell in pending if cell.index > index]
+    return []
+
+
+def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
+    """Return the response on a finished call.
+
+    Raise the error of its task unless the call runs in the background.
+    """
+    if call.in_background and call.task.exception() is not None:
+        failure = background_runs.get_report(call)
+        return CellRunResponse(session.name, "", "not run", failure.text, failure.line)
+    report = call.task.result() or background_runs.get_report(call)
+    if not isinstance(report, CellRunReport):
+        report = _complete_report(session, call, report)
+    text = "\n".join(filter(None, [report.text, report.stop]))
+    return CellRunResponse(
+        session.name,
+        report.cell_id,
+        report.state,
+        text,
+        report.line,
+        report.figures,
+        cells=report.cells,
+    )
+
+
+def _complete_report(
+    session: Session, call: BackgroundCall, report: Report
+) -> CellRunReport:
+    """Return the report on a call that an earlier daemon got.
+
+    Only the text is known; take the rest from the journal.
+    """
+    runs = [run for run in session.state.runs if run.tool_use_id == call.id]
+    if not runs:
+        state = "stopped" if session.state.stop else "not run"
+        return CellRunReport(report.text, report.line, report.stop, False, state=state)
+    run = runs[-1]
+    is_fine = run.verdict is Verdict.FINE
+    if is_fine:
+        state = "ok"
+    elif session.state.stop:
+        state = "stopped"
+    else:
+        state = "failed"
+    figures = session.diagnosis.list_saved_figures(run.run)
+    pending = mcp_cells.format_not_run(_list_pending_below(session, run.cell_id))
+    text = "\n".join(filter(None, [report.text, pending]))
+    return CellRunReport(
+        text,
+        report.line,
+        report.stop,
+        is_fine,
+        run.cell_id,
+        state,
+        figures,
+        [run.cell_id],
+    )

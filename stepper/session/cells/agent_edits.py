@@ -1,0 +1,273 @@
+"""Runs the cells that Claude Code writes: check, preflight, run, report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stepper.common.errors import KernelError, StepperError
+from stepper.common.text import one_line
+from stepper.messages import command_messages, run_report
+from stepper.messages.run_report import Report, RunSummary
+from stepper.policy import (
+    changed_cells,
+    journal_events,
+    plan,
+    repeated_errors,
+    run_decisions,
+)
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.model import (
+    Cell,
+    CellEdit,
+    Consent,
+    FileWrite,
+    Outcome,
+    Run,
+    Verdict,
+)
+from stepper.session import stale_cells
+from stepper.session.background import backgrounding
+from stepper.session.cells.cell_run import create_work, run_cell, summarize_run
+from stepper.session.clients import Caller
+from stepper.session.protocols import Execution, Notebook
+from stepper.session.session import Session
+from stepper.session.undelivered_reports import take_unreported_cells
+
+STALE_LINE_LIMIT = 300  # characters of the line for the user
+
+
+async def run_edited_cell(
+    session: Session, edit: CellEdit, caller: Caller, again: bool = False
+) -> Report | None:
+    """Run a code cell that was inserted or replaced; return None if nothing ran.
+
+    `again` means that the daemon that got the call exited: return the report on the
+    run that it started.
+    """
+    if edit.mode == "delete" or edit.cell_type not in (None, "code"):
+        return _report_stale(session)
+    caller.call_id = edit.tool_use_id
+    waits_in_line = session.lock.locked()
+    async with _take_turn(session, caller, again):
+        if session.was_handled(edit.tool_use_id):
+            return session.find_report(edit.tool_use_id) if again else None
+        cells = session.read_with_unique_ids().cells
+        cell = plan.find_edited_cell(cells, edit)
+        if cell is None:
+            return run_report.format_not_run(
+                f"no cell {edit.cell_id!r} in {session.name}",
+                "Read the notebook again: its cell ids are shown there",
+            )
+        if waits_in_line and edit.source and cell.source != edit.source:
+            return run_report.format_not_run(
+                f"{cell.label} was replaced while it waited in line: its new source"
+                " runs in its turn"
+            )
+        new_cells = [cell] if edit.mode == "insert" else []
+        report, _ = await run_cells(
+            session, cells, [cell], new_cells, edit.consent, caller, alone=True
+        )
+        return report
+
+
+def _take_turn(
+    session: Session, caller: Caller, again: bool
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """Wait for the turn of a call, or of one that a client sends again."""
+    if again:
+        return session.turn(again=caller)
+    return session.turn(caller=caller)
+
+
+def _restore_plan(session: Session, document: Notebook) -> Notebook:
+    """Restore the plan if a write of the whole file removed it."""
+    if plan.from_json(document.plan) is not None or not session.state.plan.steps:
+        return document
+    session.file.write_plan(session.state.plan)
+    return session.read()
+
+
+async def run_written_notebook(
+    session: Session, write: FileWrite, caller: Caller, again: bool = False
+) -> Report | None:
+    """Run the new and changed code cells of a notebook that was written.
+
+    `again` means that the daemon that got the call exited: the remaining cells run.
+    """
+    caller.call_id = write.tool_use_id
+    if session.runs_in_background and not again:
+        document = _restore_plan(session, session.read())
+        if not backgrounding.list_other_pending_cells(session, document.cells):
+            return None  # no cell would run, so do not wait for the background run
+    async with _take_turn(session, caller, again):
+        earlier = session.find_report(write.tool_use_id) if again else None
+        if session.was_handled(write.tool_use_id):
+            has_failed = earlier is not None and not earlier.ok
+            if not again or has_failed:
+                return earlier
+        last_sources = session.state.last_sources
+        cells = _restore_plan(session, session.read_with_unique_ids()).cells
+        to_run = changed_cells.select_not_run(cells, last_sources)
+        new_cells = [cell for cell in to_run if cell.id not in last_sources]
+        report, _ = await run_cells(
+            session, cells, to_run, new_cells, write.consent, caller
+        )
+        if earlier and report:
+            return run_report.join_reports([earlier, report])
+        return earlier or report
+
+
+async def run_cells(
+    session: Session,
+    cells: Sequence[Cell],
+    to_run: Sequence[Cell],
+    new_cells: Sequence[Cell],
+    consent: Consent,
+    caller: Caller,
+    alone: bool = False,
+) -> tuple[Report | None, list[RunSummary]]:
+    """Run cells until one fails; return the report and the finished runs.
+
+    `cells` are all cells of the notebook, `new_cells` those of `to_run` that were just
+    inserted. `alone` means that the agent wrote a single cell.
+    """
+    # This call reports on these cells, whatever their result is.
+    take_unreported_cells(session, to_run)
+    finished: list[RunSummary] = []
+    for cell in to_run:
+        is_new = cell in new_cells
+        try:
+            result = await _run_or_refuse(
+                session, cells, cell, consent, is_new, caller, alone
+            )
+        except StepperError as error:
+            if not finished and not error.accepted:
+                raise
+            result = _report_error(error)
+        if not isinstance(result, RunSummary):
+            if not finished or result is None:
+                return result, finished
+            runs = run_report.format_runs(finished, len(to_run))
+            return run_report.join_reports([runs, result]), finished
+        finished.append(result)
+        if result.run.verdict is not Verdict.FINE:
+            break
+    if not finished:
+        return _report_stale(session), finished
+    cells_run = [summary.cell for summary in finished]
+    stale_lines = stale_cells.report_new(session, cells, cells_run)
+    finished[-1] = replace(finished[-1], stale_lines=stale_lines)
+    report = run_report.format_runs(finished, len(to_run))
+    return session.record_report(report, finished[-1]), finished
+
+
+def _report_error(error: StepperError) -> Report:
+    """Return the report on a cell that raised an error of stepper's own."""
+    if error.accepted:
+        return run_report.format_unknown(error.message, error.hint)
+    return run_report.format_not_run(error.message, error.hint)
+
+
+def _report_stale(session: Session) -> Report | None:
+    """Return a report on stale cells after an edit that ran nothing, or None."""
+    stale_lines = stale_cells.report_new_after_edit(session)
+    if not stale_lines:
+        return None
+    return Report(
+        f"stepper: nothing ran. {stale_lines}",
+        f"! {one_line(stale_lines, STALE_LINE_LIMIT)}",
+    )
+
+
+async def _run_or_refuse(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    consent: Consent,
+    is_new: bool,
+    caller: Caller,
+    alone: bool,
+) -> RunSummary | Report | None:
+    """Run a cell, or return why it does not run."""
+    decision = run_decisions.decide_on_written_cell(
+        session.state, cells, cell, consent, session.limits, is_new, alone
+    )
+    if decision.action is run_decisions.CellAction.WAIT:
+        commands = CommandLines(session.name, session.state.commands.program)
+        return command_messages.format_waits_for_user(
+            decision.reason, commands.terminal("run")
+        )
+    if decision.action is run_decisions.CellAction.REFUSE:
+        return run_report.format_not_run(decision.reason)
+    if decision.action is not run_decisions.CellAction.RUN:
+        return None
+    last_run = decision.repeats
+    if last_run is not None and await _would_repeat(session, cell, last_run):
+        return run_report.format_not_run(
+            repeated_errors.explain_repeated_run(session.state, last_run)
+        )
+    if decision.needs_preflight:
+        failed_check = await _check_before_run(session, cells, cell, caller)
+        if failed_check:
+            return failed_check
+    return await run_cell(session, cells, cell, caller)
+
+
+async def _would_repeat(session: Session, cell: Cell, last_run: Run) -> bool:
+    """Return whether a cell would certainly repeat its last result.
+
+    If so, write its outputs again, because the edit removed them. The cell runs if
+    anything is unknown.
+    """
+    if session.last_failed_execution is None or not session.namespace:
+        return False
+    if session.kernel_manager.is_remote:
+        return False
+    has_changed = await asyncio.to_thread(
+        session.diagnosis.has_changed_since, last_run, session.namespace
+    )
+    if has_changed:
+        return False
+    session.outputs.write_outputs(
+        cell,
+        session.last_failed_execution,
+        last_run.step,
+        last_run.run,
+        keep_time=True,
+    )
+    return True
+
+
+async def _check_before_run(
+    session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
+) -> RunSummary | None:
+    """Return the result of a failed preflight check; None if the cell may run."""
+    try:
+        kernel = await session.kernel_manager.get_kernel(
+            caller.environ, caller.disconnected
+        )
+        namespace = await session.get_namespace(kernel)
+    except KernelError:
+        return None  # running the cell reports the error
+    fault = session.diagnosis.check_before_run(cell, namespace)
+    if fault is None:
+        return None
+    fault = await session.add_suggestion(fault, {}, namespace, cell, cells)
+    work = create_work(session, cells, cell)
+    work = replace(work, timeout=0.0, notes=session.take_notices())
+    started = work.create_started_event(0, caller)
+    run = started.create_run(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)
+    failure = journal_events.PreflightFailed(**vars(run), at=started.at)
+    decision = run_decisions.decide_after_preflight(session.state, failure, work.limits)
+    session.log(failure)
+    summary = replace(
+        summarize_run(session, work, failure, Execution(failure.outcome)),
+        preflight_failed=True,
+        counted=decision.counts,
+    )
+    if decision.action is run_decisions.NextAction.STOP:
+        session.stop_notebook(work.key, summary, decision.attempts)
+    return summary

@@ -1,0 +1,469 @@
+"""Cell operations of MCP clients: write, run, delete, move and clear cells.
+
+The edit gate decides before anything is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stepper.common.errors import StepperError, UsageError
+from stepper.common.text import one_line
+from stepper.messages import mcp_cells, run_report
+from stepper.messages.run_report import Report, RunSummary
+from stepper.policy import cell_list_edits, changed_cells, edit_gate
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.commands import mcp_commands
+from stepper.policy.model import Cell, Consent, Outcome, Verdict
+from stepper.session import responses, stale_cells, status_queries, undelivered_reports
+from stepper.session.background import backgrounding
+from stepper.session.background.run_waiting import CellRunReport
+from stepper.session.cell_responses import CellChangeResponse
+from stepper.session.cells import agent_edits
+from stepper.session.clients import Caller
+from stepper.session.session import Session
+
+Rearrange = Callable[[Sequence[Cell]], Sequence[Cell]]
+# Returns the existing cells that a call runs again if it does not change them.
+SelectExisting = Callable[[Sequence[Cell]], list[Cell]]
+
+
+async def run_cell(
+    session: Session, arguments: mcp_commands.CellRun, caller: Caller, consent: Consent
+) -> Report:
+    """Write, edit or replace a cell and run it, or run an existing one.
+
+    Raise UsageError for invalid arguments.
+    """
+    _check_run_arguments(arguments)
+    references = cell_list_edits.CellReferences()
+
+    def select_existing(cells: Sequence[Cell]) -> list[Cell]:
+        if arguments.old_string is not None:
+            within = references.resolve_id(cells, arguments.cell_id)
+            cell, _ = cell_list_edits.edit_source(
+                cells, within, arguments.old_string, ""
+            )
+            return [cell]
+        if arguments.cell_id is None:
+            return []
+        return [references.resolve(cells, arguments.cell_id)]
+
+    def rearrange(cells: Sequence[Cell]) -> Sequence[Cell]:
+        if arguments.cell_id is not None:
+            cell = references.resolve(cells, arguments.cell_id)
+            _check_source(session, cell, arguments.expected_source_hash)
+        if arguments.old_string is not None:
+            within = references.resolve_id(cells, arguments.cell_id)
+            cell, source = cell_list_edits.edit_source(
+                cells, within, arguments.old_string, arguments.new_string or ""
+            )
+            return cell_list_edits.replace_cell(
+                cells, cell, source, arguments.cell_type
+            )
+        if arguments.cell_id is not None:
+            cell = references.resolve(cells, arguments.cell_id)
+            source = cell.source if arguments.source is None else arguments.source
+            return cell_list_edits.replace_cell(
+                cells, cell, source, arguments.cell_type
+            )
+        cell_type = arguments.cell_type or "code"
+        new_cell = Cell(
+            "", cell_list_edits.NEW_INDEX, 0, cell_type, arguments.source or ""
+        )
+        after = references.resolve_id(cells, arguments.after)
+        index = cell_list_edits.find_insertion_index(cells, after)
+        return cell_list_edits.insert_cells(cells, index, [new_cell])
+
+    return await _write_and_run(session, rearrange, caller, consent, select_existing)
+
+
+def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
+    """Raise UsageError if the arguments of `run_cell` contradict each other."""
+    has_source = arguments.source is not None
+    is_edit = arguments.old_string is not None
+    has_cell = arguments.cell_id is not None
+    if not (has_source or is_edit or has_cell):
+        raise UsageError(
+            "there is nothing to run: give `source`, `old_string` or `cell_id`"
+        )
+    if has_source and (is_edit or arguments.new_string is not None):
+        raise UsageError(
+            "`source` replaces the whole cell, `old_string` and `new_string` edit it:"
+            " give one or the other"
+        )
+    if is_edit and arguments.new_string is None:
+        raise UsageError("`new_string` is missing: the text that replaces `old_string`")
+    if arguments.expected_source_hash is not None and not has_cell:
+        raise UsageError(
+            "`expected_source_hash` needs `cell_id`: the cell whose source has that"
+            " hash"
+        )
+    if arguments.after is not None and (has_cell or is_edit):
+        raise UsageError(
+            "`after` is for a new cell, `cell_id` and `old_string` change an existing"
+            " one; nothing was written",
+            "give `after` and `source` for a new cell; change_cells with `move` moves"
+            " a cell",
+        )
+
+
+async def add_cells(
+    session: Session, arguments: mcp_commands.CellAdd, caller: Caller, consent: Consent
+) -> Report:
+    """Write new cells and run them until one fails; raise UsageError."""
+    new_cells = parse_cells(arguments.cells)
+    if not new_cells:
+        raise UsageError("`cells` is empty: there is nothing to add")
+    references = cell_list_edits.CellReferences()
+
+    def rearrange(cells: Sequence[Cell]) -> list[Cell]:
+        after = references.resolve_id(cells, arguments.after)
+        index = cell_list_edits.find_insertion_index(cells, after)
+        return cell_list_edits.insert_cells(cells, index, new_cells)
+
+    return await _write_and_run(
+        session, rearrange, caller, consent, lambda _: [], runs=arguments.run
+    )
+
+
+def _check_source(session: Session, cell: Cell, expected_hash: object) -> None:
+    """Raise UsageError if a cell's source hash is not the expected one."""
+    present_hash = hash_source(cell.source)
+    if expected_hash is None or expected_hash == present_hash:
+        return
+    raise UsageError(
+        mcp_cells.format_unexpected_source(
+            session.name, cell, str(expected_hash), present_hash
+        )
+    )
+
+
+def parse_cells(cells: Sequence[object]) -> list[Cell]:
+    """Return the new cells; raise UsageError if one is invalid."""
+    return [_parse_cell(cell) for cell in cells]
+
+
+def _parse_cell(value: object) -> Cell:
+    if not isinstance(value, dict) or not isinstance(value.get("source"), str):
+        raise UsageError("each of `cells` must be an object with a string `source`")
+    cell_type = value.get("cell_type") or "code"
+    if cell_type not in mcp_commands.CELL_TYPES:
+        cell_types = ", ".join(mcp_commands.CELL_TYPES)
+        raise UsageError(f"a cell's `cell_type` must be one of {cell_types}")
+    problem = changed_cells.find_encoding_problem(value["source"])
+    if problem:
+        raise UsageError(f"{problem}; nothing was written")
+    return Cell("", cell_list_edits.NEW_INDEX, 0, cell_type, value["source"])
+
+
+async def _write_and_run(
+    session: Session,
+    rearrange: Rearrange,
+    caller: Caller,
+    consent: Consent,
+    select_existing: SelectExisting,
+    runs: bool = True,
+) -> Report:
+    """Write the cells if this is allowed, and run the new and changed ones.
+
+    Markdown cells do not wait for a running cell.
+    """
+    if session.was_handled(caller.call_id):
+        async with session.turn(caller):
+            report = session.find_report(caller.call_id)
+            return report or run_report.format_not_run(
+                "stepper already handled this call; the result of its run is not known"
+            )
+    try:
+        cells = session.read_with_unique_ids().cells
+        _, selected = _apply(cells, rearrange, select_existing)
+        runs_code = runs and any(cell.is_code for cell in selected)
+        if runs_code and backgrounding.explain_refusal(session):
+            report = mcp_cells.format_refused(_describe_running(session))
+            return _create_refusal(report)
+        turn = session.turn(caller=caller) if runs_code else contextlib.nullcontext()
+        async with turn:
+            return await _write_in_turn(
+                session, rearrange, caller, consent, select_existing, runs
+            )
+    except cell_list_edits.CellReferenceError as error:
+        raise UsageError(
+            f"{session.name}: {error}; nothing was written",
+            cell_list_edits.REFERENCE_HINT,
+        ) from None
+
+
+async def _write_in_turn(
+    session: Session,
+    rearrange: Rearrange,
+    caller: Caller,
+    consent: Consent,
+    select_existing: SelectExisting,
+    runs: bool,
+) -> CellRunReport:
+    cells = session.read_with_unique_ids().cells
+    rearranged, selected = _apply(cells, rearrange, select_existing)
+    refusal = _explain_refusal(session, cells, rearranged, selected, consent)
+    if refusal:
+        is_stopped = session.state.stop is not None and consent is not Consent.WITHHELD
+        state = "stopped" if is_stopped else "refused"
+        return _create_refusal(mcp_cells.format_refused(refusal), state)
+    has_new = any(cell.index == cell_list_edits.NEW_INDEX for cell in selected)
+    has_changes = rearranged != cells
+    if has_changes:
+        cells, written = session.file.rearrange_cells(rearrange)
+        selected = written or select_existing(cells)
+    new_cells = selected if has_new else []
+    return await _run_written(
+        session, cells, selected, new_cells, caller, consent, runs, has_changes
+    )
+
+
+def _apply(
+    cells: Sequence[Cell], rearrange: Rearrange, select_existing: SelectExisting
+) -> tuple[Sequence[Cell], list[Cell]]:
+    """Return the cells as rearranged, and the new or changed ones among them."""
+    rearranged = rearrange(cells)
+    changed = [cell for cell in rearranged if cell not in cells]
+    return rearranged, changed or select_existing(cells)
+
+
+async def _run_written(
+    session: Session,
+    cells: Sequence[Cell],
+    written: Sequence[Cell],
+    new_cells: Sequence[Cell],
+    caller: Caller,
+    consent: Consent,
+    runs: bool,
+    has_changes: bool,
+) -> CellRunReport:
+    """Run the code cells that were written; return the report."""
+    runnable = changed_cells.select_runnable(written)
+    to_run = runnable if runs else []
+    finished: list[RunSummary] = []
+    report: Report | None
+    if to_run:
+        try:
+            report, finished = await agent_edits.run_cells(
+                session,
+                cells,
+                to_run,
+                new_cells,
+                consent,
+                caller,
+                alone=len(written) == 1,
+            )
+        except StepperError as error:
+            report = run_report.format_not_run(error.message, error.hint)
+    else:
+        undelivered_reports.take_unreported_cells(session, runnable)
+        stale_lines = stale_cells.report_new_after_edit(session)
+        if has_changes:
+            report = mcp_cells.format_written(written, stale_lines)
+        else:
+            report = mcp_cells.format_nothing_to_run(written, stale_lines)
+    assert report is not None  # each cell to run is reported
+    reported_cell = finished[-1].cell if finished else (to_run or written)[0]
+    return CellRunReport(
+        report.text,
+        report.line,
+        report.stop,
+        report.ok,
+        reported_cell.id,
+        _get_state(session, report, finished, to_run),
+        _list_saved_figures(session, finished),
+        [cell.id for cell in written],
+    )
+
+
+def _list_saved_figures(session: Session, finished: Sequence[RunSummary]) -> list[str]:
+    """Return the paths of the figures of these runs, in order."""
+    run_numbers = [summary.run.run for summary in finished if summary.run.run]
+    return [
+        path
+        for run_number in run_numbers
+        for path in session.diagnosis.list_saved_figures(run_number)
+    ]
+
+
+def create_run_report(
+    session: Session, response: responses.RunResponse, finished: Sequence[RunSummary]
+) -> CellRunReport:
+    """Return the report on a run of existing cells."""
+    if not finished:
+        default_text = (
+            f"stepper: {one_line(session.name)} has no such cells: nothing to run."
+        )
+        return CellRunReport(
+            response.report or default_text,
+            "✓ nothing to run",
+            ok=response.ok,
+            state="nothing to run" if response.ok else "not run",
+        )
+    report = run_report.format_runs(finished, response.cells, "code cells")
+    text = report.text
+    if response.report not in text:
+        text = f"{text}\n{response.report}"
+    last_cell = finished[-1].cell
+    if response.which == "restore" and response.ok:
+        state = "ok"  # even if the notebook is still stopped
+    else:
+        report_with_result = replace(report, ok=response.ok)
+        state = _get_state(session, report_with_result, finished, [last_cell])
+    stop = session.state.stop
+    return CellRunReport(
+        text,
+        report.line,
+        stop.block if stop else "",
+        response.ok,
+        last_cell.id,
+        state,
+        _list_saved_figures(session, finished),
+        [summary.cell.id for summary in finished],
+    )
+
+
+def _create_refusal(report: Report, state: str = "refused") -> CellRunReport:
+    return CellRunReport(report.text, report.line, report.stop, ok=False, state=state)
+
+
+def _describe_running(session: Session) -> str:
+    """Return which cell runs, or waits for its kernel."""
+    queued = session.kernel_manager.queue_status
+    if queued:
+        return f"a cell of {session.name} waits for its kernel ({queued.text})"
+    progress = status_queries.get_running(session)
+    if progress is None:
+        return "another cell runs"
+    return mcp_cells.format_busy(
+        session.name, progress.name, progress.seconds, progress.timeout
+    )
+
+
+def _get_state(
+    session: Session,
+    report: Report,
+    finished: Sequence[RunSummary],
+    to_run: Sequence[Cell],
+) -> str:
+    """Return the value of `CellRunResponse.state`."""
+    if not to_run:
+        return "nothing to run"
+    if session.state.stop is not None:
+        return "stopped"
+    if not finished:
+        return "not run"
+    run = finished[-1].run
+    if run.verdict is Verdict.FINE:
+        return "ok" if report.ok else "not run"
+    return "cancelled" if run.outcome is Outcome.CANCELLED else "failed"
+
+
+def _explain_refusal(
+    session: Session,
+    cells: Sequence[Cell],
+    rearranged: Sequence[Cell],
+    selected: Sequence[Cell],
+    consent: Consent,
+) -> str | None:
+    """Return why cells must not be written or run, or None.
+
+    Raise UsageError for a source that no kernel accepts.
+    """
+    if consent is Consent.WITHHELD:
+        return edit_gate.PLAN_MODE
+    code_cells = [cell for cell in selected if cell.is_code]
+    for cell in code_cells:
+        problem = changed_cells.find_encoding_problem(cell.source)
+        if problem:
+            raise UsageError(f"{problem}; nothing was written")
+    if not code_cells:
+        return None
+    stopped = edit_gate.check_stop(session.state)
+    if stopped:
+        return stopped
+    new_indexes = [
+        index
+        for index, cell in enumerate(rearranged)
+        if cell in code_cells and cell.index == cell_list_edits.NEW_INDEX
+    ]
+    if not new_indexes:
+        return None
+    failed_step = edit_gate.check_failed_step(session.state, cells, new_indexes[0])
+    return failed_step or edit_gate.check_cell_count(rearranged, session.limits())
+
+
+def change_cells(
+    session: Session, arguments: mcp_commands.CellChange, consent: Consent
+) -> CellChangeResponse:
+    """Delete, move or clear cells, also while a cell runs.
+
+    Raise UsageError for invalid arguments, StepperError in plan mode.
+    """
+    _check_change_arguments(arguments)
+    if consent is Consent.WITHHELD:
+        raise StepperError(f"nothing was changed: {edit_gate.PLAN_MODE}")
+    hashes = arguments.expected_source_hashes or ()
+    references = cell_list_edits.CellReferences()
+
+    def select_cells(cells: Sequence[Cell]) -> list[Cell]:
+        selected = [references.resolve(cells, name) for name in arguments.cell_ids]
+        for cell, expected_hash in zip(selected, hashes, strict=False):
+            _check_source(session, cell, expected_hash)
+        return list(dict.fromkeys(selected))
+
+    def rearrange(cells: Sequence[Cell]) -> Sequence[Cell]:
+        selected = select_cells(cells)
+        if arguments.action == "delete":
+            return cell_list_edits.remove_cells(cells, selected)
+        after = references.resolve_id(cells, arguments.after)
+        return cell_list_edits.move_cells(cells, selected, after)
+
+    is_unchanged = False
+    try:
+        before = session.read_with_unique_ids().cells
+        selected = select_cells(before)
+        indexes = [cell.index for cell in selected]
+        if arguments.action == "clear_output":
+            session.file.clear_outputs(selected)
+        else:
+            session.file.rearrange_cells(rearrange)
+        if arguments.action == "move":
+            moved = list(rearrange(before))
+            is_unchanged = moved == list(before)
+            indexes = [moved.index(cell) for cell in selected]
+    except cell_list_edits.CellReferenceError as error:
+        raise UsageError(
+            f"{session.name}: {error}; nothing was changed",
+            cell_list_edits.REFERENCE_HINT,
+        ) from None
+    cell_ids = [cell.id for cell in session.file.read_uncached().cells]
+    changed_ids = []
+    if arguments.action != "delete":
+        changed_ids = [cell_ids[index] for index in indexes]
+    stale_lines = stale_cells.report_new_after_edit(session)
+    return CellChangeResponse(
+        session.name, changed_ids, cell_ids, len(selected), stale_lines, is_unchanged
+    )
+
+
+def _check_change_arguments(arguments: mcp_commands.CellChange) -> None:
+    """Raise UsageError if the arguments of `change_cells` are incomplete."""
+    if not arguments.cell_ids or arguments.action not in mcp_commands.ACTIONS:
+        raise UsageError(
+            "`action` and `cell_ids` are required: what to do, and with which cells"
+        )
+    if arguments.after is not None and arguments.action != "move":
+        raise UsageError(
+            f"`after` is for `move`, not for `{arguments.action}`; nothing was changed"
+        )
+    hashes = arguments.expected_source_hashes
+    if hashes is not None and len(hashes) != len(arguments.cell_ids):
+        raise UsageError(
+            "`expected_source_hashes` needs one hash for each of `cell_ids`; nothing"
+            " was changed"
+        )

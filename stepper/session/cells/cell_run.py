@@ -1,0 +1,481 @@
+"""Runs one cell: executes it, evaluates the result, writes outputs and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepper.common.errors import (
+    KernelError,
+    KernelUnreachableError,
+    NotebookError,
+    StepperError,
+)
+from stepper.common.text import one_line
+from stepper.messages import attached_clients, command_messages, module_reloads
+from stepper.messages.quoted_output import Completeness, format_location
+from stepper.messages.run_report import RunSummary
+from stepper.policy import changed_cells, execution_time, journal_events, run_decisions
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
+from stepper.policy.model import (
+    Cell,
+    Fault,
+    Key,
+    Limits,
+    Outcome,
+    Run,
+    StepStatus,
+    Verdict,
+    parse_moment,
+)
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import format_now
+from stepper.session.protocols import Execution, Kernel
+from stepper.session.session import LANGUAGES, Session
+from stepper.session.stale_cells import format_order
+
+
+@dataclass
+class CellWork:
+    """A cell to run, with its limits and notes."""
+
+    cells: Sequence[Cell]  # all cells of the notebook
+    cell: Cell
+    key: Key  # the step or cell that the attempt counts for
+    timeout: float  # its deadline in seconds
+    limits: Limits
+    keeps_mtime: bool  # keep the time of the file, for clients that poll it
+    notes: list[str]
+    was_complete: bool
+    criterion: str = ""
+    wake: str = ""  # the pattern of a line that wakes the agent
+    repeat_count: int = 0  # how often stepper ran it again after a transient error
+
+    def create_started_event(
+        self, run: int, caller: Caller, kernel: str = ""
+    ) -> journal_events.RunStarted:
+        """Return the journal event that the run started."""
+        cell = self.cell
+        return journal_events.RunStarted(
+            run=run,
+            key=self.key,
+            at=format_now(),
+            tool_use_id=caller.call_id,
+            by=caller.interface,
+            outside_agent=caller.is_outside_agent,
+            request=uuid.uuid4().hex,
+            timeout=self.timeout,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            source=cell.source,
+            tags=cell.tags,
+            kernel=kernel,
+        )
+
+
+def create_work(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    keep_time: bool = True,
+    timeout_of_call: float | None = None,
+) -> CellWork:
+    """Return the work for a cell."""
+    limits = session.limits()
+    task = run_decisions.make_run_parameters(
+        session.state, cells, cell, limits, timeout_of_call
+    )
+    return CellWork(
+        cells,
+        cell,
+        task.key,
+        task.timeout,
+        limits,
+        keep_time,
+        [*task.notes],
+        session.state.is_complete,
+        # In another language, text that looks like Python can mean something else.
+        task.criterion if session.speaks_python else "",
+        task.wake,
+    )
+
+
+async def run_cell(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    caller: Caller,
+    keep_time: bool = True,
+) -> RunSummary:
+    """Run a cell, again after a transient error; stop the notebook if required.
+
+    Raise StepperError if the cell did not run, or if it is not known whether it did
+    (`accepted` is true then).
+    """
+    problem = changed_cells.find_encoding_problem(cell.source)
+    if problem:
+        raise StepperError(f"{cell.label}: {problem}")
+    work = create_work(session, cells, cell, keep_time, caller.timeout)
+    while True:
+        try:
+            kernel = await session.kernel_manager.get_kernel(
+                caller.environ, caller.disconnected
+            )
+        except KernelError as error:
+            return _handle_start_failure(session, work, caller, error)
+        _check_language(session, kernel)
+        description = kernel.describe()
+        walltime_warnings = command_messages.warn_walltime(
+            work.timeout, description.location, description.walltime_left
+        )
+        work.notes = [*session.take_notices(), *work.notes, *walltime_warnings]
+        if caller.disconnected.is_set():
+            raise StepperError(
+                "interrupted before the cell ran: the client disconnected"
+            )
+        started = work.create_started_event(session.state.next_run, caller, kernel.id)
+        started_at = time.monotonic()
+        session.log(started, sync=False)
+        execution = await _execute(session, kernel, work, started, caller)
+        elapsed = time.monotonic() - started_at
+        run, decision = await record_execution(
+            session, work, started, execution, elapsed
+        )
+        if decision.action is not run_decisions.NextAction.RETRY:
+            break
+        work.notes.append(
+            f"run {run.run}: {run.error}; stepper ran it again after"
+            f" {decision.wait:g} s"
+        )
+        if await _wait_before_retry(session, decision.wait, caller):
+            run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
+            break
+        work.repeat_count += 1
+    return await finish_run(session, work, run, execution, decision)
+
+
+def _check_language(session: Session, kernel: Kernel) -> None:
+    """Raise KernelError if a Python notebook has a kernel of another language."""
+    if session.speaks_python and kernel.language not in ("", *LANGUAGES):
+        raise KernelError(
+            f"the cell was NOT run: {session.name} is a Python notebook, but its kernel"
+            f" runs {one_line(kernel.language, 50)}",
+            CommandLines(session.name).shell("use --kernel NAME"),
+        )
+
+
+async def _execute(
+    session: Session,
+    kernel: Kernel,
+    work: CellWork,
+    started: journal_events.RunStarted,
+    caller: Caller,
+) -> Execution:
+    """Execute a cell; raise KernelUnreachableError if the connection is lost."""
+    try:
+        return await session.execute(
+            kernel,
+            work.cell.source,
+            caller,
+            work.timeout,
+            work.limits,
+            request=started.request,
+            criterion=work.criterion,
+            wake=work.wake,
+        )
+    except KernelUnreachableError as error:
+        # The journal contains the start of the run. The next turn asks the kernel for
+        # the result.
+        unknown_result = KernelUnreachableError(
+            command_messages.format_disconnected(work.cell.label, error.message),
+            CommandLines(session.name).shell("status"),
+        )
+        unknown_result.accepted = True
+        raise unknown_result from None
+
+
+async def record_execution(
+    session: Session,
+    work: CellWork,
+    started: journal_events.RunStarted,
+    execution: Execution,
+    elapsed: float,
+) -> tuple[journal_events.RunEnded, run_decisions.RunDecision]:
+    """Evaluate an execution, write its outputs and record the run.
+
+    `elapsed` is the time in seconds, including the wait for the kernel. Return the run
+    and the decision on what happens next.
+    """
+    state = session.state
+    cell = work.cell
+    seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
+    work.notes += execution_time.note_waiting_time(
+        seconds, elapsed, execution.reconnected
+    )
+    fault, verdict = await judge_execution(
+        session, cell, execution, work.cells, command_messages.format_rebuild(state)
+    )
+    execution.criterion_result = None
+    if work.criterion:
+        execution.criterion_result = session.diagnosis.get_criterion_result(
+            execution.diagnosis_data
+        )
+    unmet_criterion = ""
+    if verdict is Verdict.FINE:
+        unmet_criterion = run_decisions.explain_false_criterion(
+            state, started, work.criterion, execution.criterion_result
+        )
+    bindings = {}
+    if session.speaks_python:
+        bindings = cell_dependencies.list_reported_bindings(
+            session.analyze_names(started.source), session.namespace
+        )
+    run = journal_events.RunEnded(
+        **vars(started.create_run(execution.outcome, verdict, fault, seconds)),
+        repeat=work.repeat_count,
+        execution_count=execution.execution_count,
+        displays=execution.displays,
+        left_out=execution.left_out,
+        request=started.request,
+        figures=session.diagnosis.describe_figures(execution),
+        packages=run_decisions.find_new_packages(state, execution.namespace),
+        imports=run_decisions.find_new_imports(state, execution.namespace),
+        unmet=unmet_criterion,
+        bound=bindings,
+    )
+    decision = run_decisions.decide_after_run(state, run, work.limits)
+    if decision.action is not run_decisions.NextAction.RETRY:
+        work.notes += session.outputs.write_outputs(
+            cell, execution, run.step, run.run, work.keeps_mtime
+        )
+    work.notes += decision.notes
+    session.log(run, sync=None)
+    session.record_death(execution, f"cell {cell.number}")
+    session.last_failed_execution = None
+    if verdict is Verdict.RECOVERABLE:
+        session.last_failed_execution = execution
+    return run, decision
+
+
+async def judge_execution(
+    session: Session,
+    cell: Cell,
+    execution: Execution,
+    cells: Sequence[Cell],
+    lost_state: str = "",
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution, with its suggestion, and the verdict.
+
+    `lost_state` describes what is lost if the kernel died.
+    """
+    memory = execution.memory
+    if memory:
+        before = execution.namespace_before
+        after = execution.namespace
+        if after is before:  # the kernel did not report it at the end
+            after = UNKNOWN_NAMESPACE
+        memory = "; ".join([memory, *command_messages.format_largest(before, after)])
+    fault, verdict = run_decisions.judge_run(
+        execution.outcome,
+        execution.fault,
+        cell.tags,
+        execution.death,
+        memory,
+        lost_state,
+    )
+    if fault is not None:
+        fault = await session.add_suggestion(
+            fault, execution.diagnosis_data, execution.namespace, cell, cells
+        )
+    return fault, verdict
+
+
+async def finish_run(
+    session: Session,
+    work: CellWork,
+    run: journal_events.RunEnded,
+    execution: Execution,
+    decision: run_decisions.RunDecision,
+) -> RunSummary:
+    """Return the data for the report of a run; stop the notebook if required."""
+    session.put_late()
+    summary = summarize_run(session, work, run, execution)
+    # Scaling images and listing folders takes time.
+    is_slow = bool(execution.images) or run.verdict is not Verdict.FINE
+    if is_slow:
+        figure_lines, warnings = await asyncio.to_thread(
+            _describe_figures_and_effects, session, execution, run
+        )
+    else:
+        figure_lines, warnings = _describe_figures_and_effects(session, execution, run)
+    criterion_result = execution.criterion_result
+    summary = replace(
+        summary,
+        origins=_label_origins(session, work.cells) if run.fault else {},
+        figures=figure_lines,
+        warnings=warnings,
+        criterion_met=criterion_result is not None and criterion_result.holds,
+        unmet=run.unmet,
+    )
+    # Only the agent's own runs stop the agent.
+    is_stop = decision.action is run_decisions.NextAction.STOP
+    if is_stop and not run.outside_agent:
+        session.stop_notebook(work.key, summary, decision.attempts + work.repeat_count)
+    if session.state.plan.steps and not session.state.open_steps:
+        session.state.compare_with_notebook(work.cells)
+        return _add_completion(session, work, summary)
+    return summary
+
+
+def _add_completion(
+    session: Session, work: CellWork, summary: RunSummary
+) -> RunSummary:
+    """Add what the report says after the last step of the plan."""
+    state = session.state
+    if state.is_complete and not work.was_complete:
+        # The notebook may have been deleted by now.
+        with contextlib.suppress(NotebookError):
+            document = session.file.read()
+            order_lines = format_order(session, document.cells)
+            session.needs_replay = run_decisions.should_verify(
+                state, work.limits, document.cells
+            )
+            tail = command_messages.format_completion(
+                session.name,
+                state,
+                document.figure_count,
+                order_lines,
+                session.needs_replay,
+            )
+            completion = command_messages.format_completion_line(state)
+            return replace(summary, tail=tail, completion=completion)
+    elif state.open_cells:
+        open_cells = command_messages.format_open_cells(state)
+        line = f"No step is left, but the notebook is not complete. {open_cells}"
+        return replace(summary, tail=[line])
+    return summary
+
+
+def summarize_run(
+    session: Session, work: CellWork, run: Run, execution: Execution
+) -> RunSummary:
+    """Return the data for the report of a run."""
+    state = session.state
+    # A step with a false criterion comes last.
+    next_id = state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
+    next_step = state.plan.find_step(next_id)
+    kernel = session.kernel_manager.kernel
+    location = ""
+    if kernel:
+        description = kernel.describe()
+        location = format_location(
+            description.location, description.walltime_left, description.problem
+        )
+    return RunSummary(
+        cell=work.cell,
+        run=run,
+        outputs=execution.outputs,
+        plan=state.plan,
+        next_step=next_step,
+        attempts=state.progress_of(work.key).attempts,
+        max_retries=work.limits.max_retries,
+        timeout=work.timeout,
+        max_timeout=work.limits.max_cell_timeout_seconds,
+        notes=[
+            *work.notes,
+            *command_messages.format_late_outputs(state, work.cells),
+            *attached_clients.format_executions(state),
+        ],
+        captured=execution.widget_outputs,
+        completeness=_get_completeness(execution),
+        modules=module_reloads.format_module_changes(
+            execution.module_changes, session.name
+        ),
+        inserted_sources=execution.next_inputs,
+        comment=session.comment,
+        commands=state.commands,
+        where=location,
+    )
+
+
+def _get_completeness(execution: Execution) -> Completeness:
+    """Return how much of a run's outputs the notebook contains."""
+    if not execution.in_notebook:
+        return Completeness.UNKNOWN
+    return Completeness.PART if execution.left_out else Completeness.WHOLE
+
+
+def _describe_figures_and_effects(
+    session: Session, execution: Execution, run: Run
+) -> tuple[list[str], list[str]]:
+    """Return the figure summary, and side effects or warnings."""
+    diagnosis = session.diagnosis
+    if run.verdict is Verdict.FINE:
+        warnings = diagnosis.find_warnings(execution)
+    else:
+        # The file system's clock: the times of files are compared with it.
+        started_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
+        is_cancelled = run.outcome is Outcome.CANCELLED
+        warnings = diagnosis.describe_side_effects(
+            execution.diagnosis_data,
+            None if session.kernel_manager.is_remote else started_ns,
+            "its interrupt" if is_cancelled else "failing",
+        )
+    figure_lines = diagnosis.summarize_figures(execution, run.run)
+    kernel = session.kernel_manager.kernel
+    is_local = kernel is not None and not kernel.describe().location
+    if is_local and diagnosis.can_render(execution):
+        hint = command_messages.format_render_hint(session.state.commands, run.number)
+        figure_lines = [*figure_lines, hint]
+    return figure_lines, warnings
+
+
+async def _wait_before_retry(session: Session, seconds: float, caller: Caller) -> bool:
+    """Wait before a cell runs again; return True if interrupted."""
+    session.running_caller = caller
+    session.retry_interrupted.clear()
+    try:
+        await asyncio.wait_for(session.retry_interrupted.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    finally:
+        session.running_caller = None
+    return True
+
+
+def _handle_start_failure(
+    session: Session, work: CellWork, caller: Caller, error: KernelError
+) -> RunSummary:
+    """Report that no kernel could start; stop the notebook if required."""
+    if not error.stops_notebook:
+        raise error
+    fault = Fault(
+        "KernelStartFailed",
+        f"the cell was NOT run: {error.message}",
+        ("KernelStartFailed",),
+    )
+    started = work.create_started_event(0, caller)
+    run = started.create_run(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
+    work.notes = []
+    work.timeout = 0.0
+    summary = summarize_run(session, work, run, Execution(run.outcome))
+    if not caller.is_outside_agent:
+        attempts = session.state.progress_of(work.key).attempts
+        session.stop_notebook(work.key, summary, attempts, error.hint)
+    return summary
+
+
+def _label_origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
+    """Return the labels of the cells that ran, by execution count."""
+    labels = {cell.id: cell.label for cell in cells if cell.is_code}
+    return {
+        count: labels.get(cell_id, "a deleted cell")
+        for count, cell_id in session.state.cells_by_execution_count.items()
+    }

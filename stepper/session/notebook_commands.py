@@ -1,0 +1,654 @@
+"""Commands that run cells or change a notebook: run, eval, fix, skip, plan."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from stepper.common.errors import (
+    KernelError,
+    NotebookError,
+    StepperError,
+    UsageError,
+)
+from stepper.messages import (
+    changed_outputs,
+    command_messages,
+    module_reloads,
+    run_report,
+)
+from stepper.messages.quoted_output import TEXT_LIMIT, get_terminal_text
+from stepper.messages.run_report import Report, RunSummary
+from stepper.policy import (
+    cell_directives,
+    changed_cells,
+    edit_gate,
+    execution_time,
+    journal_events,
+    plan,
+)
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.model import (
+    Cell,
+    Key,
+    Limits,
+    Outcome,
+    Plan,
+    Run,
+    StepStatus,
+    Verdict,
+)
+from stepper.policy.notebook_state import State
+from stepper.session import progress_events, responses, stale_cells, status_queries
+from stepper.session.cells.cell_run import judge_execution, run_cell
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import format_now
+from stepper.session.protocols import Execution, Kernel, KernelMetadata
+from stepper.session.session import Session
+from stepper.session.verification.changed_outputs import RecordedOutputs
+
+# The answer to `continue` that reopens a skipped step.
+REOPENED_STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
+# A list to which a command appends the finished runs.
+FinishedRuns = list[RunSummary] | None
+
+
+async def create_notebook(session: Session, new_plan: Plan) -> None:
+    """Start the journal of a new notebook."""
+    # A cell of the notebook that it replaces may run for hours.
+    await session.interrupt()
+    async with session.turn():
+        await session.kernel_manager.shut_down(
+            "its notebook was replaced by a new one of that name"
+        )
+        session.log(journal_events.Created(at=format_now()))
+        _log_plan(session, new_plan)
+
+
+def _log_plan(session: Session, changed_plan: Plan) -> None:
+    plan_json = plan.to_json(changed_plan)
+    session.log(journal_events.PlanChanged(at=format_now(), plan=plan_json))
+
+
+async def run(
+    session: Session,
+    which: str,
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+    finished: FinishedRuns = None,
+) -> responses.RunResponse:
+    """Run the pending, all or stale cells, or restore the state of the kernel.
+
+    The run ends at the first failure. The results are appended to `finished`.
+    """
+    if which == "restore":
+        return await restore(session, caller, progress, finished)
+    async with session.turn(caller=caller):
+        if not caller.is_outside_agent:
+            stopped = edit_gate.check_stop(session.state)
+            if stopped:
+                raise StepperError(f"nothing ran: {stopped}")
+        document = session.read_with_unique_ids()
+        cells = document.cells
+        select_next = None
+        recorded = None
+        if which == "all":
+            to_run = changed_cells.select_not_run(cells, {})
+            recorded = RecordedOutputs(session, document, to_run)
+            await _shut_down_kernel(
+                session, caller, "it was restarted for a run of all cells"
+            )
+        elif which == "stale":
+            to_run = stale_cells.select_cells_to_run(session, cells)
+            select_next = functools.partial(
+                stale_cells.select_cells_to_run, session, cells
+            )
+        else:
+            to_run = changed_cells.select_not_run(
+                cells, session.state.succeeded_sources
+            )
+        return await _run_cells(
+            session,
+            which,
+            cells,
+            to_run,
+            caller,
+            progress,
+            finished,
+            select_next=select_next,
+            recorded=recorded,
+        )
+
+
+async def restore(
+    session: Session,
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+    finished: FinishedRuns = None,
+) -> responses.RestoreResponse:
+    """Run the cells that succeeded again, in a new kernel.
+
+    The run ends at the first cell that changed or has another result. The notebook
+    stays stopped unless the death of the kernel caused the stop.
+    """
+    async with session.turn(caller=caller):
+        document = session.read_with_unique_ids()
+        cells = document.cells
+        last_runs = {run.cell_id: run for run in session.state.runs}
+        succeeded = {
+            cell_id: run
+            for cell_id, run in last_runs.items()
+            if run.verdict is Verdict.FINE
+        }
+        runnable = changed_cells.select_runnable(cells)
+        to_run = [cell for cell in runnable if cell.id in succeeded]
+        hashes = {cell_id: run.source_hash for cell_id, run in succeeded.items()}
+        not_run = changed_cells.select_not_run(to_run, hashes)
+        if not_run:
+            to_run = to_run[: to_run.index(not_run[0])]
+        recorded = RecordedOutputs(session, document, to_run)
+        await _shut_down_kernel(
+            session, caller, "it was restarted to restore the notebook's state"
+        )
+        is_mcp = caller.interface == "mcp"
+        resumes = edit_gate.restore_resumes(session.state, is_mcp)
+        keeps_stop = session.state.stop is not None and not resumes
+        session.log(journal_events.Restored(at=format_now(), keeps_stop=keeps_stop))
+        deleted_ids = succeeded.keys() - {cell.id for cell in cells}
+        response = await _run_cells(
+            session,
+            "restore",
+            cells,
+            to_run,
+            caller,
+            progress,
+            finished,
+            earlier_runs=succeeded,
+            recorded=recorded,
+        )
+        if not_run and response.ok:
+            report = (
+                f"stepper: {response.ran} cells are restored; {not_run[0].label}"
+                " was changed after it ran: it was NOT run"
+            )
+            response = replace(response, ok=False, report=report)
+        if keeps_stop and response.ok:
+            report = command_messages.format_still_stopped(session.name, session.state)
+            response = replace(response, report=report)
+        return responses.RestoreResponse(**vars(response), gone=len(deleted_ids))
+
+
+async def _shut_down_kernel(session: Session, caller: Caller, reason: str) -> None:
+    """Shut down the kernel before a run in a new one."""
+    await _check_start(session, caller)
+    await session.kernel_manager.shut_down(reason)
+    session.state.lost_reason = ""
+
+
+async def _check_start(session: Session, caller: Caller) -> None:
+    """Raise KernelError if no new kernel may replace the present one.
+
+    The user chose a kernel of a Jupyter server by its ID: stepper does not shut it
+    down.
+    """
+    backend = session.kernel_manager.get_launch_config(
+        caller.environ, session.state.plan.kernel
+    ).backend
+    if backend is None or not backend.attaches:
+        return
+    kernel = await session.kernel_manager.find()
+    if kernel is None or await kernel.check_death() is not None:
+        return
+    description = kernel.describe()
+    if description.is_external:
+        command = CommandLines(session.name).shell("use --kernel NAME")
+        raise KernelError(
+            f"the configuration names {description.location} by its id: stepper does"
+            " not restart it, and it keeps its variables",
+            f"restart it there; or {command}  # another backend",
+        )
+
+
+async def _run_cells(
+    session: Session,
+    which: str,
+    cells: Sequence[Cell],
+    to_run: Sequence[Cell],
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+    finished: FinishedRuns,
+    earlier_runs: Mapping[str, Run] | None = None,
+    select_next: Callable[[int], Sequence[Cell]] | None = None,
+    recorded: RecordedOutputs | None = None,
+) -> responses.RunResponse:
+    """Run cells until one fails or differs from its run in `earlier_runs`.
+
+    `select_next` returns the cells to run below an index. New outputs are compared with
+    the `recorded` ones.
+    """
+    to_run = [*to_run]
+    summaries: list[RunSummary] = []
+    success_count = 0
+    failure: Report | None = None
+    for position, cell in enumerate(to_run, 1):
+        progress(
+            progress_events.CellStarted(
+                cell=cell.number, position=position, of=len(to_run)
+            )
+        )
+        summary = await run_cell(session, cells, cell, caller, keep_time=False)
+        progress(
+            progress_events.CellFinished(
+                position=position,
+                of=len(to_run),
+                line=run_report.format_line(summary),
+            )
+        )
+        summaries.append(summary)
+        if finished is not None:
+            finished.append(summary)
+        report = session.record_report(run_report.format_run(summary), summary)
+        if summary.run.verdict is not Verdict.FINE:
+            failure = report
+            break
+        success_count += 1
+        if select_next:
+            to_run[position:] = select_next(cell.index)
+        if earlier_runs is not None:
+            earlier_outcome = earlier_runs[cell.id].outcome
+            if earlier_outcome is not summary.run.outcome:
+                difference = f"Its earlier result was {earlier_outcome.value}."
+                failure = replace(report, text=f"{report.text}\n{difference}")
+                break
+    is_ok = failure is None
+    changed: list[ChangedOutput] = []
+    if recorded is not None:
+        changed = await recorded.find_changed(summaries)
+    lines = _format_changed_state(session, cells, to_run, changed, recorded, is_ok)
+    if lines and finished:
+        finished[-1] = replace(finished[-1], stale_lines=lines)
+    stop_text = ""
+    if which != "restore" and caller.is_outside_agent:
+        stop_text = command_messages.format_agent_stopped(session.name, session.state)
+    skipped_count = sum(
+        cell.is_code and changed_cells.SKIP_TAG in cell.tags for cell in cells
+    )
+    return responses.RunResponse(
+        session.name,
+        is_ok,
+        success_count,
+        len(to_run),
+        skipped_count,
+        failure.text if failure else "",
+        [_create_result(summary) for summary in summaries],
+        lines,
+        which,
+        stop_text,
+        changed,
+    )
+
+
+def _format_changed_state(
+    session: Session,
+    cells: Sequence[Cell],
+    to_run: Sequence[Cell],
+    changed: Sequence[ChangedOutput],
+    recorded: RecordedOutputs | None,
+    is_ok: bool,
+) -> str:
+    """Return lines on changed outputs, changed modules and stale cells, or ''."""
+    stale_lines = ""
+    if to_run and is_ok:
+        stale_lines = stale_cells.report_new(session, cells, to_run)
+    if recorded is None:
+        return stale_lines
+    cause = module_reloads.format_changed_since_recorded(
+        recorded.list_changed_modules()
+    )
+    hint = ""
+    if changed and is_ok:
+        hint = changed_outputs.format_verify_hint(session.name)
+    lines = [*changed_outputs.format_changed_outputs(changed), cause, hint, stale_lines]
+    return "\n".join(filter(None, lines))
+
+
+def _create_result(summary: RunSummary) -> responses.CellResult:
+    run = summary.run
+    output = get_terminal_text(summary.outputs)
+    return responses.CellResult(
+        summary.cell.number,
+        run.cell_id,
+        run.step,
+        run.run,
+        run.outcome.value,
+        run.duration_s,
+        run.fault,
+        output[:TEXT_LIMIT],
+    )
+
+
+async def evaluate(
+    session: Session, source: str, caller: Caller, starts: bool = False
+) -> responses.EvalResponse:
+    """Run code in the kernel without changing the notebook.
+
+    Raise StepperError if there is no kernel; `starts` allows a new one if no state was
+    lost.
+    """
+    problem = changed_cells.find_encoding_problem(source)
+    if problem:
+        raise UsageError(problem)
+    async with session.turn(caller=caller):
+        kernel = await _get_live_kernel(session, caller, starts)
+        limits = session.limits()
+        timeout = cell_directives.select_deadline(
+            cell_directives.parse(source),
+            limits.cell_timeout_seconds,
+            limits.max_cell_timeout_seconds,
+            caller.timeout,
+        )
+        cell = Cell("eval", -1, 0, "code", source)
+        started_at = format_now()
+        started = journal_events.RunStarted(
+            run=0,
+            key=cell.id,
+            at=started_at,
+            cell_id=cell.id,
+            source=source,
+            timeout=timeout,
+        )
+        execution, elapsed = await _execute_scratch(
+            session, kernel, started, caller, limits
+        )
+        cells: Sequence[Cell] = ()
+        if execution.outcome is not Outcome.OK:
+            # The code has run: report its result even if the notebook is unreadable.
+            with contextlib.suppress(NotebookError):
+                cells = session.read().cells
+        fault, verdict = await judge_execution(session, cell, execution, cells)
+        session.record_death(execution, "`stepper eval`")
+        seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
+        run = started.create_run(execution.outcome, verdict, fault, seconds)
+        session.log(
+            journal_events.ScratchExecuted(
+                at=started_at,
+                source=source,
+                outcome=run.outcome,
+                duration_s=run.duration_s,
+                fault=fault,
+            )
+        )
+        figure_lines: list[str] = []
+        if execution.images:
+            figure_lines = await asyncio.to_thread(
+                session.diagnosis.summarize_figures, execution, 0
+            )
+        summary = RunSummary(
+            cell,
+            run,
+            execution.outputs,
+            timeout=timeout,
+            max_timeout=limits.max_cell_timeout_seconds,
+            figures=figure_lines,
+            modules=module_reloads.format_module_changes(
+                execution.module_changes, session.name
+            ),
+        )
+        figures = session.diagnosis.list_saved_figures(0)
+        return responses.EvalResponse(
+            session.name,
+            source,
+            run.outcome,
+            run.duration_s,
+            fault,
+            run_report.format_scratch(summary),
+            get_terminal_text(execution.outputs),
+            figures[: len(execution.images)],
+        )
+
+
+async def _get_live_kernel(session: Session, caller: Caller, starts: bool) -> Kernel:
+    """Return the kernel for a scratch execution; raise StepperError if there is none.
+
+    `starts` allows a new kernel if no state was lost.
+    """
+    kernel = session.kernel_manager.kernel
+    if kernel is None and starts and not session.state.lost_reason:
+        session.read()  # raises an error for a notebook in another language
+        kernel = await session.kernel_manager.get_kernel(
+            caller.environ, caller.disconnected
+        )
+    if kernel is not None:
+        # The request also detects a kernel that has just died.
+        await session.get_namespace(kernel)
+        if await kernel.check_death() is None:
+            return kernel
+    raise StepperError(
+        f"{session.name} has no running kernel: the code did not run",
+        CommandLines(session.name).shell("run"),
+    )
+
+
+async def _execute_scratch(
+    session: Session,
+    kernel: Kernel,
+    started: journal_events.RunStarted,
+    caller: Caller,
+    limits: Limits,
+) -> tuple[Execution, float]:
+    """Execute code outside a cell; return the result and the seconds that it took."""
+    started_at = time.monotonic()
+    session.scratch_run = started
+    try:
+        execution = await session.execute(
+            kernel, started.source, caller, started.timeout, limits, scratch=True
+        )
+    finally:
+        session.scratch_run = None
+    return execution, time.monotonic() - started_at
+
+
+async def restart(session: Session, caller: Caller) -> bool:
+    """Start a new kernel in place of the old one; return whether there was one."""
+    await _check_start(session, caller)
+    await session.interrupt()
+    async with session.turn():
+        had_kernel = await session.kernel_manager.shut_down("its restart was requested")
+        if not had_kernel:
+            session.read()  # raises an error for a notebook in another language
+        stop = session.state.stop
+        if stop is not None and stop.key is None:
+            # The death of the kernel, not a cell, stopped the notebook.
+            session.log(journal_events.Continued(at=format_now()))
+        await session.kernel_manager.get_kernel(caller.environ, caller.disconnected)
+        return had_kernel
+
+
+async def shutdown(session: Session, reason: str) -> bool:
+    """Shut down the kernel; return whether there was one."""
+    await session.interrupt()
+    async with session.turn():
+        return await session.kernel_manager.shut_down(reason)
+
+
+async def end_idle_kernel(session: Session, last_used: float, reason: str) -> bool:
+    """Shut down the kernel unless something ran after `last_used`.
+
+    Return whether it was shut down.
+    """
+    async with session.turn():
+        if session.last_used != last_used or not session.kernel_manager.kernel:
+            return False
+        return await session.kernel_manager.shut_down(reason)
+
+
+async def resume(session: Session, answer: str = "") -> str:
+    """Resume a stopped notebook; return the context and the user's answer."""
+    resumed_stop = session.state.stop
+    skipped_step = find_skipped_step(session, answer)
+    if skipped_step is not None:
+        reopen(session, skipped_step)
+        return command_messages.format_reopen(session.name, session.state, skipped_step)
+    if resumed_stop is not None:
+        session.log(journal_events.Continued(at=format_now(), answer=answer.strip()))
+    namespace, is_alive = await status_queries.get_namespace(session)
+    return command_messages.format_continue(
+        session.name, session.state, namespace, is_alive, resumed_stop, answer
+    )
+
+
+def find_skipped_step(session: Session, answer: str) -> int | None:
+    """Return the skipped step that `continue step 3` reopens, or None."""
+    match = REOPENED_STEP.fullmatch(answer.strip())
+    if match is None or session.state.stop is not None:
+        return None
+    number = int(match[1])
+    progress = session.state.progress.get(number)
+    is_skipped = progress is not None and progress.status is StepStatus.SKIPPED
+    return number if is_skipped else None
+
+
+async def fix(session: Session, hint: str = "") -> str:
+    """Resume with new retries for the failed step; return the error and the hint."""
+    key = find_failed_key(session)
+    stop = session.state.stop
+    session.log(journal_events.Fixed(at=format_now(), key=key, hint=hint.strip()))
+    text = command_messages.format_fix(
+        session.name,
+        session.state,
+        key,
+        _find_cell(session, key),
+        session.limits().max_retries,
+    )
+    return "\n".join([text, *command_messages.format_answer(stop, hint)])
+
+
+async def skip(session: Session, reason: str) -> str:
+    """Skip the failed step, or the next one, and resume; return the next step."""
+    key = find_failed_key(session)
+    if session.state.stop is not None and key is None:
+        return await resume(session)  # no cell caused the stop
+    open_steps = session.state.open_steps
+    if key is None and open_steps:
+        key = open_steps[0].id
+    reason = " ".join(reason.split())
+    if key is not None:
+        cell = _find_cell(session, key)
+        session.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
+        if cell is not None:
+            session.file.add_tag(cell, changed_cells.SKIP_TAG)
+    return command_messages.format_skip(session.name, session.state, key, reason)
+
+
+def reopen(session: Session, number: int) -> responses.PlanResponse:
+    """Reopen a skipped step; return the plan. Raise UsageError."""
+    state = session.state
+    if state.plan.find_step(number) is None:
+        raise UsageError(f"there is no step {number}", _suggest_plan(session))
+    if state.progress_of(number).status is not StepStatus.SKIPPED:
+        raise UsageError(f"step {number} is not skipped", _suggest_plan(session))
+    cell = _find_cell(session, number)
+    if cell is not None:
+        session.file.remove_tag(cell, changed_cells.SKIP_TAG)
+    session.log(journal_events.Reopened(at=format_now(), key=number))
+    return status_queries.get_plan(session)
+
+
+def _suggest_plan(session: Session) -> str:
+    return f"{session.state.commands.shell('plan')}  # shows the steps"
+
+
+def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
+    """Select the backend of the notebook's next kernel; raise NotebookError.
+
+    '' selects the project's default.
+    """
+    changed_plan = replace(session.state.plan, kernel=name)
+    session.file.write_plan(changed_plan, kernel)
+    _log_plan(session, changed_plan)
+
+
+def confirm(session: Session, reason: str) -> str:
+    """Mark a step done although its criterion is false; return the next step.
+
+    Raise UsageError without a reason or such a step.
+    """
+    state = session.state
+    step_ids = [
+        step.id
+        for step in state.plan.steps
+        if state.status_of(step.id) is StepStatus.CRITERION_FALSE
+    ]
+    if not step_ids:
+        raise UsageError(
+            f"no step of {session.name} has a false criterion: there is nothing to"
+            " confirm",
+            _suggest_plan(session),
+        )
+    reason = " ".join(reason.split())
+    if not reason:
+        raise UsageError(
+            "say why the step is done although its criterion is false",
+            state.commands.shell("confirm", '"REASON"'),
+        )
+    step_id = step_ids[0]
+    session.log(journal_events.Confirmed(at=format_now(), key=step_id, reason=reason))
+    return command_messages.format_confirm(session.name, state, step_id, reason)
+
+
+def find_failed_key(session: Session) -> Key | None:
+    """Return the step or cell that `fix` and `skip` apply to, or None.
+
+    This is the one that stopped the notebook, else the last failed step, else the last
+    failed cell that still exists.
+    """
+    state = session.state
+    if state.stop is not None:
+        return state.stop.key
+    failed_keys = [
+        run.key
+        for run in state.runs
+        if state.progress_of(run.key).status is StepStatus.FAILED
+    ]
+    steps = [key for key in failed_keys if isinstance(key, int)]
+    if steps:
+        return steps[-1]
+    for key in reversed(failed_keys):
+        if isinstance(key, str) and _find_cell(session, key) is not None:
+            return key
+    return None
+
+
+def _find_cell(session: Session, key: Key | None) -> Cell | None:
+    """Return the cell of a step or key, or None if it was removed."""
+    if key is None:
+        return None
+    cell_id = session.state.progress_of(key).cell_id or key
+    if not isinstance(cell_id, str):
+        return None
+    with contextlib.suppress(NotebookError):
+        return plan.find_cell(session.file.read().cells, cell_id)
+    return None
+
+
+async def change_plan(
+    session: Session, change: Callable[[State], Plan]
+) -> responses.PlanResponse:
+    """Change the plan with a function; return it. Raise UsageError."""
+    # A change of the plan does not wait for the end of a background run. It is safe
+    # without a turn, because file and journal change without an `await` in between.
+    in_background = session.runs_in_background
+    async with contextlib.nullcontext() if in_background else session.turn():
+        try:
+            changed_plan = change(session.state)
+        except ValueError as error:
+            raise UsageError(str(error), _suggest_plan(session)) from None
+        _log_plan(session, changed_plan)
+        session.file.write_plan(changed_plan)
+    return status_queries.get_plan(session)

@@ -1,0 +1,291 @@
+"""Writes outputs to the notebook: those of a run, pending ones and late ones."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepper.common.errors import NotebookError, StepperError
+from stepper.messages.run_report import format_left_out
+from stepper.policy import journal_events
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.model import Cell, Limits, Outcome
+from stepper.policy.notebook_state import DisplayedOutput, State
+from stepper.session.kernel_manager import format_now
+from stepper.session.protocols import (
+    CellVersion,
+    Execution,
+    Kernel,
+    LateOutputs,
+    NotebookFile,
+    PartialOutput,
+    WidgetState,
+)
+
+# After a write, wait this many times its duration before the next one.
+RETRY_FACTOR = 50
+LATE_TYPES = ("display_data", "update_display_data", "execute_result", "error")
+LATE_SECONDS = 2.0  # between two writes of late outputs
+
+
+class OutputWriter:
+    """Writes outputs to the cells of one notebook."""
+
+    def __init__(
+        self,
+        file: NotebookFile,
+        late: LateOutputs,
+        state: State,
+        limits: Callable[[], Limits],
+        log: Callable[..., None],
+        add_notice: Callable[[str], None],
+    ) -> None:
+        self.file = file
+        self.late = late
+        self.state = state
+        self.log = log
+        self.add_notice = add_notice
+        self.load_limits = limits
+        self.last_limits = Limits()
+        # The run, and its number of changes, whose outputs were written last while it
+        # was running.
+        self.last_written = (0, 0)
+        self.next_late_write = 0.0  # when to write late outputs, by time.monotonic
+        self.next_retry = 0.0  # when to write pending outputs, by time.monotonic
+
+    def get_limits(self) -> Limits:
+        """Return the limits; if the configuration is invalid, the last valid ones."""
+        with contextlib.suppress(StepperError):
+            self.last_limits = self.load_limits()
+        return self.last_limits
+
+    def write_outputs(
+        self,
+        cell: Cell,
+        execution: Execution,
+        step: int | None,
+        run: int,
+        keep_time: bool,
+    ) -> list[str]:
+        """Write the outputs of a run; return notes on omitted ones.
+
+        If writing fails, the outputs wait in the journal.
+        """
+        limits = self.get_limits()
+        widgets = execution.widgets
+        if not limits.record_timing:
+            execution.timings = {}
+        notes = [*execution.notes]
+        if execution.left_out:
+            notes.append(
+                f"{format_left_out(execution.left_out)}"
+                f" (max_output_bytes {limits.max_output_bytes:,})"
+            )
+        if widgets is not None and widgets.omitted_count:
+            notes.append(
+                f"left out of the notebook: the state of {widgets.omitted_count}"
+                f" widgets, {widgets.omitted_bytes:,} bytes"
+                f" (max_widget_state_bytes {widgets.limit:,})"
+            )
+        try:
+            problem = self.file.write_execution(cell, execution, step, keep_time)
+            execution.in_notebook = not problem
+        except NotebookError as error:
+            self.log(
+                journal_events.OutputsPending(
+                    run=run,
+                    cell_id=cell.id,
+                    number=cell.number,
+                    source=cell.source,
+                    step=step,
+                    outputs=execution.outputs,
+                    execution_count=execution.execution_count,
+                    timings=execution.timings,
+                )
+            )
+            problem = (
+                f"the outputs could not be written ({error.message}): stepper keeps"
+                " them in the journal and writes them as soon as it can"
+            )
+        return [*notes, problem] if problem else notes
+
+    def write_waiting(self) -> None:
+        """Write outputs that wait in the journal, if this is possible now."""
+        started = time.monotonic()
+        for pending in list(self.state.pending_outputs.values()):
+            cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
+            run = self.state.find_run(pending.run)
+            execution = Execution(
+                run.outcome if run else Outcome.OK,
+                pending.outputs,
+                pending.execution_count,
+                pending.timings,
+            )
+            try:
+                # A client may be sending a message: keep the time of the file.
+                problem = self.file.write_execution(
+                    cell, execution, pending.step, keep_time=True
+                )
+            except NotebookError:
+                self.next_retry = _compute_retry_time(started)
+                return
+            except (AttributeError, KeyError, TypeError, ValueError):
+                # Another program wrote that line of the journal.
+                problem = "the journal's entry is not valid"
+            self.log(
+                journal_events.OutputsWritten(
+                    run=pending.run, cell_id=cell.id, why_not=problem
+                )
+            )
+            result = "are in the notebook now"
+            if problem:
+                result = f"were left out ({problem})"
+            self.add_notice(
+                f"the outputs of run {pending.run} (cell {cell.number}), which waited"
+                f" in the journal, {result}"
+            )
+
+    def handle_display(self, message: dict[str, Any], late: bool) -> bool:
+        """Add a message to cells other than the running one.
+
+        Return whether a cell could take it. `late` means that its request has finished.
+        """
+        request_id = str(message["parent_header"].get("msg_id") or "")
+        transient = message["content"].get("transient")
+        display_id = ""
+        if isinstance(transient, dict):
+            display_id = str(transient.get("display_id") or "")
+        if late:
+            return self._handle_late_message(message, request_id, display_id)
+        running = self.state.running
+        excluded_id = running and running.cell_id
+        if request_id in self.state.cells_by_request:
+            excluded_id, _ = self.state.cells_by_request[request_id]
+        for cell_id, displayed in self.state.displayed_outputs.items():
+            is_shown = display_id and display_id in displayed.displays
+            if is_shown and cell_id != excluded_id:
+                self._add_late_message(
+                    CellVersion(cell_id, displayed.source_hash),
+                    {**message, "msg_type": "update_display_data"},
+                )
+        return True
+
+    def _handle_late_message(
+        self, message: dict[str, Any], request_id: str, display_id: str
+    ) -> bool:
+        """Add a message whose request has finished to the cell that sent it."""
+        state = self.state
+        running = state.running
+        if not request_id or (running and request_id == running.request):
+            # The kernel's own message, or one that the record of the run contains.
+            return True
+        if request_id in state.cells_by_request:
+            cell_id, source = state.cells_by_request[request_id]
+        elif state.runs and not running:
+            cell_id, source = state.runs[-1].cell_id, state.runs[-1].source_hash
+        else:
+            cell_id, source = "", ""
+        if cell_id == (running.cell_id if running else ""):
+            # It is unknown which run sent it, or the end of the run overwrites it.
+            return False
+        displayed = state.displayed_outputs.get(cell_id)
+        is_shown = displayed is not None and display_id in displayed.displays
+        if is_shown or message["msg_type"] != "update_display_data":
+            self._add_late_message(CellVersion(cell_id, source), message)
+        return True
+
+    async def take_missed_messages(self, kernel: Kernel) -> None:
+        """Add messages that arrived while no daemon was running."""
+        if not self.state.runs:
+            return
+        last_run = self.state.runs[-1]
+        displayed = self.state.displayed_outputs.get(last_run.cell_id)
+        if displayed is None or last_run.request not in self.state.cells_by_request:
+            return
+        # Skip what the notebook already contains.
+        skipped_characters = displayed.late_characters
+        skipped_others = displayed.late_others
+        for message in await kernel.fetch_missed_messages(last_run.request):
+            text = message["content"].get("text")
+            if message["msg_type"] == "stream" and isinstance(text, str):
+                new_text = text[skipped_characters:]
+                skipped_characters = max(0, skipped_characters - len(text))
+                message["content"]["text"] = new_text
+                if new_text:
+                    self.handle_display(message, True)
+            elif message["msg_type"] in LATE_TYPES:
+                if skipped_others <= 0:
+                    self.handle_display(message, True)
+                skipped_others -= 1
+
+    def write_late(
+        self, widgets: WidgetState | None, partial: PartialOutput | None = None
+    ) -> None:
+        """Write late outputs, widget state and outputs of the running cell.
+
+        All are written at once; what cannot be written waits.
+        """
+        started = time.monotonic()
+        running = self.state.running
+        version = (0, 0)
+        if running and partial:
+            version = (running.run, partial.change_count)
+        has_new_outputs = version[1] > 0 and version != self.last_written
+        has_news = self.late.has_pending or widgets is not None or has_new_outputs
+        # Pending outputs of earlier runs are written first.
+        if self.state.pending_outputs or not has_news:
+            return
+        partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
+        if has_new_outputs and running and partial:
+            cell_version = CellVersion(running.cell_id, hash_source(running.source))
+            partial_outputs[cell_version] = partial.outputs()
+        late_outputs: Sequence[journal_events.LateOutput] = ()
+        with contextlib.suppress(NotebookError):
+            late_outputs = self.late.write(widgets, partial_outputs)
+            if has_new_outputs:
+                self.last_written = version
+        self.next_late_write = max(
+            time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
+        )
+        for late_output in late_outputs:
+            self.log(replace(late_output, at=format_now()), sync=False)
+
+    def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
+        displayed = self.state.displayed_outputs.get(
+            target.cell_id, DisplayedOutput("")
+        )
+        pending = self.state.pending_outputs.get(target.cell_id)
+        try:
+            self.late.add_message(
+                target,
+                message,
+                displayed.displays,
+                displayed.left_out,
+                self.get_limits().max_output_bytes,
+                pending.outputs if pending else None,
+            )
+        except NotebookError as error:
+            size = len(str(message["content"].get("text", "")))
+            self.log(
+                journal_events.LateOutput(
+                    at=format_now(),
+                    **vars(target),
+                    characters=size,
+                    shows=int(not size),
+                    updates=0,
+                    left_out=displayed.left_out,
+                    displays=displayed.displays,
+                    there=False,
+                    why=error.message,
+                ),
+                sync=False,
+            )
+
+
+def _compute_retry_time(started: float) -> float:
+    """Return when to write again, so that large files are not read often."""
+    now = time.monotonic()
+    return now + RETRY_FACTOR * (now - started)

@@ -1,0 +1,1 @@
+"""`stepper verify`: replay a copy of a notebook and compare the outputs."""

@@ -1,0 +1,187 @@
+"""Compare new outputs with the recorded ones, for `run --all` and `restore`.
+
+The recorded outputs are read before the run, because the run replaces them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from stepper.common.errors import NotebookError
+from stepper.messages.run_report import RunSummary
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.comparison import (
+    clock_values,
+    recorded_output_comparison,
+    verify_results,
+)
+from stepper.policy.comparison.clock_values import RunTime
+from stepper.policy.comparison.output_comparison import CellOutputs
+from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell, Verdict, parse_moment
+from stepper.session.protocols import CellVersion, Notebook
+from stepper.session.session import Session
+from stepper.session.verification.replay import LATE_SECONDS
+
+# Another version of these packages may draw the same figure differently.
+DRAWING_PACKAGES = ("matplotlib", "PIL", "seaborn")
+
+
+class RecordedOutputs:
+    """The outputs that a notebook's cells had before they ran again."""
+
+    def __init__(
+        self, session: Session, document: Notebook, cells: Sequence[Cell]
+    ) -> None:
+        self.session = session
+        self.sources = [cell.source for cell in document.cells if cell.is_code]
+        self.packages = dict(session.state.packages)
+        # Project modules that changed after the recorded run of one of the cells.
+        self.modules = _find_changed_modules(session, cells)
+        # By cell index.
+        self.recorded: dict[int, list[dict[str, Any]]] = {}
+        nondeterministic_ids = _get_nondeterministic_ids(session, document)
+        last_hashes = {run.cell_id: run.source_hash for run in session.state.runs}
+        for cell in cells:
+            if cell.id in nondeterministic_ids:
+                continue
+            last_hash = last_hashes.get(cell.id, "")
+            source_hash = hash_source(cell.source)
+            if last_hash not in ("", source_hash):
+                continue
+            outputs = document.get_recorded_outputs(cell)
+            if outputs is not None:
+                self.recorded[cell.index] = outputs
+
+    def list_changed_modules(self) -> list[str]:
+        """Return the project modules that changed since the recorded runs."""
+        present_packages = self.session.state.packages
+        changed = verify_results.find_changed_modules(self.packages, present_packages)
+        return sorted(self.modules.union(changed))
+
+    async def find_changed(self, finished: Sequence[RunSummary]) -> list[ChangedOutput]:
+        """Return the cells whose outputs differ now, in the order of their runs."""
+        compared = []
+        outputs: dict[int, list[Any]] = {}
+        for summary in finished:
+            if self._is_comparable(summary):
+                compared.append(summary)
+                outputs[summary.cell.index] = [*summary.outputs]
+        changed = await asyncio.to_thread(self._compare, compared, outputs)
+        if not changed:
+            return []
+        # Threads and later cells add outputs or replace them. The file has the final
+        # outputs.
+        await self._take_late_outputs()
+        changed_numbers = {change.cell for change in changed}
+        compared = [
+            summary for summary in compared if summary.cell.number in changed_numbers
+        ]
+        final_outputs: dict[int, list[Any]] = {}
+        for summary in compared:
+            final_outputs[summary.cell.index] = self._read_written(summary)
+        for index, final in final_outputs.items():
+            if outputs[index] != final:
+                return await asyncio.to_thread(self._compare, compared, final_outputs)
+        return changed
+
+    def _is_comparable(self, summary: RunSummary) -> bool:
+        """Return whether the outputs of a run can be compared with recorded ones."""
+        run = summary.run
+        if summary.cell.index not in self.recorded:
+            return False
+        if run.verdict is not Verdict.FINE:
+            return False
+        if isinstance(run, RunEnded):
+            return not run.left_out
+        return True
+
+    async def _take_late_outputs(self) -> None:
+        kernel = self.session.kernel_manager.kernel
+        if kernel is not None and await kernel.check_death() is None:
+            await asyncio.sleep(LATE_SECONDS)
+            kernel.receive_pending()
+        self.session.put_late()
+
+    def _read_written(self, summary: RunSummary) -> list[Any]:
+        """Return a cell's outputs from the notebook file.
+
+        If they could not be written, return those of the run.
+        """
+        cell = summary.cell
+        outputs: list[Any] = []
+        if cell.id not in self.session.state.pending_outputs:
+            version = CellVersion.from_cell(cell)
+            with contextlib.suppress(NotebookError):
+                outputs = self.session.file.read_outputs(version)
+        if outputs:
+            return outputs
+        return [*summary.outputs]
+
+    def _compare(
+        self, compared: Sequence[RunSummary], outputs: dict[int, list[Any]]
+    ) -> list[ChangedOutput]:
+        """Return the runs whose outputs, by cell index, differ from the recorded."""
+        state = self.session.state
+        packages = verify_results.find_changed_packages(self.packages, state.packages)
+        is_redrawn = any(package.name in DRAWING_PACKAGES for package in packages)
+        facts = {key: text for run in state.runs for key, text in run.figures.items()}
+        changed = []
+        for summary in compared:
+            cell = summary.cell
+            recorded = self.recorded[cell.index]
+            new_outputs = recorded_output_comparison.remove_pager_text(
+                cell.source, recorded, CellOutputs(outputs[cell.index], facts)
+            )
+            difference = recorded_output_comparison.find_difference(
+                CellOutputs(recorded, facts),
+                new_outputs,
+                self._get_run_time(summary),
+                self.session.compare_pixels,
+                is_redrawn,
+            )
+            if difference is None:
+                continue
+            description = recorded_output_comparison.describe_changed_output(
+                cell, difference
+            )
+            changed.append(description)
+        return changed
+
+    def _get_run_time(self, summary: RunSummary) -> RunTime:
+        started_at = parse_moment(summary.run.started_at)
+        reads_clock = clock_values.reads_clock(summary.cell.source, self.sources)
+        return RunTime(started_at.timestamp(), summary.run.duration_s, reads_clock)
+
+
+def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collection[str]:
+    """Return the cells whose outputs differed between two replays of `verify`.
+
+    Return none if the notebook changed since that replay.
+    """
+    verified = session.state.verified
+    if verified is None:
+        return ()
+    is_current = verified.sources == verify_results.hash_sources(document.cells)
+    return verified.unstable if is_current else ()
+
+
+def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
+    """Return the project modules that changed after one of the cells last ran."""
+    if not session.speaks_python:
+        return set()
+    state = session.state
+    history = session.run_history
+    history.catch_up(state.runs, state.sources_by_hash, state.external_executions)
+    names: set[str] = set()
+    for cell in cells:
+        key = cell_dependencies.cell_key(cell.id, hash_source(cell.source))
+        run = history.last_runs.get(key)
+        if run:
+            names.update(name for name, _ in history.modules_changed_since(run))
+    return names

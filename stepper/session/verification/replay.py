@@ -1,0 +1,175 @@
+"""Replays a copy of a notebook from the top, in a session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepper.common.errors import KernelError, StepperError
+from stepper.messages.run_report import RunSummary
+from stepper.policy import changed_cells
+from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
+from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.session import progress_events
+from stepper.session.cells.cell_run import run_cell
+from stepper.session.clients import Caller
+from stepper.session.protocols import CellVersion
+from stepper.session.session import Session
+
+LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
+UNWRITTEN = "the outputs of the replay could not be written"
+Outputs = Sequence[dict[str, Any]]
+
+
+class NullJournal:
+    """A journal that stores nothing."""
+
+    def load(self) -> tuple[list[dict[str, Any]], str]:
+        """Return no events."""
+        return [], ""
+
+    def append(
+        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+    ) -> None:
+        """Discard the event."""
+
+
+@dataclass
+class ReplayResult:
+    """The outputs of a replay by cell index, and the cell that failed."""
+
+    shown: dict[int, CellOutputs] = field(default_factory=dict)
+    failed: RunSummary | None = None
+    # Errors by cell index, of cells that failed as recorded.
+    faults: dict[int, str] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+
+
+async def replay(
+    fresh: Session,
+    recorded: Mapping[int, Outputs | None],
+    last: int,
+    caller: Caller,
+    progress: Callable[[Cell], None],
+) -> ReplayResult:
+    """Replay the cells up to the index `last`, or to an unexpected failure.
+
+    Raise StepperError if the replay was interrupted or no kernel started.
+    """
+    result = ReplayResult()
+    async with _interrupt_on_disconnect(fresh, caller), fresh.turn(caller=caller):
+        try:
+            cells = fresh.read_with_unique_ids().cells
+            fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
+            cells_run: list[Cell] = []
+            figure_facts: dict[str, str] = {}
+            for cell in changed_cells.select_runnable(cells):
+                if cell.index > last:
+                    break
+                progress(cell)
+                summary = await run_cell(fresh, cells, cell, caller, keep_time=False)
+                _check_usable(summary)
+                cells_run.append(cell)
+                figure_facts.update(fresh.state.runs[-1].figures)
+                if summary.run.verdict is not Verdict.FINE:
+                    if not _failed_as_recorded(summary, recorded.get(cell.index)):
+                        result.failed = summary
+                        break
+                    result.faults[cell.index] = summary.run.error
+            await _write_late_outputs(fresh)
+            for cell in cells_run:
+                outputs = fresh.file.read_outputs(CellVersion.from_cell(cell))
+                result.shown[cell.index] = CellOutputs(outputs, figure_facts)
+            result.packages = dict(fresh.state.packages)
+        finally:
+            shutdown = fresh.kernel_manager.shut_down("it was a replay's")
+            await asyncio.shield(shutdown)
+    return result
+
+
+async def _write_late_outputs(fresh: Session) -> None:
+    """Write the outputs that arrive after the last cell.
+
+    Raise StepperError if outputs cannot be written.
+    """
+    kernel = fresh.kernel_manager.kernel
+    if kernel is not None and await kernel.check_death() is None:
+        await asyncio.sleep(LATE_SECONDS)
+        kernel.receive_pending()
+    fresh.put_late()
+    if fresh.state.pending_outputs:
+        notices = "; ".join(fresh.pending_notices.values())
+        reason = f": {notices}" if notices else ""
+        raise StepperError(UNWRITTEN + reason, "df -h .stepper")
+
+
+@contextlib.asynccontextmanager
+async def _interrupt_on_disconnect(
+    fresh: Session, caller: Caller
+) -> AsyncIterator[None]:
+    """Interrupt the run if the caller disconnects."""
+
+    async def cancel_on_disconnect() -> None:
+        await caller.disconnected.wait()
+        await fresh.cancel_for_caller(caller)
+
+    task = asyncio.create_task(cancel_on_disconnect())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _check_usable(summary: RunSummary) -> None:
+    """Raise StepperError if the run was interrupted or no kernel started."""
+    run = summary.run
+    if run.verdict is Verdict.CANCELLED:
+        raise StepperError(
+            "the replay was interrupted: it says nothing about the notebook"
+        )
+    if not run.run and run.fault is not None:
+        raise KernelError(run.fault.evalue)
+
+
+def _failed_as_recorded(summary: RunSummary, recorded: Outputs | None) -> bool:
+    """Return whether a cell failed with the recorded error."""
+    fault = summary.run.fault
+    if summary.run.outcome is not Outcome.ERROR or fault is None:
+        return False
+    new_error = {
+        "output_type": "error",
+        "ename": fault.ename,
+        "evalue": fault.evalue,
+    }
+    for output in recorded or ():
+        if output.get("output_type") == "error":
+            comparison = compare_outputs(
+                CellOutputs([output]), CellOutputs([new_error])
+            )
+            if comparison.verdict.reproduces:
+                return True
+    return False
+
+
+def create_progress_callback(
+    progress: progress_events.ProgressCallback, positions: list[int], total: int
+) -> Callable[[Cell], None]:
+    """Return a callback that reports each cell that starts.
+
+    `positions[0]` is the number of cells started so far; callbacks of several replays
+    share it.
+    """
+
+    def report_cell(cell: Cell) -> None:
+        positions[0] += 1
+        position = positions[0]
+        progress(
+            progress_events.CellStarted(
+                cell=cell.number, position=position, of=max(total, position)
+            )
+        )
+
+    return report_cell

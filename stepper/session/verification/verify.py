@@ -1,0 +1,354 @@
+"""`stepper verify`: replays a notebook and compares the outputs.
+
+The session of the notebook provides the recorded outputs and runs. The cells run in
+separate sessions (`replay.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stepper.messages import verify_report
+from stepper.messages.run_report import RunSummary, format_seconds
+from stepper.policy import changed_cells, journal_events, run_decisions
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.comparison import verify_results
+from stepper.policy.comparison.output_comparison import (
+    CellOutputs,
+    Difference,
+    PixelComparison,
+    ReplayVerdict,
+    compare_outputs,
+)
+from stepper.policy.comparison.recorded_output_comparison import remove_pager_text
+from stepper.policy.comparison.verify_results import (
+    CellVerdict,
+    FileChange,
+    PackageChange,
+    VerifyResult,
+)
+from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.model import Cell, Outcome
+from stepper.session import progress_events, stale_cells
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import format_now
+from stepper.session.protocols import Notebook
+from stepper.session.session import Session
+from stepper.session.verification.changed_outputs import DRAWING_PACKAGES
+from stepper.session.verification.replay import (
+    ReplayResult,
+    create_progress_callback,
+    replay,
+)
+
+MISSING_NAME = re.compile(r"name '(\w+)' is not defined")
+TIMEOUT_DIRECTIVE = "# stepper: timeout=10m"
+ADDRESS_IN_USE = "Address already in use"
+HASH_SEEDS = 4294967296  # the number of values that PYTHONHASHSEED can have
+# The number of replays. After the second one, replays continue only if all together
+# took less than EXTRA_REPLAY_SECONDS.
+MAX_REPLAYS = 4
+EXTRA_REPLAY_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How to replay a notebook; `open_session` takes a hash seed."""
+
+    open_session: Callable[[int], AbstractAsyncContextManager[Session]]
+    compare_pixels: PixelComparison
+    once: bool = False
+    where: str = ""  # the kernel backend, if it is not the notebook's own
+    seed: int = 0
+
+
+@dataclass
+class ReplayFindings:
+    """The notebook before the replay, and the results of the replays."""
+
+    document: Notebook
+    cells: list[Cell]
+    # By cell index; None if the cell has no recorded outputs.
+    recorded: dict[int, Any]
+    # Without execution counts it is unknown whether cells without outputs ran.
+    has_no_counts: bool
+    first: ReplayResult = field(default_factory=ReplayResult)
+    others: list[ReplayResult] = field(default_factory=list)
+
+    @classmethod
+    def from_document(cls, document: Notebook) -> ReplayFindings:
+        """Return the findings before the first replay."""
+        cells = changed_cells.select_runnable(document.cells)
+        recorded = {cell.index: document.get_recorded_outputs(cell) for cell in cells}
+        counts = [document.get_displayed_execution_count(cell) for cell in cells]
+        has_no_counts = any(recorded.values()) and not any(
+            count is not None for count in counts
+        )
+        return cls(document, cells, recorded, has_no_counts)
+
+
+async def verify(
+    session: Session,
+    document: Notebook,
+    options: ReplayOptions,
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+    list_file_changes: Callable[[], list[FileChange]],
+) -> VerifyResult:
+    """Replay a notebook, compare the outputs and record the verdict.
+
+    Raise StepperError if there is no result.
+    """
+    started = time.monotonic()
+    findings = ReplayFindings.from_document(document)
+    differences = await _replay_until_clear(
+        session, findings, options, caller, progress, started
+    )
+    # The history of the session must include a kernel of an earlier daemon.
+    await session.kernel_manager.find()
+    verdicts = [
+        _create_verdict(session, findings, cell, differences.get(cell.index))
+        for cell in findings.cells
+    ]
+    result = VerifyResult(
+        session.name,
+        all(verdict.verdict.reproduces for verdict in verdicts),
+        verdicts,
+        await asyncio.to_thread(list_file_changes),
+        round(time.monotonic() - started, 3),
+        (1 if findings.cells else 0) + len(findings.others),
+        _find_changed_packages(session, findings),
+        options.where,
+        failing=_count_failing(findings, verdicts),
+        open_steps=len(session.state.open_steps),
+    )
+    result = replace(result, text=verify_report.format_verify(result))
+    nondeterministic_ids = [
+        verdict.cell_id
+        for verdict in verdicts
+        if verdict.verdict is ReplayVerdict.UNSTABLE
+    ]
+    session.log(
+        journal_events.Verified(
+            at=format_now(),
+            reproduces=result.reproduces,
+            sources=verify_results.hash_sources(document.cells),
+            text=verify_report.format_recorded(result),
+            unstable=tuple(nondeterministic_ids),
+        ),
+        sync=None,
+    )
+    return result
+
+
+async def _replay_until_clear(
+    session: Session,
+    findings: ReplayFindings,
+    options: ReplayOptions,
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+    started: float,
+) -> dict[int, Difference]:
+    """Replay the notebook; return the differences by cell index.
+
+    Cells whose outputs differ are replayed again, to find out whether they are
+    nondeterministic.
+    """
+    cells = findings.cells
+    if not cells:
+        return {}
+    positions = [0]
+    last_index = cells[-1].index
+    report_cell = create_progress_callback(progress, positions, len(cells))
+    async with options.open_session(options.seed) as fresh:
+        findings.first = await replay(
+            fresh, findings.recorded, last_index, caller, report_cell
+        )
+    differences = await asyncio.to_thread(
+        _compare_outputs, session, findings, options, cells
+    )
+    unclear = [
+        cell
+        for cell in cells
+        if cell.index in differences and not differences[cell.index].verdict.reproduces
+    ]
+    replay_count = 1
+    while unclear and not options.once and replay_count < MAX_REPLAYS:
+        elapsed = time.monotonic() - started
+        if findings.others and elapsed > EXTRA_REPLAY_SECONDS:
+            break
+        last_index = unclear[-1].index
+        cell_count = sum(cell.index <= last_index for cell in cells)
+        report_cell = create_progress_callback(
+            progress, positions, positions[0] + cell_count
+        )
+        seed = (options.seed + replay_count) % HASH_SEEDS
+        async with options.open_session(seed) as fresh:
+            findings.others.append(
+                await replay(fresh, findings.recorded, last_index, caller, report_cell)
+            )
+        replay_count += 1
+        differences |= await asyncio.to_thread(
+            _compare_outputs, session, findings, options, unclear
+        )
+        unclear = [cell for cell in unclear if differences[cell.index].doubtful]
+    return differences
+
+
+def _find_changed_packages(
+    session: Session, findings: ReplayFindings
+) -> list[PackageChange]:
+    """Return the packages that the recorded runs used in other versions."""
+    return verify_results.find_changed_packages(
+        session.state.packages, findings.first.packages
+    )
+
+
+def _count_failing(findings: ReplayFindings, verdicts: Sequence[CellVerdict]) -> int:
+    """Return the number of cells that failed both then and now.
+
+    Cells that are tagged as raising an exception do not count.
+    """
+    return sum(
+        cell.index in findings.first.faults
+        and verdict.verdict.reproduces
+        and changed_cells.RAISES_TAG not in cell.tags
+        for cell, verdict in zip(findings.cells, verdicts, strict=True)
+    )
+
+
+def _compare_outputs(
+    session: Session,
+    findings: ReplayFindings,
+    options: ReplayOptions,
+    cells: Sequence[Cell],
+) -> dict[int, Difference]:
+    """Return the differences from the recorded outputs, by cell index."""
+    package_names = {
+        package.name for package in _find_changed_packages(session, findings)
+    }
+    is_redrawn = not package_names.isdisjoint(DRAWING_PACKAGES)
+    figure_facts = _collect_figure_descriptions(session)
+    failed = findings.first.failed
+    differences: dict[int, Difference] = {}
+    for cell in cells:
+        if failed is not None and failed.cell.index == cell.index:
+            continue
+        new_outputs = findings.first.shown.get(cell.index)
+        if new_outputs is None:
+            continue
+        recorded = findings.recorded[cell.index]
+        if recorded is None and findings.has_no_counts and not new_outputs.outputs:
+            recorded = []
+        if recorded is None:
+            continue
+        other_outputs = [
+            result.shown.get(cell.index, CellOutputs([])) for result in findings.others
+        ]
+        # Some programs do not record what a pager shows.
+        differences[cell.index] = compare_outputs(
+            CellOutputs(recorded, figure_facts),
+            remove_pager_text(cell.source, recorded, new_outputs),
+            [
+                remove_pager_text(cell.source, recorded, outputs)
+                for outputs in other_outputs
+            ],
+            options.compare_pixels,
+            is_redrawn,
+        )
+    return differences
+
+
+def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:
+    """Return the descriptions of the figures in the journal."""
+    return {
+        key: text for run in session.state.runs for key, text in run.figures.items()
+    }
+
+
+def _create_verdict(
+    session: Session,
+    findings: ReplayFindings,
+    cell: Cell,
+    difference: Difference | None,
+) -> CellVerdict:
+    """Return the verdict on a cell; `difference` is None if nothing was compared."""
+    failed = findings.first.failed
+    if failed is not None and failed.cell.index == cell.index:
+        text = _describe_failure(session, findings.document, failed)
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.FAILED, text)
+    if cell.index not in findings.first.shown:
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RUN)
+    if difference is None:
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RECORDED)
+    texts = [difference.text]
+    if not difference.verdict.reproduces:
+        texts.append(_explain_changed_source(session, findings, cell))
+    recorded_error = findings.first.faults.get(cell.index)
+    if recorded_error is not None:
+        texts.insert(0, f"fails, as recorded: {recorded_error}")
+    return CellVerdict(
+        cell.id,
+        cell.number,
+        difference.verdict,
+        "; ".join(filter(None, texts)),
+        difference.lines,
+    )
+
+
+def _explain_changed_source(
+    session: Session, findings: ReplayFindings, cell: Cell
+) -> str:
+    """Return that the recorded outputs belong to another source, or ''."""
+    runs = [run for run in session.state.runs if run.cell_id == cell.id]
+    count = findings.document.get_displayed_execution_count(cell)
+    if not runs or count is None or runs[-1].execution_count != count:
+        return ""
+    if runs[-1].source_hash == hash_source(cell.source):
+        return ""
+    return "its source was changed after it ran"
+
+
+def _describe_failure(session: Session, document: Notebook, summary: RunSummary) -> str:
+    """Return how a cell failed, and the cause if it is known."""
+    run = summary.run
+    if run.outcome is Outcome.TIMEOUT:
+        text = f"timed out after {format_seconds(summary.timeout)}"
+        first_line = summary.cell.source.partition("\n")[0]
+        if "timeout" in first_line:
+            return text
+        return f"{text} (for more time, make `{TIMEOUT_DIRECTIVE}` its first line)"
+    cause = _find_cause(session, document, summary)
+    # The advice in the error is about a kernel that the user has: here it was the
+    # replay's.
+    error = run.error.partition(run_decisions.VARIABLES_LOST)[0]
+    error = error.partition(f"; {run_decisions.VARIABLES_KEPT}")[0]
+    return f"{error} ({cause})" if cause else error
+
+
+def _find_cause(session: Session, document: Notebook, summary: RunSummary) -> str:
+    """Return the cause of a failure, '' if it is not known."""
+    run = summary.run
+    missing_name = None
+    if run.fault and run.fault.ename == "NameError":
+        missing_name = MISSING_NAME.search(run.fault.evalue)
+    if missing_name and session.speaks_python:
+        # Updates the history of the runs.
+        stale_cells.find_dependencies(session, document.cells)
+        return cell_dependencies.describe_former_binding(
+            missing_name[1], summary.cell.id, document.cells, session.run_history
+        )
+    if ADDRESS_IN_USE in run.error and session.kernel_manager.kernel is not None:
+        command = CommandLines(session.name).shell("shutdown")
+        return (
+            "the notebook's own kernel may use it; to shut that kernel down, run:"
+            f" {command}"
+        )
+    return ""

@@ -1,0 +1,811 @@
+"""The project's files and environments as facts: real trees, also hostile ones; real environments; the tables of names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import unicodedata
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stepper.common.project_walk import ENTRIES
+from stepper.diagnosis import environment_facts
+from stepper.diagnosis.distribution_names import (
+    CONDA_NAMES,
+    DEFINITIONS,
+    DISTRIBUTIONS,
+    find_distribution,
+    find_import_statement,
+)
+from stepper.diagnosis.environment_facts import TICK, ProjectEnvironment
+from tests.test_kernel_helper import environment
+
+Plant = Callable[..., ProjectEnvironment]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    (made / "notebooks").mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def plant(root: Path) -> Plant:
+    """Makes files in the project, folders where a name ends with a slash."""
+
+    def make(*names: str) -> ProjectEnvironment:
+        for name in names:
+            path = root / name
+            (path if name.endswith("/") else path.parent).mkdir(
+                parents=True, exist_ok=True
+            )
+            if not name.endswith("/"):
+                path.touch()
+        return ProjectEnvironment(str(root))
+
+    return make
+
+
+@pytest.fixture
+def here(root: Path) -> str:
+    """Where kernels run."""
+    return str(root / "notebooks")
+
+
+# --- the walk ----------------------------------------------------------------------------------------------
+
+
+def test_the_walk_leaves_out_what_is_not_the_projects(plant: Plant, root: Path) -> None:
+    around = plant(
+        "a.csv",
+        ".env",
+        "src/m.py",
+        ".git/config",
+        ".stepper/journal.jsonl",
+        ".ipynb_checkpoints/a.csv",
+        "src/__pycache__/m.pyc",
+        "web/node_modules/x/index.js",
+        "lib/site-packages/pandas.py",
+        "env/pyvenv.cfg",
+        "env/lib/x.py",
+        "anaconda/conda-meta/history",
+        "anaconda/bin/x",
+    )
+    assert sorted(around.get_tree().files) == [".env", "a.csv", "src/m.py"]
+    assert ProjectEnvironment(str(root / "absent")).get_tree().files == []
+
+
+def test_a_walk_serves_for_a_second(
+    plant: Plant, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = plant("a.csv")
+    assert around.get_tree().files == ["a.csv"]
+    plant("b.csv")
+    assert around.get_tree().files == ["a.csv"]
+    assert [path for path, _ in around.list_written_since(0, [])] != [
+        "a.csv"
+    ]  # what a cell wrote is asked anew
+    plant("c.csv")
+    later = time.monotonic() + 1.1
+    monkeypatch.setattr(environment_facts.time, "monotonic", lambda: later)
+    assert len(around.get_tree().files) == 3
+
+
+def test_a_hostile_tree(
+    plant: Plant, root: Path, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = plant("data/good.csv", "bad\nname\x1b[31m.csv", "locked/secret.csv")
+    (root / "data" / "loop").symlink_to(root)
+    (root / "self").symlink_to("self")
+    (root / "out").symlink_to("/")
+    (root / "dangling.csv").symlink_to("absent.csv")
+    os.mkfifo(root / "pipe.csv")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(root)  # a socket's path is short
+        listener.bind("s.csv")
+    os.mkfifo(root / "pyproject.toml")
+    (root / "uv.lock").mkdir()
+    (root / "locked").chmod(0)
+    try:
+        files = around.get_tree().files
+        assert {
+            "data/good.csv",
+            "bad\nname\x1b[31m.csv",
+            "pipe.csv",
+            "out",
+            "self",
+        } <= set(files)
+        assert not [path for path in files if path.startswith(("out/", "data/loop/"))]
+        assert around.find_similar_paths("god.csv", here) == ["../data/good.csv"]
+        assert (
+            around.find_similar_paths("Pipe.csv", here)
+            == around.find_similar_paths("Dangling.csv", here)
+            == []
+        )
+        assert around.find_local_modules("m", here) == []
+        assert around.list_written_since(0, ["self", "data/loop/x", "a\0b"])
+        assert not around.has_changed_since(
+            time.time_ns() + 10**12,
+            [],
+            ["", "self", str(root / "self"), "a\0b", "\ud800"],
+        )
+        assert around.install_command(
+            str(root / "self" / "bin" / "python"), "six"
+        ).endswith("pip install six")
+        assert around.can_import("x", [str(root / "pipe.csv")], here)
+    finally:
+        (root / "locked").chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_folders_that_nobody_may_read(plant: Plant, root: Path, here: str) -> None:
+    around = plant("locked/x.py", "b.csv")
+    (root / "locked").chmod(0)
+    try:
+        assert around.get_tree().files == ["b.csv"]
+        assert around.can_import("x", [str(root / "locked")], here)  # who knows?
+    finally:
+        (root / "locked").chmod(0o700)
+
+
+def test_names_that_are_no_text(root: Path, here: str) -> None:
+    name = os.fsdecode(b"caf\xe9.csv")
+    try:
+        (root / name).touch()
+    except OSError:
+        pytest.skip("this file system takes text only")
+    around = ProjectEnvironment(str(root))
+    assert around.get_tree().files == [name]
+    assert (
+        around.find_similar_paths("cafe.csv", here)
+        == around.find_similar_paths("Caf\udce9.csv", here)
+        == ["../caf\ufffd.csv"]
+    )
+    assert around.list_written_since(0, []) == [("caf\ufffd.csv", 0)]
+    assert around.list_written_since(0, [name]) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        "\0",
+        "x\0.csv",
+        "x" * 5000,
+        "a/" * 1500 + "b",
+        "\ud800",
+        "/",
+        ".",
+        "..",
+        "~",
+        "//",
+    ],
+)
+def test_odd_questions_have_answers(plant: Plant, asked: str, here: str) -> None:
+    around = plant("data/x.csv", "m.py")
+    assert isinstance(around.find_similar_paths(asked, here), list)
+    assert isinstance(around.find_similar_paths("x.csv", asked), list)
+    assert isinstance(around.find_local_modules(asked, here), list)
+    assert isinstance(around.can_import("nope", [asked], here), bool)
+
+
+@pytest.mark.nightly
+def test_a_big_folder_does_not_hide_the_others(
+    plant: Plant, root: Path, here: str
+) -> None:
+    around = plant("zoo/deep/down/animals.csv", "pictures/")
+    for number in range(30_000):
+        os.close(
+            os.open(
+                root / "pictures" / f"{number:05}_picture.png", os.O_CREAT | os.O_WRONLY
+            )
+        )
+    assert len(around.get_tree().files) <= ENTRIES
+    assert around.find_similar_paths("animals.csv", here) == [
+        "../zoo/deep/down/animals.csv"
+    ]
+    assert len(around.find_similar_paths("1234_pictures.png", here)) == 3
+    assert len(around.list_written_since(0, [])) == 20
+    assert not around.has_changed_since(time.time_ns() + 10**12, [], [])
+
+
+# --- paths -------------------------------------------------------------------------------------------------
+
+
+def test_paths_are_written_as_they_were_asked_for(
+    plant: Plant, root: Path, here: str
+) -> None:
+    around = plant("data/x.csv", "notebooks/own.csv")
+    assert around.find_similar_paths("data/x.csv", here) == ["../data/x.csv"]
+    assert around.find_similar_paths("./x.csv", str(root)) == ["data/x.csv"]
+    assert around.find_similar_paths("/nowhere/x.csv", here) == [
+        str(root / "data" / "x.csv")
+    ]
+    assert around.find_similar_paths("in/own.csv", here) == ["own.csv"]
+
+
+def test_a_project_behind_a_link(plant: Plant, root: Path, tmp_path: Path) -> None:
+    plant("data/x.csv")
+    (tmp_path / "link").symlink_to(root)
+    around = ProjectEnvironment(str(tmp_path / "link"))
+    assert around.find_similar_paths("x.csv", str(tmp_path / "link" / "notebooks")) == [
+        "../data/x.csv"
+    ]
+    assert around.find_similar_paths(str(tmp_path / "link" / "x.csv"), "/") == [
+        str(root / "data" / "x.csv")
+    ]
+    assert [
+        path
+        for path, _ in around.list_written_since(
+            0, [str(tmp_path / "link" / "data" / "x.csv")]
+        )
+    ] == []
+
+
+def test_the_same_name_goes_first_and_the_nearest_of_them(
+    plant: Plant, here: str
+) -> None:
+    around = plant(
+        "data/x.csv",
+        "old/very/far/x.csv",
+        "notebooks/sub/x.csv",
+        "data/x.parquet",
+        "x1.csv",
+    )
+    assert around.find_similar_paths("x.csv", here) == [
+        "sub/x.csv",
+        "../data/x.csv",
+        "../old/very/far/x.csv",
+    ]
+    # the folder that was asked for, moved, is nearer than another one
+    assert around.find_similar_paths("very/far/x.csv", here)[:1] == [
+        "../old/very/far/x.csv"
+    ]
+    assert around.find_similar_paths("data/x.csv", here) == [
+        "../data/x.csv",
+        "sub/x.csv",
+        "../old/very/far/x.csv",
+    ]
+
+
+def test_then_other_spellings_then_what_is_close(plant: Plant, here: str) -> None:
+    around = plant(
+        "data/Sales.csv",
+        "data/sales.parquet",
+        "data/sales.csv.gz",
+        "data/sale.csv",
+        "data/resale.txt",
+    )
+    assert around.find_similar_paths("../data/sales.csv", here) == [
+        "../data/Sales.csv",
+        "../data/sales.csv.gz",
+        "../data/sales.parquet",
+    ]
+    assert around.find_similar_paths("../data/sale", here)[:1] == ["../data/sale.csv"]
+
+
+def test_the_parent_decides_between_close_names(plant: Plant, here: str) -> None:
+    around = plant("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
+    assert around.find_similar_paths("../data/train_9.csv", here) == [
+        "../data/train_1.csv",
+        "../data/train_2.txt",
+        "../other/train_3.csv",
+    ]
+
+
+def test_an_extension_alone_is_no_likeness(plant: Plant, here: str) -> None:
+    around = plant("a.csv", "zebra.csv", "report.txt", "notebooks/eda.ipynb")
+    assert (
+        around.find_similar_paths("x.csv", here)
+        == around.find_similar_paths("../quarterly.csv", here)
+        == []
+    )
+
+
+def test_accents_are_written_in_two_ways(root: Path, here: str) -> None:
+    name = unicodedata.normalize("NFD", "café.csv")
+    (root / name).touch()
+    found = ProjectEnvironment(str(root)).find_similar_paths(
+        "../" + unicodedata.normalize("NFC", "café.csv"), here
+    )
+    assert found in (["../" + name], [])  # macOS takes both for the same
+
+
+def test_folders_too_and_one_that_is_misspelt(plant: Plant, here: str) -> None:
+    around = plant("output/", "data/raw/x.csv")
+    assert around.find_similar_paths("../ouput", here) == ["../output"]
+    assert around.find_similar_paths("../ouput/new.parquet", here) == ["../output"]
+    assert around.find_similar_paths("../dat/rew/deep/new.parquet", here) == [
+        "../data/raw"
+    ]
+    assert (
+        around.find_similar_paths("../output/new.parquet", here) == []
+    )  # the folder is there, and nothing alike
+    assert around.find_similar_paths("/srv/nowhere/new.parquet", here) == []
+
+
+# --- local modules -----------------------------------------------------------------------------------------
+
+
+def test_module_reloads(plant: Plant, root: Path, here: str) -> None:
+    around = plant(
+        "src/helpers.py",
+        "src/pkg/__init__.py",
+        "src/pkg/inner.py",
+        "tools/loose/a.py",
+        "docs/helpers.md",
+        "top.py",
+    )
+    assert around.find_local_modules("helpers", here) == [("src/helpers.py", "../src")]
+    assert around.find_local_modules("helpers", str(root / "src")) == [
+        ("src/helpers.py", ".")
+    ]
+    assert around.find_local_modules("pkg", here) == [("src/pkg", "../src")]
+    assert around.find_local_modules("pkg.inner", str(root)) == [
+        ("src/pkg/inner.py", "src")
+    ]
+    assert around.find_local_modules("loose", here) == [("tools/loose", "../tools")]
+    assert around.find_local_modules("top", here) == [("top.py", "..")]
+    for name in ("helper", "elpers", "docs", "Helpers", "pkg.helpers", "", "..", "a/b"):
+        assert around.find_local_modules(name, here) == []
+
+
+def test_a_module_that_stands_alone_goes_first(plant: Plant, here: str) -> None:
+    around = plant(
+        "notebooks/pkg/__init__.py", "notebooks/pkg/util.py", "a/b/c/util.py"
+    )
+    assert around.find_local_modules("util", here) == [
+        ("a/b/c/util.py", "../a/b/c"),
+        ("notebooks/pkg/util.py", "pkg"),
+    ]
+
+
+# --- what was written --------------------------------------------------------------------------------------
+
+
+def test_what_was_written(plant: Plant, root: Path) -> None:
+    around = plant(
+        "old.csv",
+        "out/new.csv",
+        "out/newer.csv",
+        "notebooks/n.ipynb",
+        "m.pyc",
+        ".n.ipynb.0a1b2c3d.tmp",
+        "kept.tmp",
+    )
+    now = time.time_ns()
+    (root / "out" / "newer.csv").write_text("12345")
+    for number, name in enumerate(
+        ["kept.tmp", "out/new.csv", "out/newer.csv", "notebooks/n.ipynb", "m.pyc"]
+    ):
+        os.utime(root / name, ns=(now, now + number))
+    os.utime(root / "old.csv", ns=(now, now - 10**9))
+    left = ["notebooks/n.ipynb"]
+    assert around.list_written_since(now - 10**8, left) == [
+        ("out/newer.csv", 5),
+        ("out/new.csv", 0),
+        ("kept.tmp", 0),
+    ]
+    assert around.list_written_since(
+        now - 10**8, [str(root / "out" / "newer.csv"), *left]
+    )[0] == ("out/new.csv", 0)
+    assert ("old.csv", 0) in around.list_written_since(now - 2 * 10**9, left)
+
+
+def test_a_time_in_the_future_is_not_written_ever_after(
+    plant: Plant, root: Path
+) -> None:
+    around = plant("a.csv")
+    os.utime(root / "a.csv", (time.time() + 10**6,) * 2)
+    assert around.list_written_since(time.time_ns() + 10**9, []) == []
+    assert not around.has_changed_since(time.time_ns() + 10**9, [], [])
+
+
+def test_the_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
+    around = plant()
+    for number in range(20):
+        before = time.time_ns()
+        (root / f"{number}.csv").touch()
+        assert (f"{number}.csv", 0) in around.list_written_since(before - TICK, [])
+
+
+def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
+    packages, inside = tmp_path / "packages", root / "notebooks"
+    packages.mkdir()
+    around = plant("notebooks/n.ipynb", "data/x.csv", ".venv/pyvenv.cfg", ".venv/lib/")
+
+    def changed(change: Callable[[], object], *folders: Path) -> bool:
+        time.sleep(0.03)  # more than a tick
+        when = time.time_ns() - 15_000_000
+        change()
+        return around.has_changed_since(
+            when, ["notebooks/n.ipynb"], ["", "/absent", *map(str, folders)]
+        )
+
+    assert not changed(lambda: None, packages, inside)
+    assert changed(lambda: (root / "data" / "x.csv").write_text("new"))
+    assert changed(
+        lambda: (root / "data" / "x.csv").chmod(0o600)
+    )  # mends a PermissionError
+    (tmp_path / "moved.csv").touch()
+    assert changed(lambda: (tmp_path / "moved.csv").rename(root / "data" / "moved.csv"))
+    assert not changed(
+        lambda: (root / "notebooks" / "n.ipynb").write_text("{}"), inside
+    )
+    # a notebook is written beside and renamed: its folder changes, which says nothing
+    assert not changed(
+        lambda: (root / "notebooks" / "n.ipynb").replace(
+            root / "notebooks" / "n.ipynb"
+        ),
+        inside,
+    )
+    assert changed((packages / "six.py").touch, packages)
+    assert not changed((packages / "seven.py").touch)
+    assert changed((root / ".venv" / "lib" / "six.py").touch, root / ".venv" / "lib")
+
+
+# --- modules of the kernel ---------------------------------------------------------------------------------
+
+
+def test_whatever_an_interpreter_can_import_is_findable(
+    plant: Plant, here: str
+) -> None:
+    around = plant()
+    code = "import json, pkgutil, sys; print(json.dumps([sys.path, [m.name for m in pkgutil.iter_modules()]]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=here,
+    )
+    path, names = json.loads(done.stdout)
+    names += sys.builtin_module_names
+    assert len(names) > 300
+    assert [name for name in names if not around.can_import(name, path, here)] in (
+        [],
+        ["xxsubtype"],
+    )  # CPython's own test
+    assert around.can_import("os.path", path, here) and around.can_import(
+        "time", [], here
+    )
+    for name in ("no_such_module_at_all", "o", "Json"):
+        assert not around.can_import(name, path, here)
+
+
+def test_findable(plant: Plant, root: Path, here: str) -> None:
+    around = plant(
+        "lib/flat.py",
+        "lib/pkg/",
+        "lib/fast.cpython-311-x86_64-linux-gnu.so",
+        "notebooks/beside.py",
+    )
+    with zipfile.ZipFile(root / "all.zip", "w") as archive:
+        archive.writestr("zipped.py", "")
+    lib = [str(root / "lib")]
+    for name in ("flat", "flat.sub", "pkg", "fast"):
+        assert around.can_import(name, lib, here)
+        assert not around.can_import(name, [""], here)
+    assert around.can_import("beside", [""], here) and around.can_import(
+        "beside", ["../notebooks"], here
+    )
+    assert not around.can_import("fla", lib, here) and not around.can_import(
+        "beside", lib, here
+    )
+    for archive_entry in ("all.zip", "all.zip/inner"):
+        assert around.can_import("zipped", [str(root / archive_entry)], here)
+    assert not around.can_import("flat", [str(root / "absent")], here)
+
+
+def test_a_module_that_comes_is_found_at_once(
+    plant: Plant, root: Path, here: str
+) -> None:
+    around, lib = plant("lib/a.py"), [str(root / "lib")]
+    for name in ("late", "later", "latest"):  # within one tick of the clock
+        assert not around.can_import(name, lib, here)
+        (root / "lib" / f"{name}.py").touch()
+        assert around.can_import(name, lib, here)
+
+
+# --- how to install ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(root: Path, tmp_path: Path) -> SimpleNamespace:
+    """A project whose PATH has the installers that a test names, and an interpreter with pip in .venv."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def venv(place: Path, *, pip: bool = True, text: str = "home = /usr/bin\n") -> str:
+        (place / "bin").mkdir(parents=True)
+        (place / "pyvenv.cfg").write_text(text)
+        (
+            place / "lib" / "python3.12" / "site-packages" / ("pip" if pip else "six")
+        ).mkdir(parents=True)
+        return str(place / "bin" / "python")
+
+    def offers(*commands: str) -> None:
+        for command in commands:
+            (folder / command).write_text("#!/bin/sh\n")
+            (folder / command).chmod(0o755)
+
+    around = ProjectEnvironment(str(root), str(folder))
+    return SimpleNamespace(venv=venv, offers=offers, command=around.install_command)
+
+
+def test_pip_where_there_is_nothing_else(
+    shop: SimpleNamespace, root: Path, tmp_path: Path
+) -> None:
+    python = shop.venv(root / ".venv")
+    assert (
+        shop.command(python, "scikit-learn")
+        == ".venv/bin/python -m pip install scikit-learn"
+    )
+    assert (
+        shop.command(".venv/bin/python", "six") == ".venv/bin/python -m pip install six"
+    )
+    shop.offers("uv", "poetry", "pdm", "conda")
+    assert shop.command(python, "six") == ".venv/bin/python -m pip install six"
+    assert shop.command("/opt/py thon/bin/python", "six").startswith(
+        ("'/opt/py thon/bin/python' -m", "uv pip install")
+    )
+    outside = shop.venv(tmp_path / "my env")
+    assert shop.command(outside, "six") == f"'{outside}' -m pip install six"
+
+
+def test_conda(shop: SimpleNamespace, root: Path, tmp_path: Path) -> None:
+    shop.offers("uv", "conda")
+    (root / "uv.lock").touch()
+    (tmp_path / "conda" / "conda-meta").mkdir(parents=True)
+    assert (
+        shop.command(f"{tmp_path}/conda/bin/python", "PyYAML")
+        == f"conda install --prefix {tmp_path}/conda pyyaml"
+    )
+    assert shop.command(f"{tmp_path}/conda/bin/python", "torch").endswith(" pytorch")
+    (root / "env" / "conda-meta").mkdir(parents=True)
+    assert (
+        shop.command(f"{root}/env/bin/python", "six")
+        == "conda install --prefix env six"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "adds"),
+    [
+        ({"uv.lock": ""}, True),
+        ({"pyproject.toml": '[project]\nname = "x"\n'}, False),
+        ({}, False),
+    ],
+)
+def test_uv_add(
+    shop: SimpleNamespace, root: Path, tmp_path: Path, files: dict[str, str], adds: bool
+) -> None:
+    for name, text in files.items():
+        (root / name).write_text(text)
+    python, other = shop.venv(root / ".venv"), shop.venv(tmp_path / "other")
+    assert shop.command(python, "six").endswith("-m pip install six")  # no uv here
+    shop.offers("uv")
+    assert shop.command(python, "six") == (
+        "uv add six" if adds else ".venv/bin/python -m pip install six"
+    )
+    assert (
+        shop.command(other, "six") == f"{other} -m pip install six"
+    )  # uv would install into .venv
+
+
+def test_uv_pip_in_an_environment_of_uv(shop: SimpleNamespace, root: Path) -> None:
+    uv = shutil.which(
+        "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    if not uv:
+        pytest.skip("no uv here")
+    for name in (".venv", "an env"):
+        subprocess.run(
+            [uv, "venv", "--quiet", "--python", sys.executable, str(root / name)],
+            check=True,
+            timeout=60,
+        )
+    shop.offers("uv")
+    assert (
+        shop.command(str(root / ".venv" / "bin" / "python"), "six")
+        == "uv pip install --python .venv/bin/python six"
+    )
+    assert (
+        shop.command(f"{root}/an env/bin/python", "six")
+        == "uv pip install --python 'an env/bin/python' six"
+    )
+
+
+def test_what_installs_where_pip_is_missing(
+    shop: SimpleNamespace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = shop.venv(root / ".venv", pip=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "-m pip" not in shop.command(bare, "six").partition("ensurepip")[0]
+    (tmp_path / "base" / "lib" / "python3.12" / "ensurepip").mkdir(parents=True)
+    (root / ".venv" / "pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\n")
+    python = ".venv/bin/python"
+    assert (
+        shop.command(bare, "six")
+        == f"{python} -m ensurepip && {python} -m pip install six"
+    )
+    (tmp_path / "base" / "lib" / "python3.12" / "ensurepip").rmdir()
+    assert shop.command(bare, "six") == ""  # nothing that is known would work
+    (tmp_path / ".local" / "bin").mkdir(parents=True)
+    own = tmp_path / ".local" / "bin" / "uv"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    assert shop.command(bare, "six") == f"{own} pip install --python {python} six"
+    (root / ".venv" / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    own.unlink()
+    assert shop.command(bare, "six") == f"{python} -m pip install six"
+    shop.offers("uv")
+    assert shop.command(bare, "six") == "uv pip install --python .venv/bin/python six"
+
+
+@pytest.mark.parametrize("manager", ["poetry", "pdm"])
+def test_poetry_and_pdm(
+    shop: SimpleNamespace, root: Path, tmp_path: Path, manager: str
+) -> None:
+    python, other = shop.venv(root / ".venv"), shop.venv(tmp_path / "other")
+    shop.offers("uv", manager)
+    assert shop.command(python, "six").endswith("-m pip install six")
+    (root / f"{manager}.lock").touch()
+    assert shop.command(python, "six") == f"{manager} add six"
+    assert (
+        shop.command(other, "six") == f"{other} -m pip install six"
+    )  # that is not where it would install
+
+
+# --- the tables --------------------------------------------------------------------------------------------
+
+MADE = """
+import importlib.metadata, importlib.util, json, sys, warnings
+warnings.simplefilter("ignore")
+found = {}
+for name, statement in json.load(sys.stdin).items():
+    space = {}
+    if importlib.util.find_spec(statement.split()[1].split(".")[0]) is None:
+        found[name] = "absent"
+        continue
+    try:
+        exec(statement, space)
+        found[name] = "made" if name in space else "not made"
+    except Exception as error:
+        found[name] = repr(error)
+print(json.dumps([found, importlib.metadata.packages_distributions()]))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(
+    600
+)  # the first time, pip downloads for a minute or two; uv for seconds
+def test_names_and_distributions_in_a_real_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each statement of the table makes its name; each module that is installed is in the distribution of the tables."""
+    monkeypatch.setenv(
+        "PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    python = environment(
+        sys.executable, "scikit-learn>=1.4,<2", "seaborn>=0.13,<1"
+    )  # pandas, scipy, matplotlib too
+    done = subprocess.run(
+        [python, "-c", MADE],
+        input=json.dumps(DEFINITIONS),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found, packages = json.loads(done.stdout.splitlines()[-1])
+    count = {how: list(found.values()).count(how) for how in set(found.values())}
+    assert set(count) == {"made", "absent"}, {
+        name: how for name, how in found.items() if how not in ("made", "absent")
+    }
+    assert count["made"] >= 200 and count["absent"] <= 120, count
+    known = {
+        module: find_distribution(module)
+        for module in packages
+        if find_distribution(module)
+    }
+    assert len(known) >= 5  # Python 3.10 knows only what has a top_level.txt
+    assert [
+        module
+        for module, name in known.items()
+        if plain(name) not in map(plain, packages[module])
+    ] == []
+
+
+def plain(name: str | None) -> str:
+    return re.sub(r"[-_.]+", "-", name or "").lower()
+
+
+def test_distributions() -> None:
+    for name, expected in {
+        "sklearn": "scikit-learn",
+        "sklearn.cluster": "scikit-learn",
+        "cv2": "opencv-python",
+        "psycopg2": "psycopg2-binary",
+        "sentence_transformers": "sentence-transformers",
+        "google.cloud.storage": "google-cloud-storage",
+        "google.cloud.bigquery_storage.x": "google-cloud-bigquery-storage",
+        "google.cloud.bigquery": "google-cloud-bigquery",
+        "azure.storage.blob": "azure-storage-blob",
+        "pandas": "pandas",
+        "xgboost.sklearn": "xgboost",
+    }.items():
+        assert find_distribution(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "google",
+        "google.cloud",
+        "google.cloud.nonsense",
+        "azure",
+        "azure.sklearn",
+        "panda",
+        "Pandas",
+        "json",
+        "x; rm -rf ~",
+        "--index-url",
+        "scikit-learn",
+        "my.pandas",
+    ],
+)
+def test_what_is_not_known_is_never_passed_on(name: str) -> None:
+    assert find_distribution(name) is None
+
+
+def test_the_tables_are_well_formed() -> None:
+    assert len(DISTRIBUTIONS) >= 270 and len(DEFINITIONS) >= 100
+    names = {*DISTRIBUTIONS.values()}
+    assert [
+        name
+        for name in {*names, *CONDA_NAMES.values()}
+        if not re.fullmatch(r"[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*", name)
+    ] == []
+    assert set(CONDA_NAMES) <= names
+    assert [
+        module
+        for module in DISTRIBUTIONS
+        if module.split(".")[0] in sys.stdlib_module_names
+    ] == []
+    foreign = {statement.split()[1] for statement in DEFINITIONS.values()}
+    assert [
+        m
+        for m in foreign
+        if m.split(".")[0] not in sys.stdlib_module_names and not find_distribution(m)
+    ] == []
+
+
+def test_definitions() -> None:
+    for name, expected in {
+        "np": "import numpy as np",
+        "plt": "import matplotlib.pyplot as plt",
+        "nn": "from torch import nn",
+        "Path": "from pathlib import Path",
+        "datetime": "from datetime import datetime",
+        "train_test_split": "from sklearn.model_selection import train_test_split",
+        "pandas": "import pandas",
+        "json": "import json",
+        "tqdm": "from tqdm import tqdm",
+    }.items():
+        assert find_import_statement(name) == expected
+    for name in ("", "st", "sp", "df", "F", "_thread", "queue", "date", "no_such_name"):
+        assert find_import_statement(name) is None

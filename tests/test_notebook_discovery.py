@@ -1,0 +1,193 @@
+"""The index of a project's notebooks: what is found, what is read again, what is left for later."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stepper.common.paths import Paths
+from stepper.daemon import command_handlers
+from stepper.daemon.config import Config
+from stepper.daemon.workspace.notebook_discovery import RACY_NS, NotebookIndex
+from stepper.daemon.workspace.notebook_paths import NotebookPaths
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def put(project: Path, *names: str) -> None:
+    for name in names:
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+
+
+def found(index: NotebookIndex, *patterns: str) -> list[str]:
+    index.refresh(patterns or index.patterns)
+    return sorted(
+        os.path.relpath(path, index.project) for path in index.list_notebooks()
+    )
+
+
+def settle() -> None:
+    """Wait until no folder counts as changed just now."""
+    time.sleep(2 * RACY_NS / 1e9)
+
+
+def test_what_a_pattern_covers_is_found_wherever_it_appears(project: Path) -> None:
+    put(
+        project,
+        "notebooks/a.ipynb",
+        "notebooks/deep/er/b.ipynb",
+        "top.ipynb",
+        "other/c.ipynb",
+    )
+    index = NotebookIndex(str(project))
+    assert found(index, "notebooks", "*.ipynb") == [
+        "notebooks/a.ipynb",
+        "notebooks/deep/er/b.ipynb",
+        "top.ipynb",
+    ]
+    settle()
+    put(
+        project, "notebooks/deep/er/new.ipynb", "notebooks/x/y/z/new.ipynb"
+    )  # in an old folder, in new ones
+    os.rename(project / "notebooks/a.ipynb", project / "notebooks/renamed.ipynb")
+    os.unlink(project / "top.ipynb")
+    assert found(index) == [
+        "notebooks/deep/er/b.ipynb",
+        "notebooks/deep/er/new.ipynb",
+        "notebooks/renamed.ipynb",
+        "notebooks/x/y/z/new.ipynb",
+    ]
+    settle()
+    os.rename(project / "notebooks/x", project / "notebooks/moved")
+    assert "notebooks/moved/y/z/new.ipynb" in found(index)
+    assert found(index, "other") == ["other/c.ipynb"]
+    assert found(index, "missing") == []
+
+
+def test_only_folders_that_changed_are_read_again(project: Path) -> None:
+    put(project, *(f"notebooks/f{number}/a.ipynb" for number in range(20)))
+    index = NotebookIndex(str(project))
+    settle()
+    found(index, "notebooks")
+    assert index.read_count == 21
+    found(index)
+    assert index.read_count == 21
+    put(project, "notebooks/f3/b.ipynb")
+    assert len(found(index)) == 21 and index.read_count == 22
+    index.refresh_folders([])  # looks at nothing, forgets nothing
+    assert len(index.list_notebooks()) == 21
+
+
+def test_a_folder_that_changes_twice_within_one_tick_is_read_again(
+    project: Path,
+) -> None:
+    """Its time may be the same after the second change."""
+    put(project, "notebooks/a.ipynb")
+    folder = project / "notebooks"
+    index = NotebookIndex(str(project))
+    found(index, "notebooks")
+    about = os.stat(folder)
+    put(project, "notebooks/b.ipynb")
+    os.utime(folder, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert found(index) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
+    settle()
+    found(index)
+    about = os.stat(folder)
+    put(project, "notebooks/c.ipynb")
+    os.utime(
+        folder, ns=(about.st_atime_ns, about.st_mtime_ns)
+    )  # as rsync gives folders their old time
+    assert "notebooks/c.ipynb" in found(index)
+
+
+def test_environments_packages_hidden_folders_and_links_are_not_searched(
+    project: Path,
+) -> None:
+    put(
+        project,
+        "env/pyvenv.cfg",
+        "env/lib/a.ipynb",
+        "env/b.ipynb",
+        "node_modules/c.ipynb",
+        ".hidden/d.ipynb",
+    )
+    put(project, "real/e.ipynb", "kept/f.ipynb")
+    (project / "link").symlink_to(project / "real")
+    index = NotebookIndex(str(project))
+    assert found(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
+    others = {
+        os.path.relpath(path, project) for path in index.find_uncovered([str(project)])
+    }
+    assert others == {
+        "env/b.ipynb",
+        "node_modules/c.ipynb",
+        "link/e.ipynb",
+    }  # the hook script sees those
+    settle()
+    put(project, "kept/pyvenv.cfg")  # an environment from now on
+    assert found(index) == ["real/e.ipynb"]
+
+
+def test_what_is_left_out_is_read_by_the_next_looks(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(project, *(f"notebooks/f{number:02}/a.ipynb" for number in range(40)))
+    settle()
+    monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 50)
+    index = NotebookIndex(str(project))
+    first = found(index, "notebooks")
+    assert index.is_incomplete and 0 < len(first) < 40
+    assert {*first} <= {*found(index)}
+    while index.is_incomplete:
+        before = len(index.list_notebooks())
+        assert len(found(index)) > before
+    assert len(index.list_notebooks()) == 40
+
+
+def test_a_large_folder_does_not_use_up_what_the_others_need(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepper.common.project_walk.TURN", 10)
+    monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 60)
+    put(project, *(f"notebooks/{number}.png" for number in range(200)))
+    put(project, "labs/a/b.ipynb", "labs/c.ipynb")
+    settle()
+    index = NotebookIndex(str(project))
+    assert (
+        found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
+        and index.is_incomplete
+    )
+    index.refresh(["notebooks", "labs"], entries=10_000)
+    assert not index.is_incomplete
+
+
+def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 20)
+    monkeypatch.setattr("stepper.common.project_walk.TURN", 10)
+    monkeypatch.setattr("stepper.daemon.command_handlers.SEARCH_SECONDS", 0.2)
+    put(
+        project,
+        *(f"notebooks/{number}.png" for number in range(100)),
+        "notebooks/z.ipynb",
+    )
+    paths = Paths(str(project))
+    workspace = SimpleNamespace(
+        notebook_paths=NotebookPaths(paths, Config(paths)), sessions={}
+    )
+    request: Any = SimpleNamespace(workspace=workspace)
+    assert asyncio.run(command_handlers._searched(request, False)) is False
+    assert asyncio.run(command_handlers._searched(request, True)) is True
+    assert workspace.notebook_paths.list_known() == ["notebooks/z.ipynb"]

@@ -1,0 +1,109 @@
+"""When a cell will be over, by what it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stepper.kernels.outputs.output_area import OutputArea
+from stepper.policy.progress_estimate import Estimate, find_shares
+from tests import progress_outputs
+
+RIGHT = 0.25  # of the whole time
+
+
+def looks(
+    said: progress_outputs.Said,
+) -> tuple[float, list[tuple[float, float | None]]]:
+    """Return when a cell was over, and what was told each second before."""
+    pieces = [*said]
+    area, estimate, told, end = OutputArea(1 << 20), Estimate(), [], pieces[-1][0]
+    for now in range(int(end)):
+        while pieces[0][0] <= now:
+            text = pieces.pop(0)[1]
+            name = "stderr" if "\r" in text else "stdout"
+            area.take(
+                {
+                    "msg_type": "stream",
+                    "header": {},
+                    "content": {"name": name, "text": text},
+                }
+            )
+        told.append((float(now), estimate.update(now, area.last_lines())))
+    return end, told
+
+
+def cases(*every: Callable[[], progress_outputs.Said]) -> list[Any]:
+    """Each third one by day."""
+    return [
+        pytest.param(case, marks=[pytest.mark.nightly] * (place % 3 > 0))
+        for place, case in enumerate(every)
+    ]
+
+
+@pytest.mark.parametrize("case", cases(*progress_outputs.END))
+def test_the_end_is_told_in_time(case: Callable[[], progress_outputs.Said]) -> None:
+    end, told = looks(case())
+    late = [(now, left) for now, left in told if now >= 0.2 * end]
+    known = [(now, left) for now, left in late if left is not None]
+    right = [now for now, left in known if abs(now + left - end) <= RIGHT * end]
+    assert len(known) >= 0.7 * len(late)
+    assert len(right) >= (
+        0.75 if case is progress_outputs.tqdm_slow_start else 0.9
+    ) * len(known)
+
+
+@pytest.mark.parametrize(
+    "case", cases(*progress_outputs.NONE, *progress_outputs.RESETS)
+)
+def test_nothing_is_told_that_nobody_knows(
+    case: Callable[[], progress_outputs.Said],
+) -> None:
+    end, told = looks(case())
+    begin = 0.5 if case in progress_outputs.RESETS else 0.2
+    assert not [
+        (now, left) for now, left in told if now >= begin * end and left is not None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("12 %", [0.12]),
+        ("\r 12%|█▏ | 12/100 [00:12<01:28, 1.0it/s]", [0.12, 0.12]),
+        ("epoch 3/10: loss 0.5", [0.3]),
+        ("1,200 of 10,000 rows", [0.12]),
+        ("Done  12 out of  80", [0.15]),
+        ("━━━ 45.5/91.0 MB 5 MB/s", [0.5]),
+        ("\x1b[35m 24%\x1b[0m 0:01:16", [0.24]),
+        ("0:02:30 / 0:02:30, 2026/11/23 09:12:11, 7/3, 1/1, 101%, v1/2", []),
+        ("x" * 500 + " 5/10", []),
+    ],
+)
+def test_the_shares_in_a_line(line: str, found: list[float]) -> None:
+    assert [share for _, share, _ in find_shares(line)] == pytest.approx(found)
+
+
+def counted(*samples: tuple[float, str]) -> float | None:
+    estimate = Estimate()
+    return [estimate.update(now, lines.split("\n")) for now, lines in samples][-1]
+
+
+def test_too_little_is_known() -> None:
+    assert counted((10, "5/10")) is None
+    assert counted((10, "1/10"), (11, "1/10")) is None  # it stands
+    assert counted((10, "1/10"), (20, "2/10"), (21, "1/10")) is None  # it fell
+    assert counted((10, "1/10"), (20, "2/10")) == pytest.approx(80)
+    assert counted((10, "5/10"), (20, "6/10")) is None  # it did not begin here
+    assert counted((10, "1/10"), (20, "2/10"), (24, "saved")) == pytest.approx(
+        76
+    )  # it was seen before
+    assert counted((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
+    assert (
+        counted((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10")) is None
+    )  # it hangs
+    assert (
+        counted((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %")) is None
+    )  # the outer one is at its beginning

@@ -1,0 +1,406 @@
+"""What stepper keeps is the user's alone, and nothing of it is written through a link."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.common import secure_files, wire_format
+from stepper.common.paths import Paths
+from stepper.daemon.daemon_log import PrivateLogHandler
+from stepper.install import trust
+from tests.conftest import Project, code, some_nightly, text_of
+
+ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+STRANGER = 54321
+FIGURE = """
+import base64, sys
+from IPython.display import Image, display
+display(Image(base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")))
+print("ran")
+"""
+
+
+def treasure_of(tmp_path: Path) -> Path:
+    place = tmp_path / "treasure"
+    place.mkdir()
+    return place
+
+
+def seen(place: Path) -> dict[str, tuple[int, int, bytes]]:
+    """What lies in a folder: mode, time, bytes."""
+    found = {}
+    for path in sorted([place, *place.rglob("*")]):
+        about = path.lstat()
+        found[str(path)] = (
+            about.st_mode,
+            about.st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+    return found
+
+
+# --- links in the places of stepper's files ----------------------------------------------------------------------
+
+FILES = (
+    "journal/n.jsonl",
+    "kernels/n.json",
+    "state.json",
+    "active",
+    "batch",
+    "daemon.json",
+    "figures/n/0001-1.png",
+)
+
+
+def test_files_that_are_links_are_replaced_or_moved_never_written_through(
+    project: Project, tmp_path: Path
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
+    for number, name in enumerate(FILES):
+        place = project.folder / ".stepper" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (treasure / f"{number}.json").write_text("precious\n")
+        place.symlink_to(treasure / f"{number}.json")
+    before = seen(treasure)
+    answer = notebook.replace("a", FIGURE)
+    assert "| ran" in answer.text and "Figure 1" in answer.text, answer.text
+    assert (
+        "journal/n.jsonl is a symbolic link" in answer.text
+        and "was moved to" in answer.text
+    )
+    project.stepper("status")
+    project.stepper("restart")
+    notebook.batch_end("NotebookEdit")
+    project.stepper("shutdown")
+    assert seen(treasure) == before
+
+
+@pytest.mark.parametrize("name", ["kernels/n.stderr", "kernels/n.stack"])
+def test_a_kernel_does_not_start_onto_a_link(
+    project: Project, tmp_path: Path, name: str
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
+    (treasure / "bashrc").write_text("precious\n")
+    place = project.folder / ".stepper" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(treasure / "bashrc")
+    before = seen(treasure)
+    answer = notebook.replace("a", "print('ran')")
+    assert (
+        "NOT run" in answer.text
+        and f"{name} is a symbolic link" in answer.text
+        and f"rm {place}" in answer.text
+    )
+    assert seen(treasure) == before
+    place.unlink()
+    assert "| ran" in notebook.replace("a", "print('ran')").text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "journal", "kernels", "figures", "daemon.log", "daemon.lock", "start.lock"],
+    ids=lambda n: n or "home",
+)
+def test_no_daemon_starts_onto_a_link(
+    project: Project, tmp_path: Path, name: str
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
+    place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
+    if name in ("", "journal", "kernels", "figures"):
+        (treasure / "n.json").write_text('{"kernel": "precious"}\n')
+        if not name:
+            shutil.rmtree(place)
+        place.symlink_to(treasure)
+    else:
+        (treasure / "bashrc").write_text("precious\n")
+        place.symlink_to(treasure / "bashrc")
+    before = seen(treasure)
+    answer = notebook.replace("a", "print('ran')")
+    assert "NOT run" in answer.text and f"{place} is a symbolic link" in answer.text, (
+        answer.text
+    )
+    assert f"rm {place}" in answer.text
+    project.stepper(
+        "shutdown", check=None
+    )  # by force too: records behind a link are not stepper's to remove
+    assert seen(treasure) == before
+
+
+def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
+    project: Project, tmp_path: Path
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
+    for number in range(300):
+        (treasure / f"{number:04d}-1.png").touch()
+    (project.folder / ".stepper" / "figures").mkdir()
+    (project.folder / ".stepper" / "figures" / "n").symlink_to(treasure)
+    before = seen(treasure)
+    answer = notebook.replace("a", FIGURE)
+    assert (
+        "| ran" in answer.text
+        and "Figure 1: not saved: cannot write the file" in answer.text
+    )
+    assert seen(treasure) == before
+
+
+def test_a_second_name_of_an_own_file_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "bashrc").write_text("precious")
+    os.link(tmp_path / "bashrc", tmp_path / "daemon.log")
+    with pytest.raises(secure_files.UnsafeFileError, match="2 names"):
+        secure_files.open_private(
+            str(tmp_path / "daemon.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        )
+    secure_files.replace(str(tmp_path / "daemon.log"), b"own")
+    assert (tmp_path / "bashrc").read_text() == "precious"
+
+
+def swapped_for_a_link(home: Path, treasure: Path) -> None:
+    shutil.rmtree(home / "journal")
+    (home / "journal").symlink_to(treasure)
+
+
+def above_swapped_for_a_link(home: Path, treasure: Path) -> None:
+    (treasure / "journal").mkdir(mode=0o700)
+    shutil.rmtree(home)
+    home.symlink_to(treasure)
+
+
+def moved_and_linked_to(home: Path, treasure: Path) -> None:
+    shutil.move(home / "journal", treasure)
+    (home / "journal").symlink_to(treasure / "journal")
+
+
+@pytest.mark.parametrize(
+    "swap", [swapped_for_a_link, above_swapped_for_a_link, moved_and_linked_to]
+)
+def test_a_folder_that_is_held_is_entered_by_its_path_alone(
+    tmp_path: Path, swap: Callable[[Path, Path], None]
+) -> None:
+    home, treasure = tmp_path / "home", treasure_of(tmp_path)
+    file = home / "journal" / "n.jsonl"
+    for _ in range(2):
+        secure_files.replace(str(file), b"own")
+    swap(home, treasure)
+    before = seen(treasure)
+    for work in (
+        secure_files.read,
+        lambda path: secure_files.replace(path, b"new"),
+        secure_files.remove,
+    ):
+        with pytest.raises(secure_files.UnsafeFileError, match="is a symbolic link"):
+            work(str(file))
+    assert seen(treasure) == before
+
+
+def test_a_folder_that_was_held_may_go_and_come_again(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "journal" / "n.jsonl"
+    for moved in (False, True):
+        secure_files.replace(str(file), b"own")
+        assert secure_files.read(str(file)) == b"own"
+        if moved:
+            shutil.move(file.parent, tmp_path / "away")
+        else:
+            shutil.rmtree(file.parent)
+        with pytest.raises(FileNotFoundError):
+            secure_files.read(str(file))
+    secure_files.replace(str(file), b"new")
+    assert (file.read_bytes(), (tmp_path / "away" / "n.jsonl").read_bytes()) == (
+        b"new",
+        b"own",
+    )
+
+
+def test_no_more_folders_are_held_than_that(tmp_path: Path) -> None:
+    for number in range(3 * secure_files.CACHED_FOLDERS):
+        secure_files.replace(str(tmp_path / f"{number}" / "file"), b"")
+    held = [
+        os.path.realpath(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+    ]
+    assert (
+        sum(path.startswith(str(tmp_path)) for path in held)
+        == secure_files.CACHED_FOLDERS
+    )
+
+
+# --- modes and owners --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _open_to_all() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_open_to_all")
+def test_nothing_that_stepper_makes_is_open_to_others(project: Project) -> None:
+    shutil.rmtree(project.folder / ".stepper")
+    (project.folder / ".stepper").mkdir(mode=0o777)
+    trust.save_record(project.paths, {"python": sys.executable})
+    notebook = project.new("Load", "Plot")
+    notebook.insert(FIGURE)
+    project.stepper("restart")
+    notebook.insert("print(1)")
+    assert "ran" in text_of(notebook.raw["cells"][1])
+    found = {}
+    for top in (
+        project.paths.home,
+        project.paths.runtime,
+        os.path.dirname(project.paths.runtime),
+    ):
+        for path in [
+            Path(top),
+            *(
+                Path(top).rglob("*")
+                if top != os.path.dirname(project.paths.runtime)
+                else ()
+            ),
+        ]:
+            found[path.name] = stat.S_IMODE(path.lstat().st_mode)
+    assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
+    names = " ".join(found)
+    for expected in (
+        "daemon.sock",
+        "daemon.log",
+        ".jsonl",
+        ".png",
+        ".stderr",
+        ".stack",
+        "start.lock",
+        "state.json",
+    ):
+        assert expected in names, names
+    sockets = [
+        path for path in Path(project.paths.runtime).iterdir() if path.is_socket()
+    ]
+    assert len(sockets) >= 5  # the daemon's and the kernel's channels
+
+
+def test_wrong_modes_are_mended(project: Project) -> None:
+    notebook = project.new("Load")
+    project.stepper("shutdown")
+    home = project.folder / ".stepper"
+    spoiled = [
+        home,
+        home / "journal",
+        home / "daemon.log",
+        next((home / "journal").glob("*.jsonl")),
+    ]
+    for path in spoiled:
+        path.chmod(0o777)
+    os.makedirs(project.paths.runtime, exist_ok=True)
+    os.chmod(project.paths.runtime, 0o777)
+    notebook.insert("1")
+    for path in (*spoiled, Path(project.paths.runtime)):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@ROOT_ALONE
+@pytest.mark.parametrize(
+    "name", some_nightly(["", "journal", "daemon.log"], "", "daemon.log")
+)
+def test_what_another_user_made_is_refused(project: Project, name: str) -> None:
+    notebook = project.new("Load")
+    project.stepper("shutdown")
+    place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
+    os.chown(place, STRANGER, STRANGER)
+    answer = notebook.insert("print('ran')")[1]
+    assert (
+        "NOT run" in answer.text
+        and f"{place} belongs to another user (uid {STRANGER})" in answer.text
+    )
+    assert f"chown -R {os.geteuid()} {place}" in answer.text
+    os.chown(place, os.geteuid(), os.getegid())
+    assert "| ran" in notebook.insert("print('ran')")[1].text
+
+
+@pytest.mark.usefixtures("_open_to_all")
+def test_the_log_is_the_users_alone_when_it_is_rotated(tmp_path: Path) -> None:
+    handler = PrivateLogHandler(
+        str(tmp_path / "daemon.log"), maxBytes=100, backupCount=1
+    )
+    for _ in range(10):
+        handler.emit(logging.LogRecord("x", logging.INFO, "", 0, "y" * 60, None, None))
+    handler.close()
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "daemon.log": 0o600,
+        "daemon.log.1": 0o600,
+    }
+
+
+# --- who is at the other end -------------------------------------------------------------------------------------
+
+GETPEEREID = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/socket.h>
+int getpeereid(int s, uid_t *u, gid_t *g) {
+    struct ucred c; socklen_t n = sizeof c;
+    if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &c, &n)) return -1;
+    *u = c.uid; *g = c.gid; return 0;
+}
+"""
+
+
+def test_the_peer_is_known() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert (
+            wire_format.get_peer_uid(one)
+            == wire_format.get_peer_uid(other)
+            == os.getuid()
+        )
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="a library that stands in for macOS's own"
+)
+def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to make a getpeereid")
+    (tmp_path / "peer.c").write_text(GETPEEREID)
+    library = str(tmp_path / "peer.so")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "peer.c")],
+        check=True,
+    )
+    one, other = socket.socketpair()
+    with one, other:
+        assert wire_format.get_peer_uid_bsd(one.fileno(), library) == os.getuid()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        wire_format.get_peer_uid_bsd(one.fileno(), library)
+    with open(os.devnull) as stream, pytest.raises(OSError):
+        wire_format.get_peer_uid_bsd(stream.fileno(), library)
+
+
+def test_the_runtime_folder_needs_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Paths(str(tmp_path)).runtime
+    for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, "/nowhere")
+    assert Paths(str(tmp_path)).runtime == before
