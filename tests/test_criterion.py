@@ -326,8 +326,8 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
     )
     journal_reducer.apply(doubted(), made)
     assert (
-        made.progress_of(1).status,
-        made.progress_of(1).attempts,
+        made.get_or_add_progress(1).status,
+        made.get_or_add_progress(1).attempts,
         made.find_open_step(),
         made.is_complete,
     ) == (
@@ -395,7 +395,10 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
 )
 def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> None:
     made = state(doubted(), *then)
-    assert (made.progress_of(1).status, made.progress_of(1).reason) == (status, reason)
+    assert (made.get_or_add_progress(1).status, made.get_or_add_progress(1).reason) == (
+        status,
+        reason,
+    )
 
 
 def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:

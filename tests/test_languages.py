@@ -172,9 +172,9 @@ def test_a_first_line_is_a_comment_of_whatever_language(
         and not cell_directives.parse(line).problems
     )
     assert (
-        cell_directives.comment_marker("TypeScript") == "//"
-        and cell_directives.comment_marker("sql") == "--"
-        and cell_directives.comment_marker("R") == "#"
+        cell_directives.get_comment_marker("TypeScript") == "//"
+        and cell_directives.get_comment_marker("sql") == "--"
+        and cell_directives.get_comment_marker("R") == "#"
     )
 
 

@@ -129,7 +129,7 @@ def test_the_older_key_holds_where_the_newer_one_is_not_given() -> None:
     ],
 )
 def test_where_new_notebooks_go(patterns: list[str], home: str | None) -> None:
-    assert notebook_globs.new_notebook_folder(patterns) == home
+    assert notebook_globs.choose_new_notebook_folder(patterns) == home
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
     assert "% of its pixels differ" in compared(then, now).text
     facts = [
         {
-            output_comparison.picture_key(
+            output_comparison.hash_picture(
                 "".join(each[0]["data"]["image/png"].split())
             ): name
         }
@@ -242,7 +242,7 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
 
 def test_a_picture_is_known_by_the_key_that_the_kernel_tells() -> None:
     text = png()[0]["data"]["image/png"]
-    assert output_comparison.picture_key("".join(text.split())) == str(
+    assert output_comparison.hash_picture("".join(text.split())) == str(
         output_images.get_image_key(text)
     )
 

@@ -297,7 +297,10 @@ def test_how_runs_move_a_step(verdicts: str, status: str, attempts: int) -> None
     made = state("one")
     for verdict in verdicts.split():
         ran(made, 1, verdict)
-    assert (made.progress_of(1).status.value, made.progress_of(1).attempts) == (
+    assert (
+        made.get_or_add_progress(1).status.value,
+        made.get_or_add_progress(1).attempts,
+    ) == (
         status,
         attempts,
     )
@@ -308,9 +311,9 @@ def test_steppers_own_repetitions_are_no_attempts() -> None:
     ran(made, 1, "transient")
     ran(made, 1, "transient", repeat=1)
     ran(made, 1, "recoverable", repeat=2)
-    assert made.progress_of(1).attempts == 0
+    assert made.get_or_add_progress(1).attempts == 0
     ran(made, 1, "recoverable")
-    assert made.progress_of(1).attempts == 1
+    assert made.get_or_add_progress(1).attempts == 1
 
 
 def test_events_of_a_newer_stepper_change_nothing() -> None:
@@ -606,15 +609,21 @@ def test_retries_are_counted_over_the_whole_history() -> None:
     made = state("a")
     for _ in range(4):
         ran(made, 1, "recoverable", cell_id="id1")
-    assert made.progress_of(1).attempts == 3
+    assert made.get_or_add_progress(1).attempts == 3
     journal_reducer.apply(journal_events.Fixed(key=1), made)
     ran(made, 1, "fine", cell_id="id1")
-    assert made.progress_of(1).attempts == 1 and made.progress_of(1).retries == 4
+    assert (
+        made.get_or_add_progress(1).attempts == 1
+        and made.get_or_add_progress(1).retries == 4
+    )
     assert command_messages.format_completion_line(made).startswith(
         "notebook complete: 1 step, 4 retries"
     )
     ran(made, 1, "fine", cell_id="id1")
-    assert made.progress_of(1).attempts == 0 and made.progress_of(1).retries == 4
+    assert (
+        made.get_or_add_progress(1).attempts == 0
+        and made.get_or_add_progress(1).retries == 4
+    )
 
 
 def test_an_answered_question_is_no_retry() -> None:
@@ -626,7 +635,10 @@ def test_an_answered_question_is_no_retry() -> None:
     }
     ran(made, 1, "unrecoverable", cell_id="id1", fault=asked)
     ran(made, 1, "fine", cell_id="id1")
-    assert made.progress_of(1).attempts == 0 and made.progress_of(1).retries == 0
+    assert (
+        made.get_or_add_progress(1).attempts == 0
+        and made.get_or_add_progress(1).retries == 0
+    )
 
 
 def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_complete() -> (

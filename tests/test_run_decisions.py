@@ -298,7 +298,7 @@ def test_what_follows_a_cell_that_did_not_run(
     follows = run_decisions.decide_after_preflight(made, HELD, Limits())
     assert (follows.action, follows.attempts, follows.counts) == (act, attempts, counts)
     journal_reducer.apply(HELD, made)
-    assert made.progress_of(1).attempts == attempts
+    assert made.get_or_add_progress(1).attempts == attempts
 
 
 def test_how_a_cell_is_to_run() -> None:

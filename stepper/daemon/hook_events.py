@@ -479,7 +479,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
     # by the person
     if (
         state.open_steps
-        and state.status_of(state.open_steps[0].id) is StepStatus.INTERRUPTED
+        and state.get_step_status(state.open_steps[0].id) is StepStatus.INTERRUPTED
     ):
         return ""
     # it is about to be woken

@@ -107,7 +107,7 @@ def list_permission_rules(patterns: Iterable[str]) -> list[str]:
     for pattern in patterns:
         folder = ""
         if notebook_globs.is_folder(pattern):
-            folder = notebook_globs.base_folder(pattern)
+            folder = notebook_globs.get_base_folder(pattern)
         if folder:
             rules.append(f"Edit({folder}/**)")
         else:

@@ -78,7 +78,7 @@ def load_limits(paths: Paths) -> Limits:
 
 def get_notebook_folder(patterns: Sequence[str]) -> str:
     """Return the folder of new notebooks, "." if no pattern contains a folder."""
-    return notebook_globs.new_notebook_folder(patterns) or "."
+    return notebook_globs.choose_new_notebook_folder(patterns) or "."
 
 
 def format_coverage(project: str, patterns: Sequence[str]) -> str:

@@ -182,7 +182,7 @@ def _make_notebooks_folder(paths: Paths, limits: Limits) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True)
         print_line("notebooks", f"made: {notebooks}/")
-    _request_scan(paths, notebook_globs.base_folders(limits.patterns))
+    _request_scan(paths, notebook_globs.list_base_folders(limits.patterns))
 
 
 def _link_command(paths: Paths, options: argparse.Namespace) -> None:

@@ -113,7 +113,7 @@ def format_plan(state: State) -> list[str]:
 
 
 def _format_plan_step(state: State, step: Step) -> str:
-    progress = state.progress_of(step.id)
+    progress = state.get_or_add_progress(step.id)
     details = []
     if step.criterion:
         details.append(f"criterion: {one_line(step.criterion, 200)}")
@@ -127,7 +127,7 @@ def _format_plan_step(state: State, step: Step) -> str:
         label = REASON_LABELS[progress.status]
         details.append(f"{label}: {one_line(progress.reason, 200)}")
     suffix = f" ({'; '.join(details)})" if details else ""
-    mark = MARKS[state.status_of(step.id)]
+    mark = MARKS[state.get_step_status(step.id)]
     return f"  {mark} {step.id}. {one_line(step.title, 120)}{suffix}"
 
 
@@ -158,7 +158,9 @@ def format_next(state: State) -> str:
         return " ".join(filter(None, ["No step of the plan is left.", open_cells]))
     step = state.open_steps[0]
     confirm = state.commands.shell("confirm", '"REASON"')
-    reason = RERUN_REASONS.get(state.status_of(step.id), "").format(confirm=confirm)
+    reason = RERUN_REASONS.get(state.get_step_status(step.id), "").format(
+        confirm=confirm
+    )
     criterion = ""
     if step.criterion:
         criterion = f"; criterion: {one_line(step.criterion, 200)}"
@@ -280,7 +282,7 @@ def format_rebuild(state: State) -> str:
     steps = [
         str(step.id)
         for step in state.plan.steps
-        if state.progress_of(step.id).cell_id in state.succeeded_sources
+        if state.get_or_add_progress(step.id).cell_id in state.succeeded_sources
     ]
     parts = []
     if steps:
@@ -696,7 +698,7 @@ def format_completion(
             "stepper replays it in a new kernel now (verify: auto). The next prompt"
             " says whether others get the same results."
         )
-    statuses = [state.progress_of(step.id).status for step in state.plan.steps]
+    statuses = [state.get_or_add_progress(step.id).status for step in state.plan.steps]
     done = format_count(statuses.count(StepStatus.DONE), "step")
     skipped = statuses.count(StepStatus.SKIPPED)
     runs = format_count(len(state.runs), "run")
@@ -713,13 +715,15 @@ def format_completion(
 
 
 def _format_retries(state: State) -> str:
-    retries = sum(state.progress_of(step.id).retries for step in state.plan.steps)
+    retries = sum(
+        state.get_or_add_progress(step.id).retries for step in state.plan.steps
+    )
     return "1 retry" if retries == 1 else f"{retries} retries"
 
 
 def format_completion_line(state: State) -> str:
     """Return the completion in short, for the user's line."""
-    statuses = [state.progress_of(step.id).status for step in state.plan.steps]
+    statuses = [state.get_or_add_progress(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     parts = [format_count(len(statuses), "step")]
     if skipped:

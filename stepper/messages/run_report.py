@@ -117,7 +117,7 @@ def capitalize_first(text: str) -> str:
 def format_step(plan: Plan, step: Step) -> str:
     """Return the name of a step in reports: `step 2 of 7 "Load the data"`."""
     title = _limit_words(step.title, TITLE_WORDS)
-    return f'step {plan.position_of(step.id)} of {len(plan.steps)} "{title}"'
+    return f'step {plan.get_position(step.id)} of {len(plan.steps)} "{title}"'
 
 
 def _limit_words(text: str, count: int) -> str:

@@ -90,9 +90,9 @@ def _format_progress(
         return _format_open_cells(state)
     last_key = state.last_key
     name = _format_step_name(state, last_key)
-    if last_key and name and state.status_of(last_key) is StepStatus.FAILED:
+    if last_key and name and state.get_step_status(last_key) is StepStatus.FAILED:
         result = "failed"
-        attempts = state.progress_of(last_key).attempts
+        attempts = state.get_or_add_progress(last_key).attempts
         if attempts:
             result += f", {attempts} of its retries used"
         return FAILED_MARK, [name, result]
@@ -109,7 +109,7 @@ def _format_step_name(state: State, key: Key | None) -> str:
 
 def _format_complete(state: State) -> str:
     total = len(state.plan.steps)
-    statuses = [state.status_of(step.id) for step in state.plan.steps]
+    statuses = [state.get_step_status(step.id) for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     if skipped:
         done = total - skipped
@@ -139,13 +139,13 @@ def _format_open_cells(state: State) -> tuple[str, list[str]]:
 def _format_next(state: State) -> str:
     """Return the next step, '' if none is open."""
     for step in state.plan.steps:
-        if state.status_of(step.id) not in FINISHED:
+        if state.get_step_status(step.id) not in FINISHED:
             return _format_step(state, step)
     return ""
 
 
 def _format_step(state: State, step: Step) -> str:
-    position = state.plan.position_of(step.id)
+    position = state.plan.get_position(step.id)
     total = len(state.plan.steps)
     title = one_line(step.title, TITLE_LIMIT)
     return f"{position}/{total} {title}"

@@ -116,7 +116,7 @@ def _split_options(text: str) -> Iterator[_Option]:
 
 
 def _parse_value(option: _Option) -> Any:
-    """Return the value of an option, None if the option or its value is not known."""
+    """Return the value of an option, or None if the option or its value is not known."""
     key = option.key
     value = option.value
     if key == "scratch" and option.text == key:
@@ -133,7 +133,7 @@ def _parse_value(option: _Option) -> Any:
 
 
 def _find_wake_problem(option: _Option) -> str:
-    """Return why a wake pattern is ignored, '' if it is valid."""
+    """Return why a wake pattern is ignored, or an empty string if it is valid."""
     pattern = option.value
     starts_with_quote = pattern[:1] in ("'", '"')
     if starts_with_quote and option.text.endswith(f"={pattern}"):
@@ -142,7 +142,7 @@ def _find_wake_problem(option: _Option) -> str:
 
 
 def _parse_duration(text: str) -> float | None:
-    """Return a duration in seconds, inf for `none`, None if it is not valid."""
+    """Return a duration in seconds, inf for `none`, or None if it is not valid."""
     if text == "none":
         return inf
     match = DURATION.fullmatch(text)
@@ -151,7 +151,7 @@ def _parse_duration(text: str) -> float | None:
     return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
-def comment_marker(language: str) -> str:
+def get_comment_marker(language: str) -> str:
     """Return the characters that start a comment in a language; `#` if unknown."""
     return COMMENT_MARKERS.get(language.lower(), DEFAULT_COMMENT_MARKER)
 

@@ -1,4 +1,4 @@
-"""Which cells are new or changed since they last ran, by cell id and source hash."""
+"""Find cells that are new or changed since they last ran, by id and source hash."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChang
 
 
 def find_encoding_problem(source: str) -> str | None:
-    """Return why a source cannot be sent to a kernel, None if it can."""
+    """Return why a source cannot be sent to a kernel, or None if it can."""
     try:
         source.encode()
     except UnicodeEncodeError as error:

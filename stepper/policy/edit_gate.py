@@ -1,6 +1,7 @@
-"""Whether code cells may be written and run now.
+"""Check whether code cells may be written and run now.
 
-The `check_…` functions return the reason why not, as a clause for the agent, or None.
+The `check_…` functions return the reason against it, as a clause for the agent, or
+None.
 The PreToolUse hook calls them before an edit, and the PostToolUse hook again after the
 edit: an agent may have sent several edits before the notebook stopped.
 """
@@ -71,7 +72,7 @@ def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
 
 
 def check_stop(state: State) -> str | None:
-    """Return that the notebook is stopped, how to resume it, and the cause."""
+    """Return a text on the stop of a notebook: how to resume it, and the cause."""
     if state.stop is None:
         return None
     error = one_line(state.stop.error, 300)
@@ -151,7 +152,7 @@ def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | 
     step = state.plan.find_step(step_id)
     step_name = "its step"
     if step is not None:
-        position = state.plan.position_of(step.id)
+        position = state.plan.get_position(step.id)
         step_name = f'step {position} "{one_line(step.title, 120)}"'
     return (
         f"{failed.label} of {step_name} failed and is not fixed: no code cell can be"

@@ -120,13 +120,13 @@ QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 
 def asks_to_stop(fault: Fault) -> bool:
     """Return whether the cell asks for a decision: its message has the word STOP."""
-    has_data_message = bool(DATA_MESSAGES & _class_names(fault))
+    has_data_message = bool(DATA_MESSAGES & _list_class_names(fault))
     pattern = STOP_PREFIX if has_data_message else STOP_WORD
     return pattern.search(fault.evalue) is not None
 
 
 def extract_question(message: str) -> str:
-    """Return QUESTION of a message `STOP: QUESTION`, '' if the message is not one.
+    """Return the question in a message `STOP: QUESTION`, or an empty string.
 
     The name of the error's class may precede the message.
     """
@@ -136,7 +136,7 @@ def extract_question(message: str) -> str:
 
 def list_labels(fault: Fault) -> set[str]:
     """Return the labels of an error by which it is classified."""
-    labels = _list_class_labels(_class_names(fault), fault.attributes.get("errno"))
+    labels = _list_class_labels(_list_class_names(fault), fault.attributes.get("errno"))
     status = fault.attributes.get("status")
     if isinstance(status, int):
         labels |= {"HTTP", f"HTTP {status}"}
@@ -145,7 +145,7 @@ def list_labels(fault: Fault) -> set[str]:
 
 def list_cause_labels(fault: Fault) -> set[str]:
     """Return the labels of the error that a wrapper wraps; none for other errors."""
-    if not WRAPPERS & _class_names(fault):
+    if not WRAPPERS & _list_class_names(fault):
         return set()
     class_names = fault.attributes.get("reason_mro") or ()
     return _list_class_labels(class_names, fault.attributes.get("reason_errno"))
@@ -177,7 +177,7 @@ def classify_run(outcome: Outcome, fault: Fault | None) -> Verdict:
     return verdicts.get(outcome, Verdict.RECOVERABLE)
 
 
-def _class_names(fault: Fault) -> set[str]:
+def _list_class_names(fault: Fault) -> set[str]:
     """Return the names of the error's classes; without the helper, only its own."""
     return set(fault.mro or (fault.ename,))
 

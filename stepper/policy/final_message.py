@@ -1,4 +1,4 @@
-"""The agent's last message of a turn: whether it explains why the turn ends.
+"""Check whether the agent's last message of a turn explains why steps remain.
 
 If steps of the plan are open and the message does not explain that, the agent is
 reminded of them.

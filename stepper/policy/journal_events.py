@@ -410,7 +410,7 @@ class Verified(Event, kind="verified", optional=("unstable",)):
 
 
 def parse_event(line: Mapping[str, Any]) -> Event | None:
-    """Return the event of a journal line, None if a newer version wrote its kind.
+    """Return the event of a journal line, or None if a newer version wrote its kind.
 
     Raise KeyError, TypeError or ValueError if the line is invalid.
     """

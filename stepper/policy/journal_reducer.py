@@ -169,19 +169,19 @@ def _apply_decision(
             state.stop = None
             state.unchanged = False
             if event.key is not None:
-                state.progress_of(event.key).attempts = 0
+                state.get_or_add_progress(event.key).attempts = 0
         case journal_events.Skipped():
             state.stop = None
-            progress = state.progress_of(event.key)
+            progress = state.get_or_add_progress(event.key)
             progress.status = StepStatus.SKIPPED
             progress.reason = event.reason
             progress.interrupted = False
         case journal_events.Reopened():
-            progress = state.progress_of(event.key)
+            progress = state.get_or_add_progress(event.key)
             progress.status = StepStatus.PENDING
             progress.reason = ""
         case journal_events.Confirmed():
-            progress = state.progress_of(event.key)
+            progress = state.get_or_add_progress(event.key)
             progress.status = StepStatus.DONE
             progress.reason = event.reason
 
@@ -212,7 +212,7 @@ def _apply_preflight_failure(
     """Count a failed preflight check: every third in a row is an attempt."""
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
-    progress = state.progress_of(event.key)
+    progress = state.get_or_add_progress(event.key)
     count = state.count_attempts_after_preflight(event.key)
     progress.attempts = count.attempts
     progress.retries += count.counts
@@ -229,7 +229,7 @@ def _apply_preflight_failure(
 
 
 def _apply_run(event: journal_events.RunEnded, state: State) -> None:
-    progress = state.progress_of(event.key)
+    progress = state.get_or_add_progress(event.key)
     last_source = state.last_sources.get(event.cell_id)
     has_same_source = last_source == event.source_hash
     is_confirmed = progress.status is StepStatus.DONE and has_same_source
@@ -288,7 +288,7 @@ def _update_progress(
 
     `is_confirmed`: the step was done, and its cell ran with the same source.
     """
-    progress = state.progress_of(event.key)
+    progress = state.get_or_add_progress(event.key)
     is_repetition = event.repeat > 0
     progress.retries += state.is_retry(event.key, is_repetition, event.outside_agent)
     progress.attempts = state.count_attempts_after(

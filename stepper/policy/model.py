@@ -116,7 +116,7 @@ class Plan:
         """Return the step with an id, or None."""
         return next((step for step in self.steps if step.id == step_id), None)
 
-    def position_of(self, step_id: int) -> int:
+    def get_position(self, step_id: int) -> int:
         """Return the position of a step in the plan, from 1."""
         return [step.id for step in self.steps].index(step_id) + 1
 

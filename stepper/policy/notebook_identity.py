@@ -1,4 +1,4 @@
-"""Whether a notebook is the one that a journal describes.
+"""Check whether a notebook is the one that a journal describes.
 
 Notebooks are compared by the ids and source hashes of their cells.
 """

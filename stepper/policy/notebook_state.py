@@ -177,16 +177,16 @@ class State:
                 return run
         return None
 
-    def progress_of(self, key: Key) -> Progress:
+    def get_or_add_progress(self, key: Key) -> Progress:
         """Return the progress of a step or cell; add it if the key is new."""
         return self.progress.setdefault(key, Progress())
 
-    def status_of(self, key: Key) -> StepStatus:
+    def get_step_status(self, key: Key) -> StepStatus:
         """Return the status of a step as users see it.
 
         A step is not done if its cell was interrupted or changed since.
         """
-        progress = self.progress_of(key)
+        progress = self.get_or_add_progress(key)
         has_run = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
         is_pending = progress.status is StepStatus.PENDING
         if progress.interrupted and (has_run or is_pending):
@@ -206,7 +206,9 @@ class State:
         return changes.cells
 
     def _add_open_cells(self, cells: Sequence[Cell], new_ids: set[str]) -> None:
-        planned_ids = {self.progress_of(step.id).cell_id for step in self.plan.steps}
+        planned_ids = {
+            self.get_or_add_progress(step.id).cell_id for step in self.plan.steps
+        }
         progress_by_id = {
             progress.cell_id: progress
             for key, progress in self.progress.items()
@@ -225,7 +227,7 @@ class State:
         self, cell: Cell, progress: Progress | None, is_new: bool
     ) -> str:
         """Return why a cell outside the plan is open; '' if it is not."""
-        if is_new and not self._failed_preflight(cell, progress):
+        if is_new and not self._has_failed_preflight(cell, progress):
             has_run = cell.id in self.last_sources
             status = StepStatus.CHANGED if has_run else StepStatus.PENDING
             return status.value
@@ -235,7 +237,7 @@ class State:
             return StepStatus.FAILED.value
         return STALE if cell.id in self.stale_ids else ""
 
-    def _failed_preflight(self, cell: Cell, progress: Progress | None) -> bool:
+    def _has_failed_preflight(self, cell: Cell, progress: Progress | None) -> bool:
         if progress is None or not progress.preflight_hash:
             return False
         return progress.preflight_hash == changed_cells.hash_source(cell.source)
@@ -247,7 +249,7 @@ class State:
 
         A run that was requested outside the agent is not a retry.
         """
-        progress = self.progress_of(key)
+        progress = self.get_or_add_progress(key)
         if verdict is Verdict.CANCELLED:
             return progress.attempts
         if progress.status is StepStatus.DONE:  # the count starts again
@@ -260,13 +262,13 @@ class State:
         Its last run failed and did not ask the user. `repeat` says that stepper itself
         repeats the run.
         """
-        progress = self.progress_of(key)
+        progress = self.get_or_add_progress(key)
         is_fix = progress.is_failing and not progress.asked_user
         return is_fix and not repeat and not outside_agent
 
     def count_attempts_after_preflight(self, key: Key) -> AttemptCount:
         """Return the number of retries after a failed preflight check of a step."""
-        progress = self.progress_of(key)
+        progress = self.get_or_add_progress(key)
         counts = progress.preflight_failures + 1 == FAILURES_PER_ATTEMPT
         is_done = progress.status is StepStatus.DONE
         attempts = 0 if is_done else progress.attempts
@@ -278,7 +280,7 @@ class State:
         Steps with an excluded status are ignored.
         """
         for step in self.plan.steps:
-            if self.progress_of(step.id).status not in (*FINISHED, *excluded):
+            if self.get_or_add_progress(step.id).status not in (*FINISHED, *excluded):
                 return step.id
         return None
 
@@ -293,7 +295,9 @@ class State:
     def open_steps(self) -> list[Step]:
         """The steps that are neither done nor skipped."""
         return [
-            step for step in self.plan.steps if self.status_of(step.id) not in FINISHED
+            step
+            for step in self.plan.steps
+            if self.get_step_status(step.id) not in FINISHED
         ]
 
     @property
@@ -306,7 +310,7 @@ class State:
         if not self.plan.steps or self.open_steps or self.open_cells:
             return False
         return all(
-            self.progress_of(step.id).status is StepStatus.DONE
+            self.get_or_add_progress(step.id).status is StepStatus.DONE
             for step in self.plan.steps
             if step.kind is StepKind.VALIDATION
         )
@@ -323,7 +327,7 @@ class State:
             )
         if self.last_key is None:
             return False
-        return self.progress_of(self.last_key).status is StepStatus.FAILED
+        return self.get_or_add_progress(self.last_key).status is StepStatus.FAILED
 
     @property
     def status_name(self) -> str:

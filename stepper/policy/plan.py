@@ -115,7 +115,7 @@ def make_checked_step(
 
 
 def find_criterion_problem(criterion: str) -> str:
-    """Return why a criterion looks like a comparison but is not one, else ''."""
+    """Return the problem of a comparison that is not valid, or an empty string."""
     text = _clean_criterion(criterion)
     if parse_criterion(text) or _is_expression(text):
         return ""
@@ -182,7 +182,7 @@ def _step_to_json(step: Step) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Plan | None:
-    """Return the plan of JSON data, None if the data is not a plan.
+    """Return the plan of JSON data, or None if the data is not a plan.
 
     The metadata of a notebook may be edited or written by others.
     """
@@ -224,7 +224,7 @@ def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     if directive.step is not None and state.plan.find_step(directive.step):
         return directive.step
     for step in state.plan.steps:
-        if state.progress_of(step.id).cell_id == cell.id:
+        if state.get_or_add_progress(step.id).cell_id == cell.id:
             return step.id
     if cell.id in state.progress:  # the cell ran before, without a step
         return None
@@ -239,7 +239,7 @@ def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
     step_id = state.find_open_step()
     if step_id is None:
         return None
-    progress = state.progress_of(step_id)
+    progress = state.get_or_add_progress(step_id)
     if progress.status is not StepStatus.CRITERION_FALSE:
         return step_id
     if find_cell(cells, progress.cell_id or "") is None:
@@ -268,7 +268,7 @@ def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
 
 def find_failed_cell(state: State, cells: Sequence[Cell], step_id: int) -> Cell | None:
     """Return the cell of a failed step if the notebook still has it, or None."""
-    progress = state.progress_of(step_id)
+    progress = state.get_or_add_progress(step_id)
     if progress.status is not StepStatus.FAILED:
         return None
     for cell in cells:
@@ -353,7 +353,7 @@ def _get_pending_step(state: State, step_id: int) -> Step:
     step = state.plan.find_step(step_id)
     if step is None:
         raise ValueError(f"there is no step {step_id}")
-    status = state.progress_of(step_id).status
+    status = state.get_or_add_progress(step_id).status
     if status is StepStatus.SKIPPED:
         reopen = state.commands.terminal("plan reopen", str(step_id))
         raise ValueError(f"step {step_id} is skipped: reopen it first ({reopen})")
@@ -381,7 +381,7 @@ def _insert_step(
     elif after:
         index = ids.index(after) + 1
     for step in steps[index:]:
-        status = state.progress_of(step.id).status
+        status = state.get_or_add_progress(step.id).status
         if status is StepStatus.SKIPPED:
             raise ValueError(
                 f"step {step.id} is skipped: no step can be inserted before it"

@@ -90,18 +90,18 @@ class Counter:
         return self.item + START_SHARE
 
     def estimate_remaining(self, now: float) -> float | None:
-        """Return in how many seconds the share will be 1, None if that is uncertain."""
+        """Return in how many seconds the share will be 1, or None if that is uncertain."""
         first = self.samples[0]
         last = self.samples[-1]
         if last.seconds - first.seconds < MIN_SECONDS:
             return None
-        average_rate = _growth_rate(first, last)
+        average_rate = _compute_growth_rate(first, last)
         share_at_start = first.share - average_rate * first.seconds
         share_at_start = max(0.0, share_at_start)
         started_earlier = share_at_start > self.start_limit
         recent = self._select_recent()
         middle = recent[0]
-        rate = _growth_rate(middle, last)
+        rate = _compute_growth_rate(middle, last)
         slowest = average_rate / UNEVEN_FACTOR
         fastest = average_rate * UNEVEN_FACTOR
         is_uneven = not slowest < rate < fastest
@@ -114,7 +114,7 @@ class Counter:
         if waiting > 2 * interval:
             # The next sample is late: the rate is at most this.
             current = Sample(now, last.share)
-            rate = _growth_rate(middle, current)
+            rate = _compute_growth_rate(middle, current)
             waiting = 0.0
         remaining_share = 1 + share_at_start - last.share
         remaining = remaining_share / rate - waiting
@@ -132,7 +132,7 @@ class Counter:
         return self.samples[index:]
 
 
-def _growth_rate(first: Sample, last: Sample) -> float:
+def _compute_growth_rate(first: Sample, last: Sample) -> float:
     """Return the growth between two samples per second."""
     growth = last.share - first.share
     seconds = last.seconds - first.seconds
@@ -147,7 +147,7 @@ class Estimate:
         self.deciding: Counter | None = None
 
     def update(self, now: float, lines: Sequence[str]) -> float | None:
-        """Return the remaining seconds, None if they cannot be estimated.
+        """Return the remaining seconds, or None if they cannot be estimated.
 
         `lines` are the last lines of the cell's output, `now` are the seconds since the
         cell started.
@@ -177,7 +177,7 @@ class Estimate:
         counter.add_sample(now, share.value)
 
     def _select_counter(self, shares: dict[CounterKey, Share]) -> Counter | None:
-        """Return the first counter that is running, None if it is not clear."""
+        """Return the first counter that is running, or None if it is not clear."""
         for key, share in shares.items():
             counter = self.counters.get(key)
             if counter is None or counter.has_fallen:

@@ -131,7 +131,7 @@ def split_notebook(message: str) -> tuple[str, str]:
     """Return the notebook that a message starts with, and the rest of the message.
 
     For example `notebooks/a.ipynb the dates are in UTC`. A name with spaces is in
-    quotes. The notebook is '' if the message does not start with one.
+    quotes. The notebook is an empty string if the message does not start with one.
     """
     match = NOTEBOOK.match(message)
     if match is None:
@@ -141,7 +141,7 @@ def split_notebook(message: str) -> tuple[str, str]:
 
 
 def parse_command(prompt: str) -> PromptCommand | None:
-    """Return the command of a prompt, None if the prompt is not a command."""
+    """Return the command of a prompt, or None if the prompt is not a command."""
     prompt = prompt.strip()
     match = COMMAND.match(prompt)
     if match is None:

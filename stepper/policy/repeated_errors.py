@@ -23,7 +23,7 @@ ORDINALS = {
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
 
-def error_key(run: Run) -> tuple[str, str] | None:
+def get_error_key(run: Run) -> tuple[str, str] | None:
     """Return class and message of a run's error; None if the run did not raise one.
 
     Equal errors of different runs have equal keys.
@@ -62,7 +62,7 @@ def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
     last = state.runs[-1]
     if last.key != key or last.source_hash != source_hash:
         return None
-    raised_error = error_key(last) is not None
+    raised_error = get_error_key(last) is not None
     return last if raised_error else None
 
 
@@ -82,13 +82,13 @@ def note_same_error(state: State, run: Run) -> list[str]:
 
     `run` is not in the state yet.
     """
-    error = error_key(run)
+    error = get_error_key(run)
     if error is None:
         return []
     same_runs = [
         earlier
         for earlier in list_attempts(state, run.key)
-        if error_key(earlier) == error
+        if get_error_key(earlier) == error
     ]
     same_runs.append(run)
     sources = {same_run.source_hash for same_run in same_runs}
@@ -96,7 +96,7 @@ def note_same_error(state: State, run: Run) -> list[str]:
         return []
     count = len(same_runs)
     ordinal = ORDINALS.get(count, f"{count}th")
-    lines = {_failing_line(same_run) for same_run in same_runs}
+    lines = {_get_failing_line(same_run) for same_run in same_runs}
     is_same_line = len(lines) == 1 and lines != {""}
     same_line = ", same line" if is_same_line else ""
     message = one_line(": ".join(error), 160)
@@ -115,8 +115,8 @@ def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]
     return [f"this source is the same as in run {run.run} ({result})"]
 
 
-def _failing_line(run: Run) -> str:
-    """Return the line of the user's code that failed, '' if it is not known."""
+def _get_failing_line(run: Run) -> str:
+    """Return the line of the user's code that failed, or an empty string."""
     frames = run.fault.frames if run.fault else ()
     if not frames:
         return ""

@@ -112,8 +112,8 @@ class RunParameters:
     """How a cell runs.
 
     `key` is what the run counts for, `timeout` the deadline in seconds. `criterion` is
-    the criterion of the step if it can be evaluated, else ''. A printed line that
-    matches `wake` wakes the agent.
+    the criterion of the step if it can be evaluated, or an empty string. A printed line
+    that matches `wake` wakes the agent.
     """
 
     key: Key
@@ -214,12 +214,12 @@ def explain_false_criterion(
 ) -> str:
     """Return why the criterion of a step is false after its cell.
 
-    The result is '' if the criterion is true or was not evaluated, or if the step was
-    confirmed with the same source.
+    The result is an empty string if the criterion is true or was not evaluated, or if
+    the step was confirmed with the same source.
     """
     if result is None or result.holds:
         return ""
-    progress = state.progress_of(run.key)
+    progress = state.get_or_add_progress(run.key)
     is_confirmed = progress.status is StepStatus.DONE and progress.reason != ""
     last_source = state.last_sources.get(run.cell_id)
     if is_confirmed and last_source == changed_cells.hash_source(run.source):

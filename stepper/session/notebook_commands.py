@@ -551,7 +551,7 @@ def reopen(session: Session, number: int) -> responses.PlanResponse:
     state = session.state
     if state.plan.find_step(number) is None:
         raise UsageError(f"there is no step {number}", _suggest_plan(session))
-    if state.progress_of(number).status is not StepStatus.SKIPPED:
+    if state.get_or_add_progress(number).status is not StepStatus.SKIPPED:
         raise UsageError(f"step {number} is not skipped", _suggest_plan(session))
     cell = _find_cell(session, number)
     if cell is not None:
@@ -583,7 +583,7 @@ def confirm(session: Session, reason: str) -> str:
     step_ids = [
         step.id
         for step in state.plan.steps
-        if state.status_of(step.id) is StepStatus.CRITERION_FALSE
+        if state.get_step_status(step.id) is StepStatus.CRITERION_FALSE
     ]
     if not step_ids:
         raise UsageError(
@@ -614,7 +614,7 @@ def find_failed_key(session: Session) -> Key | None:
     failed_keys = [
         run.key
         for run in state.runs
-        if state.progress_of(run.key).status is StepStatus.FAILED
+        if state.get_or_add_progress(run.key).status is StepStatus.FAILED
     ]
     steps = [key for key in failed_keys if isinstance(key, int)]
     if steps:
@@ -629,7 +629,7 @@ def _find_cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step or key, or None if it was removed."""
     if key is None:
         return None
-    cell_id = session.state.progress_of(key).cell_id or key
+    cell_id = session.state.get_or_add_progress(key).cell_id or key
     if not isinstance(cell_id, str):
         return None
     with contextlib.suppress(NotebookError):

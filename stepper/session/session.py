@@ -286,7 +286,7 @@ class Session:
             )
         self.speaks_python = document.language in LANGUAGES
         self.diagnosis = self.base_diagnosis.for_language(document.language)
-        self.comment = cell_directives.comment_marker(document.language)
+        self.comment = cell_directives.get_comment_marker(document.language)
         return document
 
     def _update_plan(self, document: Notebook) -> None:

@@ -282,15 +282,15 @@ def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
         if progress.cell_id == cell.id:
             source_hash = changed_cells.hash_source(cell.source)
             if source_hash in (last_hash, progress.preflight_hash):
-                return state.status_of(key)
+                return state.get_step_status(key)
             break
     return StepStatus.PENDING if last_hash is None else StepStatus.CHANGED
 
 
 def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
     state = session.state
-    progress = state.progress_of(step.id)
-    status = state.status_of(step.id).value
+    progress = state.get_or_add_progress(step.id)
+    status = state.get_step_status(step.id).value
     if state.running is not None and state.running.key == step.id:
         status = StepStatus.RUNNING.value
     return responses.StepStatus(
@@ -313,8 +313,8 @@ def get_plan(session: Session) -> responses.PlanResponse:
             step.title,
             step.criterion,
             step.kind,
-            state.status_of(step.id),
-            state.progress_of(step.id).reason,
+            state.get_step_status(step.id),
+            state.get_or_add_progress(step.id).reason,
             step.long,
         )
         for step in state.plan.steps

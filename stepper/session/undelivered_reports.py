@@ -94,7 +94,7 @@ def compare_with_runs(
     }
     if state.last_key is not None:
         cell_ids = {cell.id for cell in document.cells}
-        if state.progress_of(state.last_key).cell_id not in cell_ids:
+        if state.get_or_add_progress(state.last_key).cell_id not in cell_ids:
             state.last_key = None  # the cell that failed was deleted
     return document, changed_cells
 

@@ -128,7 +128,7 @@ class NotebookList:
         with history.lock:
             state = history.state
             steps = state.plan.steps
-            statuses = [state.status_of(step.id) for step in steps]
+            statuses = [state.get_step_status(step.id) for step in steps]
             skipped = statuses.count(StepStatus.SKIPPED)
             return {
                 "notebook": name,

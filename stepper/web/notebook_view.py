@@ -233,8 +233,8 @@ class NotebookView:
 
     def _get_step(self, step: Step) -> Row:
         state = self.history.state
-        progress = state.progress_of(step.id)
-        status: str = state.status_of(step.id)
+        progress = state.get_or_add_progress(step.id)
+        status: str = state.get_step_status(step.id)
         cell_id = progress.cell_id
         running = state.running
         if running is not None and running.key == step.id:

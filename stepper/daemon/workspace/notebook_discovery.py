@@ -89,7 +89,7 @@ class NotebookIndex:
             self.folders = {}
         self.roots = [
             os.path.join(self.project, root) if root else self.project
-            for root in notebook_globs.base_folders(patterns)
+            for root in notebook_globs.list_base_folders(patterns)
             if not root.startswith("..")
         ]
         max_seconds = seconds or project_walk.SECONDS

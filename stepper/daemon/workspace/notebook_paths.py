@@ -55,12 +55,14 @@ class NotebookPaths:
         return self.index.is_incomplete
 
     @property
-    def new_notebook_folder(self) -> str:
+    def choose_new_notebook_folder(self) -> str:
         """The folder of new notebooks.
 
         Raise UsageError if `notebooks:` includes no folder.
         """
-        folder = notebook_globs.new_notebook_folder(self.config.limits().patterns)
+        folder = notebook_globs.choose_new_notebook_folder(
+            self.config.limits().patterns
+        )
         if folder is None:
             raise UsageError(
                 "`notebooks:` includes single notebooks only",
@@ -80,7 +82,7 @@ class NotebookPaths:
         """Return the patterns of `notebooks:`, with symbolic links resolved."""
         patterns = []
         for pattern in map(os.path.normpath, self.config.limits().patterns):
-            folder = notebook_globs.base_folder(pattern)
+            folder = notebook_globs.get_base_folder(pattern)
             real_folder = self.paths.relpath(os.path.realpath(self._join(folder)))
             if real_folder == (folder or "."):
                 patterns.append(pattern)
@@ -138,7 +140,7 @@ class NotebookPaths:
     def list_folders(self) -> list[str]:
         """Return the folders in which notebooks are searched by name."""
         patterns = self.config.limits().patterns
-        return [self._join(notebook_globs.base_folder(item)) for item in patterns]
+        return [self._join(notebook_globs.get_base_folder(item)) for item in patterns]
 
     def find(self, name: str, cwd: str) -> str:
         """Return the real path of the notebook that a user names in the folder `cwd`.
@@ -205,7 +207,7 @@ class NotebookPaths:
         if name.startswith("../"):
             raise UsageError(
                 f"{quoted} is outside of the project: it is {escape_controls(real)}",
-                f"ls -ld {shell_quote(self.new_notebook_folder)}",
+                f"ls -ld {shell_quote(self.choose_new_notebook_folder)}",
             )
         if NAME_CONTROLS.search(name):  # in the name of the link's target
             return self.resolve(real)

@@ -427,7 +427,7 @@ class Workspace:
     ) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
         before = self.under_way(owner)
-        path = folder = os.path.realpath(self.notebook_paths.new_notebook_folder)
+        path = folder = os.path.realpath(self.notebook_paths.choose_new_notebook_folder)
         try:
             os.makedirs(folder, exist_ok=True)
             for number in itertools.count(1):

@@ -103,7 +103,7 @@ def find_first_line(lines: list[str]) -> int:
 
 
 def find_cell_magic(number: int) -> tuple[int, int] | None:
-    """Return the cell and the line of its cell magic, None if the cell has none."""
+    """Return the cell and the line of its cell magic, or None if the cell has none."""
     lines = get_source_lines(number)
     first = find_first_line(lines)
     if lines and lines[first].startswith("%%"):

@@ -39,7 +39,7 @@ ATTRIBUTES = (
 
 
 def find_reason(error: BaseException) -> BaseException | None:
-    """Return the exception that another one wraps, None if there is none."""
+    """Return the exception that another one wraps, or None if there is none."""
     arguments = peek(error, "args")
     candidates = [peek(error, "reason"), peek(error, "__cause__")]
     if type(arguments) is tuple:

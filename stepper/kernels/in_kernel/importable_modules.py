@@ -165,7 +165,7 @@ def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of a package, None if it is not known.
+    """Return the version of a package, or None if it is not known.
 
     Reads the module's `__dict__`, because any attribute access loads a lazy module.
     """
@@ -209,7 +209,7 @@ def list_installed_versions() -> Any:
 
 
 def list_automagics() -> list[str] | None:
-    """Return the names that call a magic without `%`, None if any name may."""
+    """Return the names that call a magic without `%`, or None if any name may."""
     if shell.autocall:
         return None
     if not shell.automagic:

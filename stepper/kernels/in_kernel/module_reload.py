@@ -154,7 +154,7 @@ def is_in_environment(folder: str) -> bool:
 
 
 def read_mark(path: str) -> Any:
-    """Return the times and the size of a file, None if it does not exist."""
+    """Return the times and the size of a file, or None if it does not exist."""
     try:
         status = read_status(path)
     except OSError:
@@ -320,7 +320,7 @@ def list_changed_modules() -> list[str]:
 
 
 def find_autoreload() -> Any:
-    """Return IPython's reloader if the user enabled `%autoreload`, else None."""
+    """Return IPython's reloader if the user enabled `%autoreload`, or None."""
     magics = shell.magics_manager.registry.get("AutoreloadMagics")
     reloader = getattr(magics, "_reloader", None)
     return reloader if getattr(reloader, "enabled", False) else None
@@ -344,7 +344,7 @@ def compile_source(path: str) -> Any:
 def update_modules(raw: str, mode: str) -> Any:
     """Reload changed modules in `reload` mode, or only report them in `warn` mode.
 
-    Returns what was reloaded and what is not up to date as JSON, None if nothing is.
+    Returns what was reloaded and what is not up to date as JSON, or None if nothing is.
     """
     names = list_changed_modules()
     if not names:
@@ -553,7 +553,7 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
 
 
 def find_moved_source(name: str) -> Any:
-    """Return the file from which a deleted module would be imported now, None if none.
+    """Return the file that a deleted module would be imported from, or None.
 
     For example, `a.py` may have become `a/__init__.py`.
     """

@@ -25,7 +25,7 @@ def read_source(path: str) -> bytes:
 
 
 def parse_source(path: str) -> ast.Module | None:
-    """Return the syntax tree of a module's file, None if it cannot be parsed."""
+    """Return the syntax tree of a module's file, or None if it cannot be parsed."""
     if not path.endswith(".py"):
         return None
     try:

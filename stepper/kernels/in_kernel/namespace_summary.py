@@ -105,7 +105,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
 
 
 def get_module_name(module: Any) -> str:
-    """Return the name of a module, '' if it has none.
+    """Return the name of a module, or an empty string if it has none.
 
     Reads `__dict__`, because any attribute access loads a lazy module.
     """

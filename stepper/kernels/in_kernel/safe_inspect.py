@@ -140,7 +140,7 @@ def class_names(kind: Any) -> list[str]:
 
 
 def top_module(kind: Any) -> str:
-    """Return the top-level package of a class, '' if its module is not known."""
+    """Return the top-level package of a class, or an empty string."""
     module = module_of(kind)
     return module.split(".")[0] if type(module) is str else ""
 

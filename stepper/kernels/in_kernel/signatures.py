@@ -114,14 +114,14 @@ def format_default(value: Any) -> str:
 
 
 def format_annotation(annotation: Any) -> str:
-    """Return an annotation as text, '' if it is neither a class nor a string."""
+    """Return a class or string annotation as text, or an empty string."""
     if annotation is None or type(annotation) is str:
         return shorten(str(annotation), MAX_ANNOTATION)
     return name_of(annotation) if is_a(annotation, type) else ""
 
 
 def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
-    """Return the signature of a callable and its parameters' names, None if unknown."""
+    """Return the signature of a callable and its parameters' names, or None if unknown."""
     function = thing
     skip = 0  # parameters that the caller does not pass
     if is_a(thing, type):

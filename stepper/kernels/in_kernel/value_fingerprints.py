@@ -99,7 +99,7 @@ def fingerprint_value(value: Any, deadline: float) -> str | None:
 
 
 def render_value(value: Any, remaining: list[int]) -> str:
-    """Return a text that only equal values have, '' if there is none.
+    """Return a text that only equal values have, or an empty string if there is none.
 
     `remaining[0]` is the number of items that may still be rendered.
     """

@@ -158,7 +158,7 @@ class OutputArea:
 
     @property
     def matched_line(self) -> str:
-        """The first printed line that matches the wake pattern, '' if there is none."""
+        """The first printed line that matches the wake pattern, or an empty string."""
         return self.watch.matched if self.watch else ""
 
     def _iterate_entries(self) -> Iterator[Entry]:
@@ -223,7 +223,7 @@ class OutputArea:
             self.watch.take(name, text)
 
     def _find_stream_entry(self, name: str, text: str) -> Entry | None:
-        """Return the entry that a text belongs to, None if it needs a new one.
+        """Return the entry that a text belongs to, or None if it needs a new one.
 
         A progress bar is redrawn in its entry, also if other outputs came after it.
         """
@@ -401,7 +401,7 @@ class OutputArea:
         return displays
 
     def last_line(self) -> str:
-        """Return the progress bar, else the last line of text, '' if there is none."""
+        """Return the progress bar or last line of text, or an empty string."""
         for entry in (*self.progress_bars.values(), *reversed(self.entries)):
             if entry.text:
                 line = entry.text.last_line()

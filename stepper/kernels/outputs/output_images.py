@@ -13,7 +13,7 @@ MAX_SAVED_IMAGES = 8  # of one run
 
 
 def get_image(output: Mapping[str, Any]) -> str:
-    """Return the base64 text of the image in an output, '' if it has none."""
+    """Return the base64 text of the image in an output, or an empty string."""
     data = output.get("data")
     if not isinstance(data, dict):
         return ""

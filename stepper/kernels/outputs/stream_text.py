@@ -190,7 +190,7 @@ class StreamText(BoundedText):
         return "\n".join(rows)
 
     def last_line(self) -> str:
-        """Return the last line that is not blank, '' if there is none near the end."""
+        """Return the last line that is not blank, or an empty string."""
         for line in reversed(self.last_lines()):
             if line.strip():
                 return line

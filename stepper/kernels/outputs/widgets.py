@@ -122,7 +122,7 @@ class Widgets:
         return None
 
     def take_state(self) -> WidgetState | None:
-        """Return the state for the notebook, None if unchanged since the last call.
+        """Return the state for the notebook, or None if unchanged since the last call.
 
         The largest models are left out if the state is above its limit.
         """

@@ -60,7 +60,7 @@ class CommandLines:
         return " ".join(filter(None, parts))
 
     def _format_notebook(self, command: str) -> str:
-        """Return the argument for the notebook, '' if the command does not have one."""
+        """Return the notebook argument of a command, or an empty string."""
         if not self.notebook:
             return ""
         arguments = COMMANDS[command].arguments

@@ -168,7 +168,7 @@ def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
     parts = list[str]()
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         text = new[0]
-        if _value_kind(old) == _value_kind(new) and _depends_on_clock(
+        if _classify_value(old) == _classify_value(new) and _depends_on_clock(
             new, gaps[index], gaps[index + 1], fresh, run
         ):
             text = old[0]
@@ -176,7 +176,7 @@ def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
     return "".join([*parts, gaps[-1]])
 
 
-def _value_kind(value: re.Match[str]) -> str:
+def _classify_value(value: re.Match[str]) -> str:
     """Return the name of the alternative of `VALUES` that matched."""
     return next(kind for kind in VALUE_KINDS if value[kind] is not None)
 
@@ -185,7 +185,7 @@ def _depends_on_clock(
     value: re.Match[str], text_before: str, text_after: str, line: str, run: RunTime
 ) -> bool:
     """Return whether a value of a line depends on the clock."""
-    kind = _value_kind(value)
+    kind = _classify_value(value)
     if kind == "duration":
         return run.reads_clock or PROGRESS.search(line) is not None
     if kind == "span":
@@ -237,7 +237,7 @@ def _parse_timestamp(value: re.Match[str]) -> float | None:
 
 
 def _parse_date(text: str) -> float | None:
-    """Return the seconds since 1970 of a day in UTC, None if there is no such day."""
+    """Return the seconds since 1970 of a day in UTC, or None if there is no such day."""
     digits = "".join(re.findall(r"\d", text))
     year = int(digits[:4])
     month = int(digits[4:6])

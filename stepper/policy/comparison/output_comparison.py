@@ -91,7 +91,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class CellOutputs:
-    """The outputs of a cell, and the figure summaries by `picture_key`."""
+    """The outputs of a cell, and the figure summaries by `hash_picture`."""
 
     outputs: Sequence[Mapping[str, Any]]
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Block(NamedTuple):
     other_stop: int
 
 
-def picture_key(data: str) -> str:
+def hash_picture(data: str) -> str:
     """Return the key of a picture's figure summary.
 
     The kernel's helper uses the same key (`kernels/outputs/output_images.py`).
@@ -336,12 +336,12 @@ class _PictureComparison:
         return after
 
     def _describe(self, old: Picture, new: Picture) -> str | None:
-        """Return how two pictures differ: '' if they look the same, None if unknown."""
+        """Return how two pictures differ: '' if they look the same, or None if unknown."""
         share = self.compare_pixels(old.data, new.data)
         if share == 0:
             return ""
-        old_key = picture_key(old.data)
-        new_key = picture_key(new.data)
+        old_key = hash_picture(old.data)
+        new_key = hash_picture(new.data)
         old_figure = self.recorded.figures.get(old_key, "")
         new_figure = self.fresh.figures.get(new_key, "")
         if old_figure and new_figure and old_figure != new_figure:

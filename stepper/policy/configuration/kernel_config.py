@@ -136,7 +136,7 @@ class BackendConfig:
 
     @property
     def token_env(self) -> str:
-        """The environment variable with the token, '' if there is none.
+        """The environment variable with the token, or an empty string if there is none.
 
         Kernels do not inherit this variable.
         """

@@ -1,4 +1,4 @@
-"""Which notebooks `notebooks:` in the configuration includes: folders and globs.
+"""Folders and globs of the setting `notebooks:`, which selects notebooks.
 
 All paths are relative to the project. A folder includes everything below it, `.` the
 notebooks at the top of the project. In a glob, `*` matches within a name and `**` any
@@ -111,7 +111,7 @@ def _matches_name(pattern: str, name: str, is_file: bool) -> bool:
     return fnmatchcase(name, pattern)
 
 
-def base_folder(pattern: str) -> str:
+def get_base_folder(pattern: str) -> str:
     """Return the folder with all notebooks of a pattern, '' for the project."""
     glob = expand(pattern)[0]
     folders = glob.rpartition("/")[0]
@@ -123,24 +123,24 @@ def base_folder(pattern: str) -> str:
     return "/".join(base)
 
 
-def base_folders(patterns: Iterable[str]) -> list[str]:
+def list_base_folders(patterns: Iterable[str]) -> list[str]:
     """Return the folders that contain all notebooks of the patterns.
 
     No folder of the list is within another one.
     """
-    folders = {base_folder(pattern) for pattern in patterns}
+    folders = {get_base_folder(pattern) for pattern in patterns}
     return _remove_nested(folders)
 
 
-def new_notebook_folder(patterns: Sequence[str]) -> str | None:
-    """Return the folder for new notebooks, None if the patterns include none.
+def choose_new_notebook_folder(patterns: Sequence[str]) -> str | None:
+    """Return the folder for new notebooks, or None if the patterns include none.
 
     Folders have precedence over globs.
     """
     folders = [pattern for pattern in patterns if is_folder(pattern)]
     globs = [pattern for pattern in patterns if not is_folder(pattern)]
     for pattern in (*folders, *globs):
-        folder = base_folder(pattern)
+        folder = get_base_folder(pattern)
         path = posixpath.join(folder, "new.ipynb")
         if includes([pattern], path):
             return folder
@@ -150,7 +150,7 @@ def new_notebook_folder(patterns: Sequence[str]) -> str | None:
 def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
     """Return a `notebooks:` line that also includes the given notebooks.
 
-    The result is '' if no pattern may include them.
+    The result is an empty string if no pattern may include them.
     """
     folders = set[str]()
     for path in paths:

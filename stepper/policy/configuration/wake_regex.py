@@ -1,4 +1,4 @@
-"""Which regular expressions are accepted as wake patterns, and what a match contains.
+"""Validate and compile the regular expressions that are accepted as wake patterns.
 
 Python's regex engine tries alternatives one after the other. A pattern is accepted only
 if the number of alternatives is small for any printed text: nothing that is repeated
@@ -79,7 +79,7 @@ def _parse(pattern: str) -> tuple[re.Pattern[str], Any]:
 
 
 def find_problem(pattern: str) -> str:
-    """Return why a pattern is not accepted, '' if it is."""
+    """Return why a pattern is not accepted, or an empty string if it is."""
     if not pattern or len(pattern) > MAX_PATTERN_LENGTH:
         return f"a pattern must have 1 to {MAX_PATTERN_LENGTH} characters"
     try:
@@ -170,7 +170,7 @@ def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
 
 
 def _find_longest_text(branch: Iterable[Any]) -> str:
-    """Return the longest text that a branch requires, '' if there is no such text."""
+    """Return the longest text that a branch requires, or an empty string."""
     texts = [
         alternatives[0]
         for alternatives in _find_required_texts(branch)

@@ -20,7 +20,7 @@ from stepper.policy.dataflow.name_effects import (
     VALUE,
     FunctionEffects,
     NameUsage,
-    changed_arguments,
+    list_changed_arguments,
 )
 from stepper.policy.journal_events import ExternalExecution, RunEnded
 from stepper.policy.kernel_namespace import Namespace
@@ -104,8 +104,8 @@ class BindingTable:
             if succeeded or name in reported:
                 fingerprint = reported.get(name, "")
                 if not fingerprint:
-                    fingerprint = self._fingerprint(name, usage)
-                effects = self._inherited_effects(name, kind, usage)
+                    fingerprint = self._get_fingerprint(name, usage)
+                effects = self._collect_inherited_effects(name, kind, usage)
                 version = fingerprint or origin
                 self.bindings[name] = Binding(origin, kind, version, effects)
         for name in reported.keys() - binds.keys() - changes:
@@ -132,8 +132,8 @@ class BindingTable:
             version = reported.get(name) or origin
             self.bindings[name] = binding._replace(origin=origin, version=version)
 
-    def _fingerprint(self, name: str, usage: NameUsage) -> str:
-        """Return the fingerprint of an import or definition, '' if there is none.
+    def _get_fingerprint(self, name: str, usage: NameUsage) -> str:
+        """Return the fingerprint of an import or definition, or an empty string.
 
         It is equal if the source lines and the names that the definition reads are.
         """
@@ -154,7 +154,7 @@ class BindingTable:
             return None
         return Binding(self.star_origin, VALUE, self.star_origin)
 
-    def _inherited_effects(
+    def _collect_inherited_effects(
         self, name: str, kind: str, usage: NameUsage
     ) -> FunctionEffects | None:
         """Return the effects of a function, or an object's mutating methods."""
@@ -168,7 +168,7 @@ class BindingTable:
             return None
         return FunctionEffects(mutating_methods=effects.mutating_methods)
 
-    def _effects_of(self, name: str) -> FunctionEffects | None:
+    def _get_effects(self, name: str) -> FunctionEffects | None:
         binding = self.bindings.get(name)
         return binding.effects if binding else None
 
@@ -183,16 +183,16 @@ class BindingTable:
         changes = set(usage.changes)
         binds = dict(usage.binds)
         for function, arguments in usage.calls:
-            effects = self._effects_of(function)
+            effects = self._get_effects(function)
             if effects:
-                changes.update(changed_arguments(effects, arguments))
+                changes.update(list_changed_arguments(effects, arguments))
         for name, method in usage.methods:
-            effects = self._effects_of(name)
+            effects = self._get_effects(name)
             if effects and method in effects.mutating_methods:
                 changes.add(name)
         pending = [*usage.reads]
         while pending:
-            effects = self._effects_of(pending.pop())
+            effects = self._get_effects(pending.pop())
             if effects is None:
                 continue
             new_reads = effects.reads - reads - usage.binds.keys()
@@ -261,13 +261,13 @@ def _uses_module(uses: Names, module: str, project_modules: Names) -> bool:
     return False
 
 
-def cell_key(cell_id: str, source: str) -> str:
+def get_cell_key(cell_id: str, source: str) -> str:
     """Return the key of a cell: its id, or its source hash if it has no stored id."""
     return source if INDEX_ID.fullmatch(cell_id) else cell_id
 
 
-def _key_of(cell: Cell) -> str:
-    return cell_key(cell.id, hash_source(cell.source))
+def _get_key(cell: Cell) -> str:
+    return get_cell_key(cell.id, hash_source(cell.source))
 
 
 @dataclass(eq=False, repr=False)
@@ -328,9 +328,9 @@ class History:
             self.star_imports[run.run] = star
         uses = set(usage.uses)
         for name, binding in reads.items():
-            uses.update(self._modules_of(name, binding))
-        key = cell_key(run.cell_id, run.source_hash)
-        bound = self._bound_by(run.run)
+            uses.update(self._find_modules(name, binding))
+        key = get_cell_key(run.cell_id, run.source_hash)
+        bound = self._find_bound_names(run.run)
         record = RunRecord(
             run.run,
             key,
@@ -345,14 +345,14 @@ class History:
         self.last_runs[key] = record
         self.records[run.run] = record
 
-    def _bound_by(self, origin: int) -> dict[str, Version]:
+    def _find_bound_names(self, origin: int) -> dict[str, Version]:
         return {
             name: binding.version
             for name, binding in self.table.bindings.items()
             if binding.origin == origin
         }
 
-    def _modules_of(self, name: str, binding: Binding) -> Names:
+    def _find_modules(self, name: str, binding: Binding) -> Names:
         """Return the modules from which a name was imported."""
         if binding.kind == IMPORT:
             return self.imports.get(name, ())
@@ -370,11 +370,11 @@ class History:
                     self.module_changes[name] = run.run
                 self.modules[name] = version
 
-    def modules_changed_since(self, record: RunRecord) -> list[tuple[str, str]]:
+    def find_changed_modules(self, record: RunRecord) -> list[tuple[str, str]]:
         """Return the modules used by a run that changed after it, as (module, via).
 
-        `via` is the module that the cell used and that imports the changed one, '' if
-        the cell used it directly.
+        `via` is the module that the cell used and that imports the changed one, or an
+        empty string if the cell used it directly.
         """
         changed = set[str]()
         for name, first_run in self.module_changes.items():
@@ -415,12 +415,12 @@ class History:
                 number=0,
                 source_hash="",
                 reads={},
-                bound=self._bound_by(origin),
+                bound=self._find_bound_names(origin),
                 succeeded=True,
             )
 
 
-def _provider_location(provider: RunRecord, keys: Names) -> str:
+def _locate_provider(provider: RunRecord, keys: Names) -> str:
     """Return where a provider is that is not among the cells that run.
 
     `keys` are the keys of all cells of the notebook.
@@ -468,12 +468,12 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
     The result is False if a cell that ran was deleted, if one read a value of another
     client, or if a module changed since. If it is True, no cell above has become stale.
     """
-    positions = {_key_of(cell): cell.index for cell in cells if cell.is_code}
+    positions = {_get_key(cell): cell.index for cell in cells if cell.is_code}
     if history.last_runs.keys() - positions.keys():
         return False
     records = []
     for cell in ran:
-        record = history.last_runs.get(_key_of(cell))
+        record = history.last_runs.get(_get_key(cell))
         if record:
             records.append(record)
     for record in records:
@@ -509,8 +509,8 @@ class _DependencySearch:
     def __init__(self, cells: Cells, history: History) -> None:
         self.history = history
         self.cells = select_runnable(cells)
-        self.all_keys = {_key_of(cell) for cell in cells}
-        self.keys = [_key_of(cell) for cell in self.cells]
+        self.all_keys = {_get_key(cell) for cell in cells}
+        self.keys = [_get_key(cell) for cell in self.cells]
         self.positions = {key: index for index, key in enumerate(self.keys)}
         # Cells without an id and with equal sources: it is not known which one ran.
         self.ambiguous = set[str]()
@@ -524,7 +524,7 @@ class _DependencySearch:
         hidden = list[MarkedCell]()
         providers = dict[str, set[str]]()
         for index, cell in enumerate(self.cells):
-            record = self._last_run(index)
+            record = self._find_last_run(index)
             is_current = record is not None and self._is_current(record, index)
             bound_before = None
             if record is not None and is_current and record.succeeded:
@@ -543,7 +543,7 @@ class _DependencySearch:
                 hidden.append(MarkedCell(cell, hidden_causes))
         return Dependencies(stale, hidden, providers)
 
-    def _last_run(self, index: int) -> RunRecord | None:
+    def _find_last_run(self, index: int) -> RunRecord | None:
         key = self.keys[index]
         if key in self.ambiguous:
             return None
@@ -560,13 +560,13 @@ class _DependencySearch:
         """Return the causes for which a cell is stale, and those of hidden state."""
         stale = [
             Cause(module, "", 0, MODULE, via)
-            for module, via in self.history.modules_changed_since(record)
+            for module, via in self.history.find_changed_modules(record)
         ]
         hidden = list[Cause]()
         for name in sorted(above.keys() | record.reads.keys()):
             read = record.reads.get(name)
             provider = above.get(name)
-            provider_run = self._last_run(provider.origin) if provider else None
+            provider_run = self._find_last_run(provider.origin) if provider else None
             version = provider_run.bound.get(name) if provider_run else None
             if read and version == read.version:
                 continue
@@ -577,15 +577,15 @@ class _DependencySearch:
                 cell = self.cells[provider.origin]
                 stale.append(Cause(name, cell.id, cell.number))
             elif read:
-                cause = self._hidden_cause(index, name, read, provider)
+                cause = self._explain_hidden_state(index, name, read, provider)
                 if cause:
                     hidden.append(cause)
         return stale, hidden
 
-    def _hidden_cause(
+    def _explain_hidden_state(
         self, index: int, name: str, read: Binding, provider: Binding | None
     ) -> Cause | None:
-        """Return the cause if a value did not come from the cells above, else None."""
+        """Return the cause if a value did not come from the cells above, or None."""
         origin = self.history.records.get(read.origin)
         if origin is None or origin.key in self.ambiguous:
             return None
@@ -608,7 +608,7 @@ class _DependencySearch:
             origin = earlier_record
             position = self.positions.get(origin.key)
         if position is None:
-            where = _provider_location(origin, self.all_keys)
+            where = _locate_provider(origin, self.all_keys)
             return Cause(name, origin.cell_id, origin.number, where)
         cell = self.cells[position]
         if position > index:
@@ -643,8 +643,8 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
     run_cells = select_runnable(cells)
     table = BindingTable()
     usages = [history.analyze(cell.source) for cell in run_cells]
-    all_keys = {_key_of(cell) for cell in cells}
-    run_keys = {_key_of(cell) for cell in run_cells}
+    all_keys = {_get_key(cell) for cell in cells}
+    run_keys = {_get_key(cell) for cell in run_cells}
     former = {
         name: record
         for record in history.records.values()
@@ -666,7 +666,7 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
                 unresolved.append(entry)
             elif name not in first_binder and name in former:
                 record = former[name]
-                where = _provider_location(record, all_keys)
+                where = _locate_provider(record, all_keys)
                 unresolved.append(UnresolvedName(cell, name, record.number, where))
     return unresolved
 
@@ -695,13 +695,13 @@ def describe_former_binding(
 ) -> str:
     """Return which cell binds a name that a cell does not find in a replay.
 
-    The result is a clause, '' if no cell is known to bind it.
+    The result is a clause, or an empty string if no cell is known to bind it.
     """
     for unresolved in find_unresolved_names(cells, history):
         is_reader = unresolved.cell.id == reader_id
         if is_reader and unresolved.name == name:
             return f"{unresolved.provider} it"
-    current = {_key_of(cell): cell for cell in select_runnable(cells)}
+    current = {_get_key(cell): cell for cell in select_runnable(cells)}
     changed_numbers = []
     for record in history.records.values():
         cell = current.get(record.key)

@@ -27,14 +27,14 @@ from stepper.policy.dataflow.name_effects import (
     IMPORT,
     FunctionEffects,
     NameUsage,
-    changed_arguments,
+    get_root_name,
     is_get_ipython,
     is_mutating,
+    list_changed_arguments,
     list_parameters,
+    list_scope_names,
     parse_source,
     read_names,
-    root_name,
-    scope_names,
 )
 from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
 
@@ -136,7 +136,7 @@ class _NameVisitor(NameRecorder):
             return
         self._record_aliases(targets, value)
         if isinstance(value, ast.Call) and name:
-            creator = root_name(value.func)
+            creator = get_root_name(value.func)
             if creator:
                 self.usage.created_by[name] = creator
 
@@ -273,7 +273,7 @@ class _NameVisitor(NameRecorder):
     ) -> None:
         is_block = isinstance(node.body, list)
         statements = node.body if is_block else [ast.Expr(node.body)]
-        own, global_names = scope_names(statements)
+        own, global_names = list_scope_names(statements)
         own |= {parameter.arg for parameter in parameters}
         scope = Scope(
             kind=FUNCTION if name else COMPREHENSION,
@@ -322,7 +322,7 @@ class _NameVisitor(NameRecorder):
             reads = read_names(evaluated)
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
-        own, _ = scope_names(node.body)
+        own, _ = list_scope_names(node.body)
         scope = Scope(CLASS, own, name=node.name)
         self.scopes.append(scope)
         self.visit_type_parameters(node)
@@ -385,10 +385,10 @@ class _NameVisitor(NameRecorder):
     def _visit_function_call(self, node: ast.Call, name: str) -> None:
         if self.find_scope(name) is not None or self.effects is not None:
             return
-        arguments = tuple(root_name(argument) for argument in node.args)
+        arguments = tuple(get_root_name(argument) for argument in node.args)
         effects = self.usage.effects.get(name)
         if effects is not None:
-            for argument in changed_arguments(effects, arguments):
+            for argument in list_changed_arguments(effects, arguments):
                 self.change_own(argument)
         elif any(arguments):
             self.usage.calls.append((name, arguments))

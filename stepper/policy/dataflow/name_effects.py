@@ -152,7 +152,7 @@ def parse_source(
     return None
 
 
-def scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+def list_scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
     """Return the local names of a scope's statements and its `global` names."""
     own = set[str]()
     global_names = set[str]()
@@ -211,7 +211,7 @@ def read_names(nodes: Iterable[ast.AST | None]) -> set[str]:
     return names
 
 
-def changed_arguments(
+def list_changed_arguments(
     effects: FunctionEffects, arguments: Iterable[str]
 ) -> Iterator[str]:
     """Yield the names among a call's arguments that the function changes in place."""
@@ -220,8 +220,8 @@ def changed_arguments(
             yield argument
 
 
-def root_name(node: ast.AST | None) -> str:
-    """Return the first name of an attribute or item expression, '' if there is none."""
+def get_root_name(node: ast.AST | None) -> str:
+    """Return the first name of an attribute or subscript, or an empty string."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

@@ -25,7 +25,7 @@ from stepper.policy.dataflow.name_effects import (
     FunctionEffects,
     Mention,
     NameUsage,
-    root_name,
+    get_root_name,
 )
 
 
@@ -134,11 +134,11 @@ class NameRecorder:
         self.applied.discard(name)
         self.aliases.pop(name, None)
         if kind == DEFINED and self.source:
-            usage.fingerprints[name] = self._definition_fingerprint(node)
+            usage.fingerprints[name] = self._compute_definition_fingerprint(node)
         elif kind != DEFINED:
             usage.effects.pop(name, None)
 
-    def _definition_fingerprint(self, node: Any) -> str:
+    def _compute_definition_fingerprint(self, node: Any) -> str:
         parts = (node, *getattr(node, "decorator_list", ()))
         first = min(part.lineno for part in parts)
         lines = self.source.split("\n")
@@ -147,7 +147,7 @@ class NameRecorder:
 
     def change(self, node: ast.expr | None) -> None:
         """Record that the object of an expression is changed in place."""
-        name = root_name(node)
+        name = get_root_name(node)
         if not name:
             return
         self.mention(name, CHANGE, node)

@@ -384,7 +384,7 @@ def summarize_run(
         outputs=execution.outputs,
         plan=state.plan,
         next_step=next_step,
-        attempts=state.progress_of(work.key).attempts,
+        attempts=state.get_or_add_progress(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
         max_timeout=work.limits.max_cell_timeout_seconds,
@@ -467,7 +467,7 @@ def _handle_start_failure(
     work.timeout = 0.0
     summary = summarize_run(session, work, run, Execution(run.outcome))
     if not caller.is_outside_agent:
-        attempts = session.state.progress_of(work.key).attempts
+        attempts = session.state.get_or_add_progress(work.key).attempts
         session.stop_notebook(work.key, summary, attempts, error.hint)
     return summary
 

@@ -180,8 +180,8 @@ def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
     history.catch_up(state.runs, state.sources_by_hash, state.external_executions)
     names: set[str] = set()
     for cell in cells:
-        key = cell_dependencies.cell_key(cell.id, hash_source(cell.source))
+        key = cell_dependencies.get_cell_key(cell.id, hash_source(cell.source))
         run = history.last_runs.get(key)
         if run:
-            names.update(name for name, _ in history.modules_changed_since(run))
+            names.update(name for name, _ in history.find_changed_modules(run))
     return names
