@@ -121,7 +121,7 @@ def format_annotation(annotation: Any) -> str:
 
 
 def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
-    """Return the signature of a callable and its parameters' names, or None if unknown."""
+    """Return the signature and parameter names of a callable, or None if unknown."""
     function = thing
     skip = 0  # parameters that the caller does not pass
     if is_a(thing, type):
