@@ -116,7 +116,7 @@ def _split_options(text: str) -> Iterator[_Option]:
 
 
 def _parse_value(option: _Option) -> Any:
-    """Return the value of an option, or None if the option or its value is not known."""
+    """Return the value of an option, or None if it is unknown or invalid."""
     key = option.key
     value = option.value
     if key == "scratch" and option.text == key:

@@ -90,7 +90,7 @@ class Counter:
         return self.item + START_SHARE
 
     def estimate_remaining(self, now: float) -> float | None:
-        """Return in how many seconds the share will be 1, or None if that is uncertain."""
+        """Return the seconds until the share is 1, or None if that is uncertain."""
         first = self.samples[0]
         last = self.samples[-1]
         if last.seconds - first.seconds < MIN_SECONDS:

@@ -237,7 +237,7 @@ def _parse_timestamp(value: re.Match[str]) -> float | None:
 
 
 def _parse_date(text: str) -> float | None:
-    """Return the seconds since 1970 of a day in UTC, or None if there is no such day."""
+    """Return the Unix time of a day in UTC, or None if there is no such day."""
     digits = "".join(re.findall(r"\d", text))
     year = int(digits[:4])
     month = int(digits[4:6])

@@ -336,7 +336,7 @@ class _PictureComparison:
         return after
 
     def _describe(self, old: Picture, new: Picture) -> str | None:
-        """Return how two pictures differ: '' if they look the same, or None if unknown."""
+        """Describe how two pictures differ: '' if they look equal, None if unknown."""
         share = self.compare_pixels(old.data, new.data)
         if share == 0:
             return ""
