@@ -82,8 +82,8 @@ ABOUT_COMMANDS = {
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
     ("messages/error_hint.py", "stepper "),  # which commands show something
-    ("hook/payload.py", "/continue"),  # found in an answer
-    ("hook/payload.py", "\n(Type /stepper:continue"),
+    ("daemon/claude_code.py", "/continue"),  # found in an answer
+    ("daemon/claude_code.py", "\n(Type /stepper:continue"),
     ("daemon/hook_events.py", "/"),  # what plain words were taken for
 }
 

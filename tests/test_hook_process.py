@@ -23,7 +23,8 @@ import pytest
 from stepper.common import socket_path, wire_format
 from stepper.common.paths import Paths
 from stepper.common.socket_path import fnv1a
-from stepper.hook import client, payload, process
+from stepper.daemon import claude_code
+from stepper.hook import client, hook_json, process
 from stepper.install import installer
 from tests.conftest import (
     CLIENT,
@@ -107,7 +108,7 @@ def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> No
         "watchPaths": [f"{folder}/.stepper/now"],
     }
     (folder / ".stepper" / "now" / "line").write_bytes(
-        payload.format_notice('running "a\\b"\n')
+        claude_code.format_notice('running "a\\b"\n')
     )
     assert json.loads(run(script, "FileChanged")) == {
         "systemMessage": 'running "a\\b"\n'
@@ -274,11 +275,11 @@ def sent(**more: object) -> bytes:
 
 
 def test_the_copies_of_the_notebook_are_left_out() -> None:
-    lean = payload.remove_notebook_copies(sent())
+    lean = hook_json.remove_notebook_copies(sent())
     assert len(lean) < len(sent()) - 99
     assert (
-        payload.Event(json.loads(lean)).change
-        == payload.Event(json.loads(sent())).change
+        claude_code.Event(json.loads(lean)).change
+        == claude_code.Event(json.loads(sent())).change
     )
 
 
@@ -300,7 +301,7 @@ def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
         whole = json.loads(data)
     except ValueError:
         return  # what is no JSON stays none; the daemon says so
-    lean = json.loads(payload.remove_notebook_copies(data))
+    lean = json.loads(hook_json.remove_notebook_copies(data))
     for each in (whole, lean):
         if isinstance(each, dict) and "tool_response" in each:
             each["tool_response"].pop("updated_file", None)

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import one_line
-from stepper.daemon import pre_tool_use
+from stepper.daemon import claude_code, pre_tool_use
+from stepper.daemon.claude_code import Event
 from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.notebook_paths import UncoveredError
 from stepper.daemon.workspace.project_notebooks import Workspace
-from stepper.hook import payload
-from stepper.hook.payload import Event
 from stepper.messages import command_messages, run_report
 from stepper.notebooks.notebook_json import load_json
 from stepper.policy import (
@@ -51,9 +50,9 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     """
     event, _, again = name.partition(" ")
     answer = await _hook(workspace, event, again, data, caller)
-    answer = payload.add_skill_notes(answer, workspace.is_another_skill)
-    answer = payload.use_terminal_commands(answer, workspace.program)
-    return payload.add_plugin_note(answer) if caller.environ.get(PLUGIN) else answer
+    answer = claude_code.add_skill_notes(answer, workspace.is_another_skill)
+    answer = claude_code.use_terminal_commands(answer, workspace.program)
+    return claude_code.add_plugin_note(answer) if caller.environ.get(PLUGIN) else answer
 
 
 async def _hook(
@@ -61,7 +60,7 @@ async def _hook(
 ) -> bytes:
     try:
         event = Event(
-            load_json(payload.remove_notebook_copies(data)),
+            load_json(claude_code.remove_notebook_copies(data)),
             caller.environ.get(background_runs.CLIENT_PID, ""),
         )
     except ValueError as error:
@@ -70,7 +69,7 @@ async def _hook(
             if data.strip()
             else "the hook's payload is empty"
         )
-        return payload.format_failure(name, StepperError(problem))
+        return claude_code.format_failure(name, StepperError(problem))
     if name in TURN_GOES_ON:
         workspace.turns[event.session] = caller.is_alive
     try:
@@ -82,15 +81,15 @@ async def _hook(
                 if name == "Wake"
                 else rearm(workspace, event, caller)
             )
-            return payload.SILENT
+            return claude_code.SILENT
         if name not in EVENTS:
-            return payload.SILENT
+            return claude_code.SILENT
         answer = await EVENTS[name](workspace, event)
         if name == "UserPromptSubmit":
             workspace.turns[event.session] = caller.is_alive
         return answer
-    except (payload.PayloadError, StepperError) as error:
-        return payload.format_failure(name, error, data, workspace.paths.project)
+    except (claude_code.PayloadError, StepperError) as error:
+        return claude_code.format_failure(name, error, data, workspace.paths.project)
 
 
 async def after_tool(
@@ -103,16 +102,16 @@ async def after_tool(
     except UncoveredError as error:
         if workspace.once(event.session, error.name):
             renamed = workspace.renames.describe_uncovered(change.notebook)
-            return payload.format_context(
+            return claude_code.format_context(
                 "PostToolUse",
                 command_messages.format_uncovered(error.name, error.setting, renamed),
             )
-        return payload.format_context(
+        return claude_code.format_context(
             "PostToolUse", command_messages.format_still_uncovered(error.name)
         )
     session, used = workspace.session(path), change.tool_use_id
     if used in session.background_calls and not again:
-        return payload.SILENT  # two installations fire
+        return claude_code.SILENT  # two installations fire
     # Before the run: the time is given back in the same step that writes, and a daemon
     # may die between the two.
     workspace.keep(path, change.session)
@@ -123,7 +122,7 @@ async def after_tool(
     if not await background_runs.wait_for_call(session, call, change.session):
         _works(workspace, session, change)
         workspace.mark()
-        return payload.format_context(
+        return claude_code.format_context(
             "PostToolUse", backgrounding.format_backgrounded(session, call)
         )
     found = call.task.result()
@@ -147,7 +146,7 @@ async def after_tool(
         with contextlib.suppress(StepperError):
             session.file.touch()
     workspace.mark()
-    return payload.format_context("PostToolUse", found)
+    return claude_code.format_context("PostToolUse", found)
 
 
 async def _work(
@@ -190,7 +189,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     `again` it is asked where the daemon that was asked first has ended: what had waited in line there runs now.
     """
     # the client wakes the main agent, never this one: it waits for the end
-    if event.of_subagent:
+    if event.is_from_subagent:
         return
     change = event.change
     session, used = (
@@ -199,7 +198,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     )
     # a short cell's: there is nothing to ask another daemon
     if used not in session.finished_call_ids:
-        caller.send_handover(event.asked_again)
+        caller.send_handover(event.edit_payload)
     known = session.background_calls.get(used)
     if (
         again
@@ -227,9 +226,9 @@ async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
         list(workspace.sessions.values()),
         workspace.under_way(event.session),
     )
-    if current is not None and event.begins:
+    if current is not None and event.is_session_start:
         await background_runs.recover_calls(current)
-        background_runs.transfer_calls(current, event.session, event.client)
+        background_runs.transfer_calls(current, event.session, event.client_pid)
     elif current is not None:
         background_runs.match_prompt_to_reports(sessions, event.session, "")
         if current.state.undelivered:
@@ -258,8 +257,8 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
     steered = _steered(workspace, event)
     workspace.mark()
     if not told:
-        return payload.format_user_line("\n".join(steered))
-    return payload.format_context(
+        return claude_code.format_user_line("\n".join(steered))
+    return claude_code.format_context(
         "PostToolBatch", run_report.Report(told, "\n".join([*steered, told]))
     )
 
@@ -289,7 +288,7 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     if session is None:
         return _context("SessionStart", elsewhere)
     missed = await missing(session)
-    background_runs.transfer_calls(session, event.session, event.client)
+    background_runs.transfer_calls(session, event.session, event.client_pid)
     workspace.mark()
     about = (await status_queries.get_context(session)).text
     parts = [
@@ -300,10 +299,10 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     ]
     text = run_report.limit_report("\n".join(filter(None, parts)))
     lines = [*replaced, missed.line]
-    if not event.goes_on:
+    if not event.is_after_compaction:
         lines.append(command_messages.format_stopped_line(session.name, session.state))
     line = "\n".join(filter(None, lines))
-    return payload.format_context("SessionStart", run_report.Report(text, line))
+    return claude_code.format_context("SessionStart", run_report.Report(text, line))
 
 
 async def missing(session: Session) -> run_report.Report:
@@ -330,7 +329,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     )
     if event.is_notification:  # what woke the agent; no person wrote it
         workspace.mark()
-        return payload.format_user_line("\n".join(lines))
+        return claude_code.format_user_line("\n".join(lines))
     workspace.worked.discard(owner)
     workspace.sent_on.pop(owner, None)
     workspace.limited.discard(owner)
@@ -339,9 +338,9 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     workspace.release(session=owner)  # of a message that was broken off
     workspace.under_way(owner)  # opens the current notebook
     replaced = workspace.end_replaced_stops(owner)
-    new = payload.format_new_notebook(event)
+    new = claude_code.format_new_notebook(event.prompt)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it
-    if new or event.is_command:
+    if new or event.is_stepper_command:
         workspace.worked.add(owner)
     if new:
         return new
@@ -362,7 +361,9 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         report = run_report.Report(
             run_report.limit_report(elsewhere), "\n".join(steered)
         )
-        return payload.format_context("UserPromptSubmit", report if elsewhere else None)
+        return claude_code.format_context(
+            "UserPromptSubmit", report if elsewhere else None
+        )
     missed = await missing(session)
     said, lines = [elsewhere, missed.text], [*steered, missed.line]
     if refused:
@@ -382,7 +383,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
             lines.append(
                 f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
             )
-    elif session.state.stop and not event.is_slash:
+    elif session.state.stop and not event.is_slash_command:
         said.append(
             command_messages.format_prompt_while_stopped(
                 session.name, session.state.stop, session.state
@@ -392,8 +393,8 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     text = "\n".join(filter(None, said))
     line = "\n".join(filter(None, lines))
     if not text:
-        return payload.format_user_line(line)
-    return payload.format_context(
+        return claude_code.format_user_line(line)
+    return claude_code.format_context(
         "UserPromptSubmit", run_report.Report(run_report.limit_report(text), line)
     )
 
@@ -401,7 +402,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
 def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
     """Return the plain words that a prompt gives as a command, with the user's message, None where it is none."""
     given = prompt_commands.parse_command(event.prompt)
-    if session is None or given is not None or event.is_slash:
+    if session is None or given is not None or event.is_slash_command:
         return given
     stop = session.state.stop
     asked = stop is not None and bool(error_classification.extract_question(stop.error))
@@ -438,15 +439,15 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
     if event.session in workspace.limited or not final_message.lacks_explanation(
         event.last_message
     ):
-        return payload.format_user_line(line)
+        return claude_code.format_user_line(line)
     left = await _left(workspace, event)
     text = "\n".join(filter(None, [*workspace.external_changes.report_changes(), left]))
     return (
-        payload.format_context(
+        claude_code.format_context(
             "Stop", run_report.Report(run_report.limit_report(text), line)
         )
         if text
-        else payload.format_user_line(line)
+        else claude_code.format_user_line(line)
     )
 
 
@@ -505,7 +506,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
 
 
 def _context(event: str, text: str) -> bytes:
-    return payload.format_context(
+    return claude_code.format_context(
         event, run_report.Report(run_report.limit_report(text)) if text else None
     )
 

@@ -6,9 +6,9 @@ Nothing is changed here. The checks are repeated when the edit arrives.
 from __future__ import annotations
 
 from stepper.common.errors import NotebookError, StepperError
+from stepper.daemon import claude_code
+from stepper.daemon.claude_code import Event
 from stepper.daemon.workspace.project_notebooks import Workspace
-from stepper.hook import payload
-from stepper.hook.payload import Event
 from stepper.policy import changed_cells, edit_gate, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite
 from stepper.session.background import backgrounding
@@ -32,14 +32,16 @@ async def before_read(workspace: Workspace, event: Event) -> bytes:
     """
     workspace.resolve(event.read_path)
     limits = workspace.config.limits()
-    if not event.asks_each or edit_gate.check_approval(event.consent, limits):
-        return payload.SILENT
-    return payload.format_user_line(workspace.once(event.session, APPROVAL_RUNS_CELL))
+    if not event.asks_for_each_edit or edit_gate.check_approval(event.consent, limits):
+        return claude_code.SILENT
+    return claude_code.format_user_line(
+        workspace.once(event.session, APPROVAL_RUNS_CELL)
+    )
 
 
 async def before_tool(workspace: Workspace, event: Event) -> bytes:
     """Return the decision on an edit or a shell command that is about to happen."""
-    if event.is_shell:
+    if event.is_shell_call:
         return decide_shell_command(workspace, event.shell_command, event.consent)
     change = event.change
     session = workspace.session(workspace.resolve(change.notebook))
@@ -47,20 +49,20 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     try:
         refusal = find_refusal(session, change)
         if refusal:
-            return payload.format_decision("deny", f"stepper: {refusal}")
+            return claude_code.format_decision("deny", f"stepper: {refusal}")
         reason = edit_gate.check_delegation(event.consent, session.limits())
         if reason and brings_code(session, change):
-            return payload.format_decision(
+            return claude_code.format_decision(
                 "ask",
                 "stepper: approving this edit runs the cell immediately, with all"
                 f" your permissions ({reason})",
             )
     except StepperError:
-        return payload.SILENT  # PostToolUse reports the error
-    is_asked = event.asks_each or reason
+        return claude_code.SILENT  # PostToolUse reports the error
+    is_asked = event.asks_for_each_edit or reason
     if is_asked and edit_gate.only_adds_text(session.state, change):
         return _allow_markdown(workspace, event, session)
-    return payload.SILENT
+    return claude_code.SILENT
 
 
 def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> bytes:
@@ -74,7 +76,7 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
     line = ""
     if not was_shown and not must_ask:
         line = workspace.once(event.session, MARKDOWN_ALLOWED)
-    return payload.format_decision("allow", MARKDOWN_ALLOWED, line)
+    return claude_code.format_decision("allow", MARKDOWN_ALLOWED, line)
 
 
 def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -> bytes:
@@ -86,26 +88,28 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     user_command = edit_gate.find_user_command(command)
     if consent is Consent.WITHHELD:
         if edit_gate.NEW_COMMAND.search(command):
-            return payload.format_decision("deny", f"stepper: {edit_gate.PLAN_FIRST}")
+            return claude_code.format_decision(
+                "deny", f"stepper: {edit_gate.PLAN_FIRST}"
+            )
         if running_command:
             reason = f"stepper: nothing ran: {edit_gate.PLAN_MODE}"
-            return payload.format_decision("deny", reason)
+            return claude_code.format_decision("deny", reason)
     if user_command:
         reason = (
             f"`stepper {user_command}` is the user's command: only the user may resume"
             " a"
             " stopped notebook or discard state"
         )
-        return payload.format_decision("ask", reason)
+        return claude_code.format_decision("ask", reason)
     if not running_command:
-        return payload.SILENT
+        return claude_code.SILENT
     limits = workspace.config.limits()
     unapproved = edit_gate.check_approval(consent, limits)
     unapproved = unapproved or edit_gate.check_delegation(consent, limits)
     if not unapproved:
-        return payload.SILENT
+        return claude_code.SILENT
     reason = f"`stepper {running_command}` runs code in the kernel: {unapproved}"
-    return payload.format_decision("ask", reason)
+    return claude_code.format_decision("ask", reason)
 
 
 def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:

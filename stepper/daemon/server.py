@@ -25,7 +25,7 @@ from stepper.common import secure_files, wire_format
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import format_count
-from stepper.daemon import daemon_log
+from stepper.daemon import claude_code, daemon_log
 from stepper.daemon.command_handlers import answer
 from stepper.daemon.hook_events import hook
 from stepper.daemon.memory_trim import MemoryTrimmer
@@ -36,7 +36,6 @@ from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
 from stepper.diagnosis.environment_facts import ProjectEnvironment
-from stepper.hook import payload
 from stepper.hook.start import acquire_lock
 from stepper.kernels import backend_registry
 from stepper.kernels.outputs import image_diff
@@ -339,7 +338,7 @@ class Daemon:
                     for session in sessions
                 )
                 told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
-                secure_files.replace(self.paths.notice, payload.format_notice(told))
+                secure_files.replace(self.paths.notice, claude_code.format_notice(told))
             elif not lines and self.shown:
                 secure_files.remove(self.paths.running)
                 # the client reads it up to 0.7 s after it was written

@@ -57,13 +57,13 @@ def hook() -> None:
         # The event is checked first: the payload of an edit holds the notebook twice.
         is_prompt = not response and event in NEVER_LAUNCH
         if is_prompt and b"notebook" in payload_bytes.lower():
-            from stepper.hook import payload
+            from stepper.hook import hook_json
 
-            response = payload.respond_without_daemon(event, payload_bytes)
+            response = hook_json.respond_without_daemon(event, payload_bytes)
     except Exception as error:
-        from stepper.hook import payload
+        from stepper.hook import hook_json
 
-        response = payload.format_failure(event, error, payload_bytes, root)
+        response = hook_json.format_failure(event, error, payload_bytes, root)
     try:
         while response:
             response = response[posix.write(1, response) :]
@@ -125,7 +125,7 @@ def notify_agent(
     import os
     import time
 
-    from stepper.hook import payload
+    from stepper.hook import hook_json
 
     parent = os.getppid()
     is_first = event == "Wake" and not client_result
@@ -137,7 +137,7 @@ def notify_agent(
         return False
     if not is_first and event != "Rearm":
         event = "Wake again"
-    request = payload.remove_notebook_copies(payload_bytes)
+    request = hook_json.remove_notebook_copies(payload_bytes)
     compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
     if client_result and os.access(compiled_client, os.X_OK):
         os.lseek(0, 0, os.SEEK_SET)

@@ -1,0 +1,374 @@
+"""Claude Code's hook JSON: payloads parsed into values, and responses as JSON.
+
+This module and `hook/hook_json` are the only ones that know Claude Code's field names;
+they were measured, see docs/development/claude-code.md.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Callable
+from typing import Any
+
+from stepper.hook.hook_json import (
+    SILENT,
+    encode_json,
+    format_context,
+    format_failure,
+    format_new_notebook,
+    get_object,
+    get_text,
+    remove_notebook_copies,
+)
+from stepper.policy.commands.command_lines import PROGRAM, replace_program
+from stepper.policy.model import CellEdit, Consent, FileWrite
+
+# Includes the functions of `hook_json`, so that the daemon uses one module.
+__all__ = [
+    "SILENT",
+    "Event",
+    "PayloadError",
+    "add_plugin_note",
+    "add_skill_notes",
+    "format_context",
+    "format_decision",
+    "format_failure",
+    "format_new_notebook",
+    "format_notice",
+    "format_user_line",
+    "remove_notebook_copies",
+    "use_terminal_commands",
+]
+
+SHORT_TEXT = 200  # characters of a field with a name or an id
+MAX_PATH = 4096  # characters
+# The permission modes in which the user has approved edits in advance, lets the client
+# decide, or wants nothing to run yet. In all others, the client asks for each edit.
+CONSENTS = {
+    "acceptEdits": Consent.GIVEN,
+    "bypassPermissions": Consent.GIVEN,
+    "auto": Consent.DELEGATED,
+    "plan": Consent.WITHHELD,
+}
+# Tools that may change files without an event of their own.
+SHELLS = (
+    "Bash",
+    "PowerShell",
+    "BashOutput",
+    "TaskOutput",
+    "KillShell",
+    "Monitor",
+    "Agent",
+    "Task",
+)
+STEPPER_COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
+SLASH_COMMAND = re.compile(r"/[\w:-]+(?!\S)")
+SKILLS = ("continue", "fix", "skip")  # the slash commands that texts mention
+
+# The fields of an edit's payload that `Event.change` needs.
+EDIT_FIELDS = (
+    "session_id",
+    "permission_mode",
+    "hook_event_name",
+    "tool_name",
+    "tool_use_id",
+)
+EDIT_OBJECT_FIELDS = {
+    "tool_input": (
+        "notebook_path",
+        "file_path",
+        "edit_mode",
+        "cell_id",
+        "cell_type",
+        "new_source",
+    ),
+    "tool_response": ("cell_id", "cell_type"),
+}
+
+
+class PayloadError(ValueError):
+    """The payload does not have the format of Claude Code's hooks."""
+
+
+class Event:
+    """A hook event of Claude Code.
+
+    `client_pid` is the process id of the Claude Code that sent it, or an empty string.
+    Access to a required field that is missing or invalid raises PayloadError.
+    """
+
+    def __init__(self, data: Any, client_pid: str = "") -> None:
+        if not isinstance(data, dict):
+            raise PayloadError("the hook's payload is not a JSON object")
+        self.data = data
+        self.client_pid = client_pid
+        self.session = _get_short_text(data, "session_id")
+        mode = _get_short_text(data, "permission_mode")
+        self.consent = CONSENTS.get(mode, Consent.ASKED)
+        self.asks_for_each_edit = mode == "default"
+        self.is_from_subagent = bool(get_text(data, "agent_id"))
+        self.is_session_start = get_text(data, "hook_event_name") == "SessionStart"
+        # For SessionStart: the user has already seen the earlier messages.
+        self.is_after_compaction = get_text(data, "source") == "compact"
+        self.last_message = get_text(data, "last_assistant_message")
+        self.is_shell_call = data.get("tool_name") == "Bash"
+
+    @property
+    def prompt(self) -> str:
+        """The user's prompt."""
+        return _require_text(self.data, "prompt").strip()
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether Claude Code wrote the prompt after a message of an async hook."""
+        return self.prompt.startswith("<task-notification>")
+
+    @property
+    def is_stepper_command(self) -> bool:
+        """Whether the prompt is a slash command of stepper for the agent."""
+        return bool(STEPPER_COMMAND.match(self.prompt))
+
+    @property
+    def is_slash_command(self) -> bool:
+        """Whether the prompt is a slash command of any plugin, not a path."""
+        return bool(SLASH_COMMAND.match(self.prompt))
+
+    @property
+    def shell_command(self) -> str:
+        """The command of a Bash call."""
+        return _require_text(self.tool_input, "command")
+
+    @property
+    def tool_input(self) -> dict[str, Any]:
+        """The input of a tool call."""
+        if not isinstance(self.data.get("tool_input"), dict):
+            raise PayloadError("the hook's payload has no object in `tool_input`")
+        return get_object(self.data, "tool_input")
+
+    @property
+    def change(self) -> CellEdit | FileWrite:
+        """The edit in a PreToolUse or PostToolUse event of NotebookEdit or Write."""
+        tool = _require_text(self.data, "tool_name")
+        if tool == "Write":
+            return self._parse_write()
+        if tool == "NotebookEdit":
+            return self._parse_cell_edit()
+        tool_name = tool[:100]
+        raise PayloadError(f"the hook's payload is about the tool {tool_name!r}")
+
+    @property
+    def _tool_use_id(self) -> str | None:
+        return _get_short_text(self.data, "tool_use_id") or None
+
+    def _parse_write(self) -> FileWrite:
+        arguments = self.tool_input
+        return FileWrite(
+            _require_path(arguments, "file_path"),
+            get_text(arguments, "content"),
+            tool_use_id=self._tool_use_id,
+            session=self.session,
+            consent=self.consent,
+        )
+
+    def _parse_cell_edit(self) -> CellEdit:
+        """Return the edit of a cell.
+
+        After an insert, only `tool_response` has the new cell's id: `cell_id` of
+        `tool_input` is the id of the cell above.
+        """
+        arguments = self.tool_input
+        response = get_object(self.data, "tool_response")
+        mode = _get_short_text(arguments, "edit_mode") or "replace"
+        named_cell = get_text(arguments, "cell_id") or None
+        cell_id = get_text(response, "cell_id") or None
+        cell_above = None
+        if mode == "insert":
+            cell_above = named_cell
+        else:
+            cell_id = cell_id or named_cell
+        cell_type = _get_short_text(response, "cell_type")
+        cell_type = cell_type or _get_short_text(arguments, "cell_type")
+        return CellEdit(
+            _require_path(arguments, "notebook_path"),
+            cell_id,
+            cell_above,
+            cell_type or None,
+            mode,
+            get_text(arguments, "new_source"),
+            tool_use_id=self._tool_use_id,
+            session=self.session,
+            consent=self.consent,
+        )
+
+    @property
+    def read_path(self) -> str:
+        """The file that a Read is about to read."""
+        return _require_path(self.tool_input, "file_path")
+
+    @property
+    def edit_payload(self) -> bytes:
+        """The payload of an edit without the notebook's contents.
+
+        A hook process that waits for hours keeps only this in memory.
+        """
+        fields: dict[str, Any] = {}
+        for name in EDIT_FIELDS:
+            fields[name] = _get_short_text(self.data, name)
+        for part, names in EDIT_OBJECT_FIELDS.items():
+            values = get_object(self.data, part)
+            fields[part] = {name: values[name] for name in names if name in values}
+        return encode_json(fields)
+
+    @property
+    def used_shell(self) -> bool:
+        """Whether a call of a PostToolBatch may have changed files without an event."""
+        for call in self._tool_calls:
+            name = get_text(call, "tool_name")
+            if name in SHELLS or name.startswith("mcp__"):
+                return True
+        return False
+
+    @property
+    def _tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of a PostToolBatch."""
+        calls = self.data.get("tool_calls")
+        if not isinstance(calls, list):
+            return []
+        return [call for call in calls if isinstance(call, dict)]
+
+    @property
+    def last_edits(self) -> set[str]:
+        """The notebooks whose last call in a PostToolBatch was an edit.
+
+        The paths are absolute.
+
+        Claude Code accepts a new modification time only after an edit. After a Read, it
+        assumes that another program changed the file and refuses the next edit.
+        """
+        folder = get_text(self.data, "cwd")[:MAX_PATH] or "/"
+        edited: set[str] = set()
+        for call in self._tool_calls:
+            arguments = get_object(call, "tool_input")
+            name = get_text(arguments, "notebook_path")
+            name = name or get_text(arguments, "file_path")
+            if not name:
+                continue
+            path = posixpath.join(folder, name)
+            tool = call.get("tool_name")
+            if tool in ("NotebookEdit", "Write") and _is_possible_path(path):
+                edited.add(path)
+            elif tool == "Read":
+                edited.discard(path)
+        return edited
+
+
+def _require_text(data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise PayloadError(f"the hook's payload has no text in `{key}`")
+    return value
+
+
+def _get_short_text(data: dict[str, Any], key: str) -> str:
+    return get_text(data, key)[:SHORT_TEXT]
+
+
+def _require_path(data: dict[str, Any], key: str) -> str:
+    value = _require_text(data, key)
+    if not _is_possible_path(value):
+        message = f"the path in `{key}` of the hook's payload is invalid"
+        raise PayloadError(message)
+    return value
+
+
+def _is_possible_path(path: str) -> bool:
+    try:
+        data = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in data and len(path) < MAX_PATH
+
+
+def use_terminal_commands(output: bytes, program: str) -> bytes:
+    """Return a hook's output with commands that work in the user's terminal."""
+    if program == PROGRAM or PROGRAM.encode() not in output:
+        return output
+    values = json.loads(output)
+    for name in ("systemMessage", "stopReason"):
+        if name in values:
+            values[name] = replace_program(values[name], program)
+    return encode_json(values)
+
+
+def _map_agent_texts(output: bytes, change: Callable[[str], str]) -> bytes:
+    """Return a hook's output after changing each text that the agent reads."""
+    values = json.loads(output)
+    context = get_object(values, "hookSpecificOutput")
+    for texts, key in ((values, "stopReason"), (context, "additionalContext")):
+        if key in texts:
+            texts[key] = change(texts[key])
+    return encode_json(values)
+
+
+def add_plugin_note(output: bytes) -> bytes:
+    """Return a hook's output with a note on the name of /continue in a plugin."""
+    if b"/continue" not in output:
+        return output
+
+    def add_note(text: str) -> str:
+        if "/continue" not in text:
+            return text
+        return (
+            f"{text}\n(Type /stepper:continue here: a bare /continue is the client's"
+            " own command.)"
+        )
+
+    return _map_agent_texts(output, add_note)
+
+
+def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> bytes:
+    """Return a hook's output with a note on each command that is another skill's name.
+
+    `is_other_skill` returns whether the project has a skill of this name that stepper
+    did not install.
+    """
+    mentioned = [skill for skill in SKILLS if f"/{skill}".encode() in output]
+    other_skills = [skill for skill in mentioned if is_other_skill(skill)]
+    if not other_skills:
+        return output
+
+    def add_notes(text: str) -> str:
+        notes = [
+            f"\n(/{skill} is another skill in this project. Instead, run in a"
+            f" terminal: stepper {skill})"
+            for skill in other_skills
+            if re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text)
+        ]
+        return text + "".join(notes)
+
+    return _map_agent_texts(output, add_notes)
+
+
+def format_user_line(line: str) -> bytes:
+    """Return a hook's output with a line for the user alone; empty without a line."""
+    return encode_json({"systemMessage": line}) if line else SILENT
+
+
+def format_decision(decision: str, reason: str, line: str = "") -> bytes:
+    """Return a PreToolUse hook's output with the decision `deny`, `allow` or `ask`."""
+    output: dict[str, Any] = {}
+    if line:
+        output["systemMessage"] = line
+    output["hookSpecificOutput"] = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": decision,
+        "permissionDecisionReason": reason,
+    }
+    return encode_json(output)
+
+
+def format_notice(line: str) -> bytes:
+    """Return the output of FileChanged: Claude Code shows the line for five seconds."""
+    return encode_json({"systemMessage": line}) + b"\n"

@@ -1,0 +1,130 @@
+"""The hook JSON that the hook process needs without importing the daemon.
+
+This module and `daemon/claude_code` are the only ones that know Claude Code's field
+names; they were measured, see docs/development/claude-code.md. The hook process imports
+this module only if the daemon can't respond, or to wait for hours.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from typing import Any
+
+from stepper.common.errors import StepperError
+from stepper.common.text import clean
+from stepper.messages.run_report import Report, format_not_run
+from stepper.policy.commands.command_lines import CommandLines
+
+PROBLEM_LIMIT = 2000  # characters of the problem of a new notebook
+SILENT = b""
+NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
+
+
+def get_object(data: Any, key: str) -> dict[str, Any]:
+    """Return the object at a key, or an empty one if the value is not an object."""
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def get_text(data: Any, key: str) -> str:
+    """Return the text at a key, or an empty one if the value is not a text."""
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def encode_json(data: dict[str, Any]) -> bytes:
+    """Return an object as JSON in UTF-8."""
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def remove_notebook_copies(data: bytes) -> bytes:
+    """Return a payload without the two copies of the notebook in `tool_response`.
+
+    The daemon reads the file instead. Quotes in JSON strings are escaped, so the
+    patterns never match inside a string. If the keys have another order, the payload is
+    returned unchanged.
+    """
+    response = data.find(b'"tool_response":{')
+    start = data.find(b'"original_file":"', response)
+    end = data.rfind(b'"},"tool_use_id":"')
+    # Everything that the daemon reads comes before the copies.
+    cell_id = data.find(b'"cell_id":"', response, start)
+    is_escaped = data[end - 1 : end] == b"\\"
+    if is_escaped or not 0 <= response < cell_id < start < end:
+        return data
+    return data[:start] + b'"original_file":"' + data[end:]
+
+
+def format_context(event: str, report: Report | None) -> bytes:
+    """Return a hook's output: context for the agent, a line for the user, or a stop."""
+    if report is None:
+        return SILENT
+    if report.stop:
+        return encode_json({"continue": False, "stopReason": report.stop})
+    context = {"hookEventName": event, "additionalContext": report.text}
+    output: dict[str, Any] = {"hookSpecificOutput": context}
+    if report.line:
+        output["systemMessage"] = report.line
+    return encode_json(output)
+
+
+def format_new_notebook(prompt: str) -> bytes:
+    """Return the output of UserPromptSubmit for the prompt `new notebook PROBLEM`.
+
+    It is empty for all other prompts.
+    """
+    match = NEW_NOTEBOOK.fullmatch(prompt.strip())
+    if not match:
+        return SILENT
+    problem = clean(match[1])[:PROBLEM_LIMIT]
+    text = (
+        "stepper: the user asks for a new notebook, as with /new-notebook. The skill"
+        ' stepping-notebooks explains how: make a plan, run `stepper new "PROBLEM"'
+        f" --step TITLE …`, then write one cell after the other. The problem: {problem}"
+    )
+    return format_context("UserPromptSubmit", Report(text))
+
+
+def respond_without_daemon(event: str, data: bytes) -> bytes:
+    """Return the output of a hook if no daemon runs and none should be started."""
+    if event != "UserPromptSubmit":
+        return SILENT
+    try:
+        prompt = get_text(json.loads(data), "prompt")
+    except ValueError:
+        return SILENT
+    return format_new_notebook(prompt)
+
+
+def format_failure(
+    event: str, error: Exception, data: bytes = b"", project: str = ""
+) -> bytes:
+    """Return the output of a hook that failed; it is empty unless a cell was edited.
+
+    `data` is the event's payload, which contains the notebook's path.
+    """
+    if event != "PostToolUse":
+        return SILENT
+    if not isinstance(error, StepperError):
+        error = StepperError(f"{type(error).__name__}: {error}")
+    hint = error.hint or ".stepper/env/bin/stepper doctor"
+    report = format_not_run(error.message, hint)
+    if error.accepted:  # the daemon had the request, so the cell may have run
+        history = CommandLines(_get_edited_notebook(data, project)).shell("history")
+        text = report.text.replace(
+            "was NOT run", f"may or may not have run (see `{history}`)", 1
+        )
+        report = Report(text, f"✗ stepper failed: {error.message}", ok=False)
+    return format_context(event, report)
+
+
+def _get_edited_notebook(data: bytes, project: str) -> str:
+    """Return the notebook in a payload, relative to the project; empty if none."""
+    try:
+        arguments = get_object(json.loads(data), "tool_input")
+    except ValueError:
+        return ""
+    path = get_text(arguments, "notebook_path") or get_text(arguments, "file_path")
+    return posixpath.relpath(path, project) if posixpath.isabs(path) else path
