@@ -83,39 +83,57 @@ class FrameState:
         self.rows = len(value)
         self.is_frame = value.ndim == 2
         self.labels: tuple[str, ...] = ()
-        # The labels of columns without any value; None if that is unknown.
+        # The labels of columns without any value, or None if they are unknown.
         self.blank: set[str] | None = None
-        width = value.shape[1] if self.is_frame else 1
-        is_small = width <= MAX_COLUMNS and width * self.rows <= MAX_CELLS
-        if is_small and clock() < deadline:
-            frame = value if self.is_frame else value.to_frame()
-            call_safely(self.read, frame, deadline)
+        width = 1
+        if self.is_frame:
+            width = value.shape[1]
+        cell_count = width * self.rows
+        if width > MAX_COLUMNS or cell_count > MAX_CELLS:
+            return
+        if clock() >= deadline:
+            return
+        frame = value
+        if not self.is_frame:
+            frame = value.to_frame()
+        call_safely(self.read, frame, deadline)
 
     def read(self, frame: Any, deadline: float) -> None:
         """Read the labels and find the columns without values."""
-        labels = frame.columns.tolist()
         # The `isna` of another dtype could be the user's code.
         for dtype in frame.dtypes.tolist():
             if top_module(type(dtype)) not in LIBRARIES:
                 return
-        if not all(map(is_plain_label, labels)):
+        texts = []
+        for label in frame.columns.tolist():
+            if not is_plain_label(label):
+                return
+            text = shorten(str(label), LABEL_LIMIT)
+            texts.append(text)
+        is_unique = len(set(texts)) == len(texts)
+        if not is_unique:
             return
-        texts = tuple(shorten(str(label), LABEL_LIMIT) for label in labels)
-        if len(set(texts)) < len(labels):
-            return
-        self.labels = texts
+        self.labels = tuple(texts)
         blank = set()
         # Nearly all columns have a value in the first rows.
         head = frame.iloc[:HEAD_ROWS]
-        has_value = head.notna().to_numpy().any(axis=0).tolist()
+        is_filled = head.notna().to_numpy()
+        has_value = is_filled.any(axis=0).tolist()
         for index, text in enumerate(texts):
             if has_value[index] or not self.rows:
                 continue
             if clock() > deadline:
                 return
-            if not frame.iloc[:, index].notna().any():
+            column = frame.iloc[:, index]
+            if not column.notna().any():
                 blank.add(text)
         self.blank = blank
+
+    def has_values(self, label: str) -> bool | None:
+        """Return whether a column has values, or None if this is unknown."""
+        if self.blank is None or label not in self.labels:
+            return None
+        return label not in self.blank
 
 
 def is_plain_label(label: Any) -> bool:
@@ -130,13 +148,17 @@ def capture_frames(source: str, deadline: float) -> dict[str, FrameState]:
     """Return the states of the frames and series that a cell names."""
     pandas = vars(sys.modules["pandas"])
     kinds = (pandas.get("DataFrame"), pandas.get("Series"))
+    variables = list(shell.user_ns.items())
     frames = {}
-    for name, value in list(shell.user_ns.items()):
+    for name, value in variables:
         if not is_one_of(type(value), kinds):
             continue
-        if type(name) is not str or name[:1] == "_" or name not in source:
+        if type(name) is not str or name.startswith("_"):
             continue
-        if re.search(rf"\b{re.escape(name)}\b", source):
+        if name not in source:
+            continue
+        word = re.escape(name)
+        if re.search(rf"\b{word}\b", source):
             frames[name] = FrameState(value, deadline)
     return frames
 
@@ -151,21 +173,23 @@ class Assignment(NamedTuple):
 
 
 def iterate_assignments(
-    body: list[ast.stmt], in_loop: bool = False
+    body: list[ast.stmt],
+    in_loop: bool = False,
 ) -> Iterator[Assignment]:
-    """Yield the assignments of statements, in order; not those inside functions."""
+    """Yield the assignments of statements in order, except those inside functions."""
     for statement in body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            yield from _split_assignment(statement, in_loop)
         if isinstance(statement, SCOPES):
             continue
-        is_loop = in_loop or isinstance(statement, LOOPS)
+        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            yield from _split_assignment(statement, in_loop)
+        is_loop = isinstance(statement, LOOPS)
         for block in list_blocks(statement):
-            yield from iterate_assignments(block, is_loop)
+            yield from iterate_assignments(block, in_loop or is_loop)
 
 
 def _split_assignment(
-    statement: ast.Assign | ast.AnnAssign | ast.AugAssign, in_loop: bool
+    statement: ast.Assign | ast.AnnAssign | ast.AugAssign,
+    in_loop: bool,
 ) -> Iterator[Assignment]:
     """Yield an assignment for each name that a statement assigns."""
     if statement.value is None:
@@ -183,7 +207,10 @@ def _split_assignment(
             target_value = f"{text} + {value}"  # x += 1 depends on x
         names = NAME.findall(text)
         if isinstance(target, (ast.Subscript, ast.Attribute)):
-            columns = STRING.findall(text) or [getattr(target, "attr", "")]
+            columns = STRING.findall(text)
+            if not columns:
+                attribute = getattr(target, "attr", "")
+                columns = [attribute]
             for name in names[:1]:
                 yield Assignment(name, columns, target_value, in_loop)
             continue
@@ -194,8 +221,9 @@ def _split_assignment(
 
 
 def list_names(source: str) -> list[str]:
-    """Return the names in an expression, in order."""
-    names = NAME.findall(STRING.sub("''", source))
+    """Return the distinct names in an expression, in order."""
+    code = STRING.sub("''", source)
+    names = NAME.findall(code)
     return list(dict.fromkeys(names))
 
 
@@ -204,7 +232,7 @@ def compare_frames(
     after: dict[str, FrameState],
     trees: list[ast.Module],
 ) -> list[Fact]:
-    """Return the facts on frames after a run, one of each kind for a frame.
+    """Return the facts on frames after a run, at most one of each kind per frame.
 
     `trees` are the syntax trees of the executed code.
     """
@@ -217,10 +245,12 @@ def compare_frames(
     facts: dict[Any, Fact] = {}
     for check in checks:
         for name, state in after.items():
-            found_fact = check(name, state)
-            if found_fact is not None:
-                # Several names can refer to the same frame.
-                facts.setdefault((state.id, found_fact["kind"]), found_fact)
+            fact = check(name, state)
+            if fact is None:
+                continue
+            # Several names can refer to the same frame.
+            key = (state.id, fact["kind"])
+            facts.setdefault(key, fact)
     return list(facts.values())
 
 
@@ -238,8 +268,41 @@ def format_operands(row_counts: dict[str, Any]) -> str:
     """Return frames with their numbers of rows: `a (10) and b (20)`."""
     parts = []
     for name, rows in row_counts.items():
-        parts.append(f"{shorten_name(name)} ({rows:,})")
+        short_name = shorten_name(name)
+        parts.append(f"{short_name} ({rows:,})")
     return " and ".join(parts)
+
+
+def format_row_counts(row_counts: dict[str, int]) -> str:
+    """Return the first frames with their rows: `a has 10, b has 20`."""
+    parts: list[str] = []
+    for name, rows in row_counts.items():
+        if len(parts) == MAX_SHOWN:
+            break
+        short_name = shorten_name(name)
+        parts.append(f"{short_name} has {rows:,}")
+    return ", ".join(parts)
+
+
+def format_columns(columns: list[str]) -> str:
+    """Return the first columns in quotes, and the number of the others."""
+    parts = []
+    for column in columns[:MAX_SHOWN]:
+        short_name = shorten_name(column)
+        parts.append(f'"{short_name}"')
+    text = ", ".join(parts)
+    other_count = len(columns) - MAX_SHOWN
+    if other_count > 0:
+        text += f" and {other_count} more"
+    return text
+
+
+def is_problem_search(source: str, names: list[str]) -> bool:
+    """Return whether an expression with these names selects problematic rows."""
+    if PROBLEM_SEARCH.search(source):
+        return True
+    words = [*names, *STRING.findall(source)]
+    return any(map(PROBLEM_NAMES.search, words))
 
 
 class FrameComparison:
@@ -260,107 +323,123 @@ class FrameComparison:
 
     def list_bindings(self, name: str) -> list[Assignment]:
         """Return the assignments to a name itself, not to its columns."""
-        return [
-            assignment
-            for assignment in self.assignments
-            if assignment.name == name and not assignment.columns
-        ]
+        bindings = []
+        for assignment in self.assignments:
+            if assignment.name == name and not assignment.columns:
+                bindings.append(assignment)
+        return bindings
 
     def count_operand_rows(
-        self, name: str, assignment: Assignment
+        self,
+        name: str,
+        assignment: Assignment,
     ) -> dict[str, int | None]:
-        """Return the frames in an assignment to `name`, with their rows at that time.
+        """Return the number of rows of each frame in an assignment to `name`.
 
-        The number is None if it is unknown.
+        The numbers are those at the time of the assignment, or None if unknown.
         """
-        return {
-            operand: self._count_rows(operand, name, assignment)
-            for operand in list_names(assignment.value)
-            if operand in self.before or operand in self.after
-        }
+        counts = {}
+        for operand in list_names(assignment.value):
+            if operand in self.before or operand in self.after:
+                rows = self._count_rows(operand, name, assignment)
+                counts[operand] = rows
+        return counts
 
     def _count_rows(
-        self, operand: str, target: str, assignment: Assignment
+        self,
+        operand: str,
+        target: str,
+        assignment: Assignment,
     ) -> int | None:
         bindings = self.list_bindings(operand)
         if not bindings:
-            states = [self.before.get(operand), self.after.get(operand)]
-            return max(state.rows for state in states if state)
+            row_counts = []
+            for states in (self.before, self.after):
+                if operand in states:
+                    row_counts.append(states[operand].rows)
+            return max(row_counts)
         index = self.assignments.index(assignment)
-        is_assigned_before = self.assignments.index(bindings[0]) < index
-        if len(bindings) > 1 or (operand == target and is_assigned_before):
+        first_index = self.assignments.index(bindings[0])
+        is_assigned_before = first_index < index
+        if len(bindings) > 1:
+            return None
+        if operand == target and is_assigned_before:
             return None
         states_then = self.after if is_assigned_before else self.before
         state = states_then.get(operand)
-        return None if state is None else state.rows
+        if state is None:
+            return None
+        return state.rows
 
     def check_multiplied(self, name: str, state: FrameState) -> Fact | None:
         """Return a fact if a merge has more rows than its operands allow.
 
-        A merge of one row with one, or with many, cannot have so many rows.
+        A one-to-one or one-to-many merge cannot have so many rows.
         """
         bindings = self.list_bindings(name)
         if not bindings:
             return None
-        last = bindings[-1]
-        if last.in_loop or not MERGE.search(last.value):
+        assignment = bindings[-1]
+        value = assignment.value
+        if assignment.in_loop or not MERGE.search(value):
             return None
-        if ROW_ADDITION.search(last.value):
+        if ROW_ADDITION.search(value):
             return None
-        operands = self.count_operand_rows(name, last)
+        operands = self.count_operand_rows(name, assignment)
         counts = [count for count in operands.values() if count is not None]
-        if len(counts) < max(2, len(operands)):
+        if len(counts) < 2 or len(counts) < len(operands):
             return None
-        kinds = set(MERGE_KIND.findall(last.value))
-        if "cross" in kinds or state.rows == math.prod(counts):
+        kinds = set(MERGE_KIND.findall(value))
+        if not kinds:
+            default_kind = "inner" if "merge(" in value else "left"
+            kinds.add(default_kind)
+        if "cross" in kinds:
             return None
-        default_kind = "inner" if "merge(" in last.value else "left"
-        is_inner = (kinds or {default_kind}) == {"inner"}
-        limit = max(counts) if is_inner else sum(counts)
+        if state.rows == math.prod(counts):
+            return None
+        limit = max(counts) if kinds == {"inner"} else sum(counts)
         if state.rows <= limit:
             return None
-        text = (
-            f"{shorten_name(name)} has {state.rows:,} rows: more than"
-            f" {format_operands(operands)}"
-        )
+        short_name = shorten_name(name)
+        sizes = format_operands(operands)
+        text = f"{short_name} has {state.rows:,} rows: more than {sizes}"
         return create_fact("multiplied", text)
 
     def check_empty(self, name: str, state: FrameState) -> Fact | None:
-        """Return a fact if a frame has no rows now, and not on purpose."""
+        """Return a fact if a frame is now unintentionally empty."""
+        if state.rows:
+            return None
         bindings = self.list_bindings(name)
-        old_state = self.before.get(name)
-        was_emptied_in_place = (
-            old_state is not None and old_state.id == state.id and old_state.rows > 0
-        )
-        if state.rows or not (bindings or was_emptied_in_place):
+        if not bindings and not self._was_emptied_in_place(name, state):
             return None
         if self._is_inspected(name) or self._is_intended(name, bindings):
             return None
         short_name = shorten_name(name)
         if bindings:
-            counts = self.count_operand_rows(name, bindings[-1])
-            is_merge = len(counts) > 1 and MERGE.search(bindings[-1].value)
+            assignment = bindings[-1]
+            counts = self.count_operand_rows(name, assignment)
+            is_merge = len(counts) > 1 and MERGE.search(assignment.value)
             if is_merge and all(counts.values()):
                 operands = format_operands(counts)
-                return create_fact(
-                    "emptied",
-                    f"{short_name} has 0 rows: no row matched in the merge of"
-                    f" {operands}",
-                )
+                text = f"{short_name} has 0 rows: no row matched in the merge of"
+                return create_fact("emptied", f"{text} {operands}")
         else:
-            counts = {name: old_state.rows if old_state else None}
+            counts = {name: self.before[name].rows}
         sources = {operand: count for operand, count in counts.items() if count}
         if list(sources) == [name]:
-            return create_fact(
-                "empty", f"{short_name} has 0 rows now; before: {sources[name]:,}"
-            )
+            old_count = sources[name]
+            text = f"{short_name} has 0 rows now; before: {old_count:,}"
+            return create_fact("empty", text)
         text = f"{short_name} has 0 rows"
-        shown = []
-        for source, count in list(sources.items())[:MAX_SHOWN]:
-            shown.append(f"{shorten_name(source)} has {count:,}")
-        if shown:
-            text = f"{text}; {', '.join(shown)}"
+        if sources:
+            text += f"; {format_row_counts(sources)}"
         return create_fact("empty", text)
+
+    def _was_emptied_in_place(self, name: str, state: FrameState) -> bool:
+        old_state = self.before.get(name)
+        if old_state is None or old_state.id != state.id:
+            return False
+        return old_state.rows > 0
 
     def _is_inspected(self, name: str) -> bool:
         """Return whether the cell shows the size of a frame, or gets it from a loop."""
@@ -370,32 +449,42 @@ class FrameComparison:
             rf"|^{name}\Z"
             rf"|^\s*(?:async )?for .*\b{name}\b.* in "
         )
-        return bool(re.search(pattern, self.source, re.MULTILINE))
+        match = re.search(pattern, self.source, re.MULTILINE)
+        return match is not None
 
     def _is_intended(self, name: str, bindings: list[Assignment]) -> bool:
         """Return whether a frame is empty on purpose.
 
-        It comes from the last turn of a loop, is created empty, is computed from an
-        empty frame, or should be empty.
+        This is so if the frame is assigned in a loop, created empty, computed from an
+        empty frame, or the result of a search for problems.
         """
         for assignment in bindings:
-            if NO_ROWS.search(STRING.sub("", assignment.value)):
+            value = assignment.value
+            if NO_ROWS.search(STRING.sub("", value)):
                 return True
-            names = list_names(assignment.value)
-            states = [self.before.get(operand) for operand in names]
-            states += [self.after.get(operand) for operand in names if operand != name]
-            if any(state is not None and state.rows == 0 for state in states):
+            names = list_names(value)
+            if self._has_empty_frame(names, name):
                 return True
-            # df = df[~df.id.isin(bad)] is no search for problems.
+            # df = df[~df.id.isin(bad)] is not a search for problems.
             if name in names:
                 continue
-            words = [*names, *STRING.findall(assignment.value)]
-            is_search = PROBLEM_SEARCH.search(assignment.value) or any(
-                map(PROBLEM_NAMES.search, words)
-            )
-            if assignment.in_loop or is_search:
+            if assignment.in_loop or is_problem_search(value, names):
                 return True
         return bool(PROBLEM_NAMES.search(name))
+
+    def _has_empty_frame(self, names: list[str], target: str) -> bool:
+        """Return whether one of these frames is empty.
+
+        Frames are compared before and after the run, `target` only before.
+        """
+        for name in names:
+            states = [self.before.get(name)]
+            if name != target:
+                states.append(self.after.get(name))
+            for state in states:
+                if state is not None and state.rows == 0:
+                    return True
+        return False
 
     def check_blank(self, name: str, state: FrameState) -> Fact | None:
         """Return a fact if columns of a frame lost all their values."""
@@ -403,23 +492,20 @@ class FrameComparison:
             return None
         if re.search(rf"\bfor .*\b{name}\b.* in ", self.source):
             return None
-        lost = [
-            label
-            for label in state.labels
-            if label in state.blank and self._has_lost_values(name, label)
-        ]
+        lost = []
+        for label in state.labels:
+            if label in state.blank and self._has_lost_values(name, label):
+                lost.append(label)
         if not lost:
             return None
         short_name = shorten_name(name)
+        columns = format_columns(lost)
         if not state.is_frame:
-            return create_fact("blank", f"{short_name} is all NaN now")
-        shown = ", ".join(f'"{shorten_name(column)}"' for column in lost[:MAX_SHOWN])
-        if len(lost) == 1:
-            text = f"column {shown} of {short_name} is all NaN now"
-            return create_fact("blank", text)
-        if len(lost) > MAX_SHOWN:
-            shown += f" and {len(lost) - MAX_SHOWN} more"
-        text = f"columns {shown} of {short_name} are all NaN now"
+            text = f"{short_name} is all NaN now"
+        elif len(lost) == 1:
+            text = f"column {columns} of {short_name} is all NaN now"
+        else:
+            text = f"columns {columns} of {short_name} are all NaN now"
         return create_fact("blank", text)
 
     def _has_lost_values(self, name: str, label: str) -> bool:
@@ -427,50 +513,76 @@ class FrameComparison:
 
         Columns that were blank before, or are computed from blank ones, do not count.
         """
-        old_state = self.before.get(name)
-        if old_state is not None and old_state.blank is None:
-            return False
-        if old_state is not None and label in (old_state.blank or ()):
+        if self._may_have_been_blank(name, label):
             return False
         bindings = [assignment.value for assignment in self.list_bindings(name)]
-        column_values = [
-            assignment.value
-            for assignment in self.assignments
-            if assignment.name == name and label in assignment.columns
-        ]
-        # df.assign(label=…)
-        keyword = re.compile(rf"\b{re.escape(label)}=")
-        column_values += [value for value in bindings if keyword.search(value)]
+        column_values = self._list_column_values(name, label, bindings)
         if column_values:
             value = column_values[-1]
-            had_values = self._had_values(value, STRING.findall(value), name, label)
-            return bool(VALUE_MAPPING.search(value)) and False not in had_values
+            columns = STRING.findall(value)
+            had_values = self._had_values(value, columns, name, label)
+            is_mapping = VALUE_MAPPING.search(value) is not None
+            return is_mapping and False not in had_values
         value = bindings[-1] if bindings else ""
-        if ROW_SELECTION.search(STRING.sub("''", value)):
+        code = STRING.sub("''", value)
+        if ROW_SELECTION.search(code):
             return False
-        if set(MERGE_KIND.findall(value)) == {"inner"}:
+        kinds = set(MERGE_KIND.findall(value))
+        if kinds == {"inner"}:
+            return False
+        if not VALUE_MAPPING.search(value) and not MERGE.search(value):
             return False
         # A merge adds a suffix to a label of both frames.
-        columns = [label, re.sub("_[xy]$", "", label)]
+        label_before = re.sub("_[xy]$", "", label)
+        columns = [label, label_before]
         had_values = self._had_values(value, columns, name, label)
-        is_mapping = VALUE_MAPPING.search(value) or MERGE.search(value)
-        return bool(is_mapping) and False not in had_values and True in had_values
+        return False not in had_values and True in had_values
+
+    def _may_have_been_blank(self, name: str, label: str) -> bool:
+        """Return whether a column had no values before the run, or may have had none."""
+        state = self.before.get(name)
+        if state is None:
+            return False
+        return state.blank is None or label in state.blank
+
+    def _list_column_values(
+        self,
+        name: str,
+        label: str,
+        bindings: list[str],
+    ) -> list[str]:
+        """Return the expressions assigned to a column, also by `df.assign(label=…)`."""
+        values = []
+        for assignment in self.assignments:
+            if assignment.name == name and label in assignment.columns:
+                values.append(assignment.value)
+        word = re.escape(label)
+        keyword = re.compile(rf"\b{word}=")
+        for value in bindings:
+            if keyword.search(value):
+                values.append(value)
+        return values
 
     def _had_values(
-        self, source: str, columns: list[str], name: str, label: str
+        self,
+        source: str,
+        columns: list[str],
+        name: str,
+        label: str,
     ) -> list[bool | None]:
-        """Return for each frame and column in an expression whether it had values.
+        """Return whether each frame and column in an expression had values.
 
-        The entry is None if that is unknown.
+        The entry is None if this is unknown.
         """
         results: list[bool | None] = []
         for frame in list_names(source):
             for column in columns:
                 state = self.before.get(frame)
-                if state is None and (frame, column) != (name, label):
+                is_target = (frame, column) == (name, label)
+                if state is None and not is_target:
                     state = self.after.get(frame)
-                if state is None or state.blank is None or column not in state.labels:
-                    results.append(None)
-                else:
-                    results.append(column not in state.blank)
+                had_values = None
+                if state is not None:
+                    had_values = state.has_values(column)
+                results.append(had_values)
         return results
