@@ -385,7 +385,7 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ("rows = [1, 2, 3]\nrows[7]", r"length 3 of int"),
         (
             "import glob\nfound = glob.glob('*.nowhere')\nfound[0]",
-            r"`found`: \[\].*with \. is a folder with ",
+            r"`found`: \[\].*with \. is a folder that contains ",
         ),
         ("a = b = None\na.split()", "`a`: None"),
         ("import datetime\ndatetime.now()", r"`datetime\.datetime` has `now`"),

@@ -539,7 +539,7 @@ class FrameComparison:
         return False not in had_values and True in had_values
 
     def _may_have_been_blank(self, name: str, label: str) -> bool:
-        """Return whether a column had no values before the run, or may have had none."""
+        """Return whether a column was blank before the run, or may have been."""
         state = self.before.get(name)
         if state is None:
             return False

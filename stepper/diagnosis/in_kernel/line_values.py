@@ -69,7 +69,7 @@ NOT_JSON = re.compile(r"type (\w+) is not JSON")
 QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"([^\"\n]*)\"")
 CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
-# Returns the text on an item of a value, from its path on, or '' if nothing matches.
+# Returns the text on an item of a value, from its path on, or an empty string.
 Search = Callable[[Any], str]
 # "text", and in "bound" the last assignment of what the text describes
 Finding = dict[str, Any]
@@ -135,8 +135,13 @@ def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
                 continue
             if not is_row_value(value, node, callables):
                 continue
-            short_text = shorten(text, 60)
-            rows[text] = Row(short_text, value, node, user_frame, caller)
+            rows[text] = Row(
+                text=shorten(text, 60),
+                value=value,
+                node=node,
+                user_frame=user_frame,
+                caller=caller,
+            )
     return list(rows.values())
 
 
@@ -146,7 +151,8 @@ def is_row_value(value: Any, node: Any, callables: tuple[type, ...]) -> bool:
         return True
     if is_called(node):
         return False
-    return is_one_of(type(value), callables)
+    kind = type(value)
+    return is_one_of(kind, callables)
 
 
 def is_called(node: Any) -> bool:
@@ -159,22 +165,16 @@ def is_called(node: Any) -> bool:
 
 def note_uncalled(value: Any) -> str:
     """Return a note on a function whose value is used without a call."""
-    return ", which is not called here" if is_a(value, CALLABLE) else ""
+    if is_a(value, CALLABLE):
+        return ", which is not called here"
+    return ""
 
 
 def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding]:
     """Yield the output that an error stores, and the items that explain its message."""
     message = get_message(error)
-    for name, value in own_names(error).items():
-        if name in OUTPUT_ATTRIBUTES:
-            line = find_last_line(name, value)
-            if line and line not in message:
-                short_line = shorten(line, 250)
-                yield make_finding(f"its {name} ends with: {short_line}")
-    error_names = set()
-    for class_name in class_names(type(error)):
-        _, _, short_name = class_name.rpartition(".")
-        error_names.add(short_name)
+    yield from find_error_outputs(error, message)
+    error_names = list_error_names(error)
     for search in select_searches(message, error_names):
         for row in rows:
             text = call_safely(search, row.value)
@@ -183,21 +183,46 @@ def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding
                 break
 
 
+def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
+    """Yield the last lines of an error's output that are not in its message."""
+    for name, value in own_names(error).items():
+        if name not in OUTPUT_ATTRIBUTES:
+            continue
+        line = find_last_line(name, value)
+        if line and line not in message:
+            short_line = shorten(line, 250)
+            yield make_finding(f"its {name} ends with: {short_line}")
+
+
+def list_error_names(error: BaseException) -> set[str]:
+    """Return the names of an error's class and base classes, without modules."""
+    names = set()
+    for class_name in class_names(type(error)):
+        _, _, short_name = class_name.rpartition(".")
+        names.add(short_name)
+    return names
+
+
 def find_last_line(name: str, value: Any) -> str:
-    """Return the last line of an attribute that contains output, '' without one."""
+    """Return the last line of the output in an attribute, or an empty string."""
     output = value
     if name == "response":
         output = own_names(value).get("_content", value)
     if type(output) is bytes:
-        output = output[-4000:].decode("utf-8", "replace")
+        end = output[-4000:]
+        output = end.decode("utf-8", "replace")
     if type(output) is not str:
         return ""
     lines = output.strip().splitlines()
-    return lines[-1].strip() if lines else ""
+    if not lines:
+        return ""
+    return lines[-1].strip()
 
 
 def describe_rows(
-    error: BaseException, rows: list[Row], user_frames: list[UserFrame]
+    error: BaseException,
+    rows: list[Row],
+    user_frames: list[UserFrame],
 ) -> Iterator[Finding]:
     """Yield descriptions of the values, those that the message mentions first.
 
@@ -214,15 +239,16 @@ def describe_rows(
     # `a.b` says more than `a`.
     names = " ".join(row.text for row in rows)
     others.sort(key=lambda row: f"{row.text}." in names)
-    selected = (mentioned + others)[:MAX_DESCRIBED_ROWS]
+    selected = mentioned + others
     is_lookup_error = is_a(error, (IndexError, StopIteration))
-    for row in selected:
+    for row in selected[:MAX_DESCRIBED_ROWS]:
         is_empty = get_length(row.value) == 0
         is_looked_up = is_lookup_error and row is selected[0]
         if row in mentioned or is_empty or is_looked_up:
             yield describe_row_with_sources(row)
-        else:
-            yield make_finding(describe_row(row))
+            continue
+        description = describe_row(row)
+        yield make_finding(description)
     if "unpack" in message and user_frames:
         user_frame = user_frames[0]
         sources = describe_sources(user_frame.statement, user_frame)
@@ -251,9 +277,13 @@ def describe_row_with_sources(row: Row) -> Finding:
 
 def is_mentioned(value: Any, message: str) -> bool:
     """Return whether a message mentions a value's class as the wrong one."""
-    name = "NoneType" if value is None else get_class_name(value)
-    pattern = rf"(?:'|\b(?:a|an|of|[Tt]his) ){re.escape(name)}\b"
-    return bool(re.search(pattern, message))
+    name = "NoneType"
+    if value is not None:
+        name = get_class_name(value)
+    word = re.escape(name)
+    pattern = rf"(?:'|\b(?:a|an|of|[Tt]his) ){word}\b"
+    match = re.search(pattern, message)
+    return match is not None
 
 
 def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -> str:
@@ -270,7 +300,8 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
             description = describe_source(value)
             descriptions[text] = f"`{short_text}`: {description}"
     for part in nodes:
-        head = find_pattern_folder(getattr(part, "value", None))
+        pattern = getattr(part, "value", None)
+        head = find_pattern_folder(pattern)
         folder = describe_folder(head)
         if folder:
             short_head = shorten(head, 80)
@@ -279,18 +310,19 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
 
 
 def find_pattern_folder(value: Any) -> str:
-    """Return the folder of a glob pattern, '' for other values."""
+    """Return the folder of a glob pattern, or an empty string for other values."""
     if type(value) is not str or "*" not in value:
         return ""
-    head = value.split("*")[0]
-    return head.rpartition("/")[0] or "."
+    head, _, _ = value.partition("*")
+    folder, _, _ = head.rpartition("/")
+    return folder or "."
 
 
 def describe_source(value: Any) -> str:
     """Return a string itself, and a description of other values."""
-    if type(value) is str:
-        return format_plain_value(value, 100) or "str"
-    return describe_value(value)
+    if type(value) is not str:
+        return describe_value(value)
+    return format_plain_value(value, 100) or "str"
 
 
 # Searches for the item that explains a message
@@ -300,14 +332,16 @@ def select_searches(message: str, error_names: set[str]) -> Iterator[Search]:
     """Yield the searches that a message calls for, the most reliable first."""
     texts = find_quoted_texts(message)
     if "ValueError" in error_names and texts:
-        yield partial(find_first_item, test=partial(is_quoted, texts=texts))
+        test = partial(is_quoted, texts=texts)
+        yield partial(find_first_item, test=test)
     if MISSING_WORDS.search(message):
         yield partial(find_first_item, test=is_missing)
     if NEGATIVE_WORDS.search(message):
         yield partial(find_first_item, test=is_negative)
     names = NOT_JSON.findall(message)
     if names:
-        yield partial(find_first_item, test=partial(is_named, names=names))
+        test = partial(is_named, names=names)
+        yield partial(find_first_item, test=test)
     is_type_error = "TypeError" in error_names
     has_wrong_type = is_type_error and WRONG_TYPE_WORDS.search(message)
     if has_wrong_type and not ARGUMENT_WORDS.search(message):
@@ -318,8 +352,12 @@ def select_searches(message: str, error_names: set[str]) -> Iterator[Search]:
 
 def find_quoted_texts(message: str) -> set[str]:
     """Return the last five texts in quotes."""
-    pairs = QUOTED.findall(message)[-5:]
-    return {text for pair in pairs for text in pair if text}
+    pairs = QUOTED.findall(message)
+    texts: set[str] = set()
+    for pair in pairs[-5:]:
+        texts.update(pair)  # one of the two groups did not match
+    texts.discard("")
+    return texts
 
 
 def is_quoted(item: Any, texts: set[str]) -> bool:
@@ -342,16 +380,15 @@ def is_missing(item: Any) -> bool:
 
 def is_negative(item: Any) -> bool:
     """Return whether an item is a negative number."""
-    kind = type(item)
-    if kind is int or kind is float:
+    if is_one_of(type(item), (int, float)):
         return bool(item < 0)
     return False
 
 
 def iterate_items(value: Any) -> Iterator[Item]:
     """Yield a value and the items of nested lists, dicts and columns, nearest first."""
-    first = Item("", "", value)
-    queue = collections.deque([(first, 0)])
+    root = Item("", "", value)
+    queue = collections.deque([(root, 0)])
     count = 0
     while queue and count < MAX_ITEMS:
         item, depth = queue.popleft()
@@ -360,7 +397,8 @@ def iterate_items(value: Any) -> Iterator[Item]:
         room = MAX_ITEMS - count - len(queue)
         if depth >= MAX_DEPTH or room <= 0:
             continue
-        for child in list_children(item.value)[:room]:
+        children = list_children(item.value)
+        for child in children[:room]:
             nested = item.nest(child)
             queue.append((nested, depth + 1))
 
@@ -380,7 +418,8 @@ def list_children(value: Any) -> list[Item]:
         values = value[:MAX_ITEMS].tolist()
     children = []
     for number, item in enumerate(values):
-        child = Item(f"[{number}]", "[]", item)
+        path = f"[{number}]"
+        child = Item(path, "[]", item)
         children.append(child)
     return children
 
@@ -393,25 +432,28 @@ def list_dict_children(value: dict[Any, Any]) -> list[Item]:
         label = format_plain_value(key, 30, 0) or "…"
         path = f"[{label}]"
         group = path if is_a(key, str) else "[]"
-        children.append(Item(path, group, item))
+        child = Item(path, group, item)
+        children.append(child)
     return children
 
 
 def list_columns(frame: Any) -> list[Item]:
-    """Return the columns of a DataFrame, [] for a large one."""
+    """Return the columns of a DataFrame, or an empty list for a large one."""
     if frame.size > MAX_CELLS:
         return []
     if not frame.columns.is_unique:
         return []
     children = []
     for name in frame.columns:
-        path = f"[{format_label(name)}]"
-        children.append(Item(path, path, frame[name]))
+        label = format_label(name)
+        path = f"[{label}]"
+        child = Item(path, path, frame[name])
+        children.append(child)
     return children
 
 
 def list_series_children(series: Any) -> list[Item]:
-    """Return the items of a Series, [] for a large one."""
+    """Return the items of a Series, or an empty list for a large one."""
     if len(series) > MAX_CELLS:
         return []
     children = []
@@ -421,17 +463,21 @@ def list_series_children(series: Any) -> list[Item]:
         label = key
         if type(key) is not str:
             label = format_label(key)
-        path = f" at {shorten(label, 40)}"
-        children.append(Item(path, "[]", item))
+        short_label = shorten(label, 40)
+        path = f" at {short_label}"
+        child = Item(path, "[]", item)
+        children.append(child)
     return children
 
 
 def is_small_array(value: Any) -> bool:
     """Return whether a value is a NumPy array that is not too large to search."""
-    class_name = name_of(type(value))
-    if class_name != "ndarray" or not is_library_object(value):
+    if not is_library_object(value):
         return False
-    return value.ndim > 0 and bool(value.size <= MAX_CELLS)
+    class_name = name_of(type(value))
+    if class_name != "ndarray" or value.ndim == 0:
+        return False
+    return bool(value.size <= MAX_CELLS)
 
 
 def find_first_item(value: Any, test: Callable[[Any], bool]) -> str:
@@ -443,8 +489,9 @@ def find_first_item(value: Any, test: Callable[[Any], bool]) -> str:
     if not matches:
         return ""
     text = format_item(matches[0])
-    if len(matches) > 1:
-        text += f", {len(matches):,} such items"
+    count = len(matches)
+    if count > 1:
+        text += f", {count:,} such items"
     return text
 
 
@@ -466,12 +513,13 @@ def find_odd_item(value: Any, message: str) -> str:
     for items in group_items(value):
         kinds = list_kinds(items)
         odd_kinds = names.intersection(kinds[1:])
-        if odd_kinds and kinds[0] not in CONTAINER_NAMES:
-            odd_items = [item for item in items if item.kind in odd_kinds]
-            text = format_item(odd_items[0])
-            usual_kind = shorten(kinds[0], 40)
-            count = len(items)
-            return f"{text}; of {count:,} most are {usual_kind}"
+        if not odd_kinds or kinds[0] in CONTAINER_NAMES:
+            continue
+        odd_items = [item for item in items if item.kind in odd_kinds]
+        text = format_item(odd_items[0])
+        usual_kind = shorten(kinds[0], 40)
+        count = len(items)
+        return f"{text}; of {count:,} most are {usual_kind}"
     return ""
 
 
@@ -484,8 +532,11 @@ def group_items(value: Any) -> list[list[Item]]:
     item_lists = list(groups.values())
     subscripted: list[Item] = []
     for items in item_lists:
-        subscripted += [item for item in items if "[" in item.path]
-    return [*item_lists, subscripted]
+        for item in items:
+            if "[" in item.path:
+                subscripted.append(item)
+    item_lists.append(subscripted)
+    return item_lists
 
 
 def list_kinds(items: list[Item]) -> list[str]:
@@ -496,11 +547,12 @@ def list_kinds(items: list[Item]) -> list[str]:
 
 def find_duplicate(value: Any) -> str:
     """Return the text on the most frequent label of a table, or item of a list."""
-    labels: list[Any] = []
+    items: Any = []
+    noun = "times"
     if is_pandas(value, "NDFrame"):
-        labels = value.index[:MAX_ITEMS].tolist()
-    items: Any = labels
-    if is_one_of(type(value), SEQUENCES):
+        items = value.index[:MAX_ITEMS].tolist()
+        noun = "rows with the label"
+    elif is_one_of(type(value), SEQUENCES):
         items = value[:MAX_ITEMS]
     counts = collections.Counter[str]()
     for item in items:
@@ -509,6 +561,5 @@ def find_duplicate(value: Any) -> str:
             counts[text] += 1
     for text, count in counts.most_common(1):
         if count > 1:
-            noun = "rows with the label" if labels else "times"
             return f"` has {count} {noun} {text}"
     return ""

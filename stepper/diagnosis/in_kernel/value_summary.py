@@ -73,6 +73,7 @@ TIME_ZONE_MODULES = (
 )
 PANDAS_TIMES = ("Timestamp", "Timedelta", "Period")
 TEXT_DTYPES = ("object", "str", "string", "category")
+NUMPY_FUNCTIONS = ("ufunc", "_ArrayFunctionDispatcher")
 LABEL_MODULES = ("pandas", "numpy", "datetime")
 CALLABLE = (
     types.FunctionType,
@@ -93,7 +94,9 @@ def get_class_name(value: Any) -> str:
     """Return the name of a value's class without its module, safe to show."""
     if value is None:
         return "None"
-    return format_name(name_of(type(value)).rsplit(".", 1)[-1])
+    qualified_name = name_of(type(value))
+    _, _, name = qualified_name.rpartition(".")
+    return format_name(name)
 
 
 def format_name(name: str) -> str:
@@ -103,7 +106,8 @@ def format_name(name: str) -> str:
     """
     if re.fullmatch(r"[\w.<>]+", name):
         return shorten(name, 80)
-    return repr(shorten(name, 60)).replace(".", "·")
+    quoted = repr(shorten(name, 60))
+    return quoted.replace(".", "·")
 
 
 def is_data(value: Any) -> bool:
@@ -111,25 +115,31 @@ def is_data(value: Any) -> bool:
     if is_a(value, (types.ModuleType, type, *CALLABLE)):
         return False
     kind = type(value)
-    is_numpy_function = name_of(kind) in ("ufunc", "_ArrayFunctionDispatcher")
-    return not is_numpy_function or top_module(kind) != "numpy"
+    if name_of(kind) not in NUMPY_FUNCTIONS:
+        return True
+    return top_module(kind) != "numpy"
 
 
 def format_plain_value(value: Any, limit: int = 80, depth: int = 2) -> str | None:
     """Return the text of a plain value, or of a container of plain values.
 
-    Returns None for others, whose `__repr__` may be the user's.
+    Return None for other values: their `__repr__` may be the user's.
     """
     text = format_scalar(value, limit)
     if text is None and is_library_object(value):
         text = format_library_value(value)
     if text is None and depth:
         text = format_container(value, limit, depth)
-    return None if text is None else shorten(text, limit + 40)
+    if text is None:
+        return None
+    return shorten(text, limit + 40)
 
 
 def format_scalar(value: Any, limit: int) -> str | None:
-    """Return the text of a value of a builtin or standard class, None for others."""
+    """Return the text of a value of a builtin or standard class.
+
+    Return None for values of other classes.
+    """
     kind = type(value)
     if value is None:
         return "None"
@@ -142,10 +152,12 @@ def format_scalar(value: Any, limit: int) -> str | None:
     if is_one_of(kind, PLAIN_CLASSES):
         return str(value)
     if kind is datetime.datetime:
-        is_known_zone = top_module(type(value.tzinfo)) in TIME_ZONE_MODULES
+        zone_class = type(value.tzinfo)
+        is_known_zone = top_module(zone_class) in TIME_ZONE_MODULES
         return str(value) if is_known_zone else None
     if is_one_of(kind, STREAMS):
-        return repr(value.name) if type(value.name) is str else None
+        name = value.name
+        return repr(name) if type(name) is str else None
     if kind is re.Pattern:
         return repr(value.pattern)
     return None
@@ -154,34 +166,41 @@ def format_scalar(value: Any, limit: int) -> str | None:
 def format_library_value(value: Any) -> str | None:
     """Return the text of a NumPy or pandas scalar, or the shape of an array."""
     kind = type(value)
-    if name_of(kind) in PANDAS_TIMES or "numpy.generic" in class_names(kind):
+    if name_of(kind) in PANDAS_TIMES:
+        return str(value)
+    if "numpy.generic" in class_names(kind):
         return str(value)
     shape = getattr(value, "shape", None)
-    if type(shape) is tuple:
-        return f"{get_class_name(value)} {shape}"
-    return None
+    if type(shape) is not tuple:
+        return None
+    name = get_class_name(value)
+    return f"{name} {shape}"
 
 
 def format_container(value: Any, limit: int, depth: int) -> str | None:
-    """Return the text of a short dict, list or tuple, None for others."""
-    if not is_one_of(type(value), CONTAINERS) or len(value) > MAX_CONTAINER:
+    """Return the text of a short dict, list or tuple, or None for other values."""
+    kind = type(value)
+    if not is_one_of(kind, CONTAINERS):
         return None
+    if len(value) > MAX_CONTAINER:
+        return None
+    items = value
+    keys = []
+    if kind is dict:
+        items = value.values()
+        keys = [format_plain_value(key, limit, 0) for key in value]
     texts = []
-    for item in value:
-        if type(value) is dict:
-            key = format_plain_value(item, limit, 0)
-            item_text = format_plain_value(value[item], limit, depth - 1)
-            texts.append(f"{key}: {item_text or '…'}")
-        else:
-            item_text = format_plain_value(item, limit, depth - 1)
-            texts.append(item_text or "…")
-    text = ", ".join(texts)
-    if type(value) is dict:
-        return "{" + text + "}"
-    if type(value) is list:
-        return f"[{text}]"
+    for item in items:
+        text = format_plain_value(item, limit, depth - 1)
+        texts.append(text or "…")
+    if kind is dict:
+        pairs = [f"{key}: {text}" for key, text in zip(keys, texts)]
+        return "{" + ", ".join(pairs) + "}"
+    content = ", ".join(texts)
+    if kind is list:
+        return f"[{content}]"
     comma = "," if len(texts) == 1 else ""
-    return f"({text}{comma})"
+    return f"({content}{comma})"
 
 
 def format_label(value: Any) -> str:
@@ -191,23 +210,25 @@ def format_label(value: Any) -> str:
         return shorten(repr(value), 80)
     if kind is tuple:
         labels = [format_label(part) for part in value[:6]]
-        return f"({', '.join(labels)})"
+        content = ", ".join(labels)
+        return f"({content})"
     if top_module(kind) in LABEL_MODULES:
         return shorten(str(value), 80)
     return class_name(kind)
 
 
 def get_length(value: Any) -> int | None:
-    """Return the length of a container or array, None if it is unknown."""
+    """Return the length of a container or array, or None if it is unknown."""
     for kind in classes_of(type(value)):
         if is_one_of(kind, SIZED_TYPES):
-            return int(kind.__len__(value))
+            length = kind.__len__(value)
+            return int(length)
     if not is_library_object(value):
         return None
     shape = getattr(value, "shape", None)
-    if type(shape) is tuple and shape:
-        return int(shape[0])
-    return None
+    if type(shape) is not tuple or not shape:
+        return None
+    return int(shape[0])
 
 
 def describe_value(value: Any) -> str:
@@ -230,24 +251,28 @@ def describe_value(value: Any) -> str:
     elif text is not None:
         parts = [f"{text} ({name})"]
         if is_one_of(kind, PATHS):
-            parts.append(describe_folder(str(value)))
+            folder = describe_folder(str(value))
+            parts.append(folder)
     elif is_a(value, (types.ModuleType, type)):
         noun = "class" if is_a(value, type) else "module"
-        parts = [f"the {noun} {format_name(get_name(value))}"]
+        own_name = format_name(get_name(value))
+        parts = [f"the {noun} {own_name}"]
     return ", ".join(filter(None, parts))
 
 
 def describe_function(value: Any) -> str:
     """Return the name and the signature of a callable, as far as they are known."""
-    # A method has no name of its own.
-    function = value.__func__ if is_one_of(type(value), WRAPPERS) else value
+    function = value
+    if is_one_of(type(value), WRAPPERS):
+        function = value.__func__  # a method has no name of its own
     name = str(peek(function, "__name__", ""))
     signature = describe_callable(value)
     noun = "method" if is_method(value) else "function"
     if not signature or not name:
         return f"a {noun}"
     call = format_name(name) + signature[0]
-    return f"the {noun} {shorten(call, 120)}"
+    short_call = shorten(call, 120)
+    return f"the {noun} {short_call}"
 
 
 def is_method(value: Any) -> bool:
@@ -257,41 +282,61 @@ def is_method(value: Any) -> bool:
     """
     if is_a(value, types.FunctionType):
         return False
-    if is_a(value, types.BuiltinFunctionType):
-        owner = peek(value, "__self__")
-        return owner is not None and not is_a(owner, types.ModuleType)
-    return True
+    if not is_a(value, types.BuiltinFunctionType):
+        return True
+    owner = peek(value, "__self__")
+    if owner is None:
+        return False
+    return not is_a(owner, types.ModuleType)
 
 
 def get_name(value: Any) -> str:
     """Return the name of a class or module."""
-    return str(name_of(value) if is_a(value, type) else peek(value, "__name__"))
+    if is_a(value, type):
+        return str(name_of(value))
+    name = peek(value, "__name__")
+    return str(name)
 
 
 def describe_folder(path: str) -> str:
-    """Return the names in a folder as text, '' if the path is not a folder."""
+    """Return the names in a folder as text.
+
+    Return an empty string if the path is not a folder.
+    """
     if not os.path.isdir(path):
         return ""
     names = sorted(os.listdir(path))
-    return "a folder with " + (join_items(names, 120) or "nothing in it")
+    contents = join_items(names, 120)
+    if not contents:
+        return "an empty folder"
+    return f"a folder that contains {contents}"
 
 
 def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
     """Add the length, classes and lengths of items, keys, and the text if short."""
-    parts.append(f"length {get_length(value)}")
+    length = get_length(value)
+    parts.append(f"length {length}")
     max_length = 2 * MAX_VALUE
     if is_one_of(type(value), SEQUENCES) and value:
         add_item_parts(value[:MAX_ITEMS], parts)
     elif is_a(value, dict):
         max_length = MAX_VALUE
-        keys = []
-        for key in list(dict.keys(value))[:MAX_KEYS]:
-            if is_one_of(type(key), (str, int)):
-                keys.append(shorten(repr(key), 40))
-        if keys:
-            parts.append("keys " + join_items(keys, MAX_LIST))
+        add_key_part(value, parts)
     if text is not None and len(text) <= max_length:
         parts[0] = f"{text} ({parts[0]})"
+
+
+def add_key_part(value: Any, parts: list[str]) -> None:
+    """Add the first keys of a dict that are strings or integers."""
+    keys = list(dict.keys(value))
+    texts = []
+    for key in keys[:MAX_KEYS]:
+        if is_one_of(type(key), (str, int)):
+            text = shorten(repr(key), 40)
+            texts.append(text)
+    if texts:
+        joined = join_items(texts, MAX_LIST)
+        parts.append(f"keys {joined}")
 
 
 def add_item_parts(items: Any, parts: list[str]) -> None:
@@ -300,16 +345,19 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
     lengths: set[Any] = set()
     for item in items:
         kind = type(item)
-        names.add(shorten(name_of(kind), 40))
+        name = shorten(name_of(kind), 40)
+        names.add(name)
         if is_one_of(kind, CONTAINERS) or is_library_object(item):
-            lengths.add(get_length(item))
+            length = get_length(item)
+            lengths.add(length)
     shown_names = sorted(names)[:4]
-    parts[-1] += f" of {'/'.join(shown_names)}"
-    few_lengths = len(lengths) <= 4
+    alternatives = "/".join(shown_names)
+    parts[-1] += f" of {alternatives}"
+    has_few_lengths = len(lengths) <= 4
     lengths.discard(None)
-    if lengths and few_lengths:
-        numbers = map(str, sorted(lengths))
-        parts.append(f"its items' lengths: {', '.join(numbers)}")
+    if lengths and has_few_lengths:
+        numbers = ", ".join(map(str, sorted(lengths)))
+        parts.append(f"its items' lengths: {numbers}")
 
 
 def add_array_parts(value: Any, parts: list[str]) -> None:
@@ -322,14 +370,17 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
             parts[0] = f"{text} ({parts[0]})"
         return
     is_frame = is_pandas(value, "DataFrame")
-    is_index = is_pandas(value, "Index")
     cell_count = 1
     for length in shape:
         cell_count *= int(length)
-    shape_text = " × ".join(map(str, shape)) if is_frame else str(shape)
+    shape_text = str(shape)
+    if is_frame:
+        shape_text = " × ".join(map(str, shape))
     parts[0] += f" {shape_text}"
+    dtype_text = str(dtype)
     if dtype is not None:
-        parts.append(shorten(str(dtype), 120))
+        short_dtype = shorten(dtype_text, 120)
+        parts.append(short_dtype)
     if cell_count > MAX_CELLS:
         return
     if is_frame:
@@ -337,19 +388,28 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
             columns = join_items(describe_columns(value), 2 * MAX_LIST)
             parts.append(f"columns {columns}")
         return
-    is_text = str(dtype) in TEXT_DTYPES
+    is_index = is_pandas(value, "Index")
+    is_text = dtype_text in TEXT_DTYPES
     if is_index or is_text or cell_count <= MAX_LISTED_CELLS:
-        parts.append(list_first_values(value))
-    if getattr(dtype, "kind", "") == "f" and not is_index:
-        parts.append(count_missing(value))
+        values = list_first_values(value)
+        parts.append(values)
+    dtype_kind = getattr(dtype, "kind", "")
+    if dtype_kind == "f" and not is_index:
+        missing_count = count_missing(value)
+        parts.append(missing_count)
 
 
 def count_missing(values: Any) -> str:
-    """Return the number of values that are not finite as text, '' if all are."""
+    """Return the number of values that are not finite as text.
+
+    Return an empty string if all values are finite.
+    """
     numpy = sys.modules["numpy"]
     is_missing = ~numpy.isfinite(values)
     count = int(is_missing.sum())
-    return f"{count:,} NaN or infinite" if count else ""
+    if count == 0:
+        return ""
+    return f"{count:,} NaN or infinite"
 
 
 def list_first_values(values: Any) -> str:
@@ -358,7 +418,7 @@ def list_first_values(values: Any) -> str:
         values = values.iloc
     head = values[:MAX_ITEMS].tolist()
     texts = [format_plain_value(item, 40, 1) for item in head]
-    different = dict.fromkeys(text for text in texts if text)
+    different = dict.fromkeys(filter(None, texts))
     return join_items(list(different), MAX_LIST)
 
 
