@@ -80,6 +80,13 @@ class Artist(NamedTuple):
     artist: Any
 
 
+class AxesDescription(NamedTuple):
+    """Axes of a figure, and the fact that describes them."""
+
+    axes: Any
+    fact: Fact
+
+
 def begin() -> None:
     """Wrap IPython's display formatter."""
     formatter = shell.display_formatter
@@ -98,11 +105,12 @@ def begin() -> None:
 def end() -> None:
     """Remove the wrapper, before a helper of another version is installed.
 
-    If the user has wrapped it again, it stays.
+    The wrapper is kept if the user has wrapped it.
     """
     formatter = shell.display_formatter
     wrapper = vars(formatter).get("format")
-    if getattr(wrapper, "__globals__", None) is globals():
+    wrapper_globals = getattr(wrapper, "__globals__", None)
+    if wrapper_globals is globals():
         formatter.format = vars(wrapper)["__wrapped__"]
 
 
@@ -117,9 +125,10 @@ def list_figures() -> list[Fact]:
 
 
 def call_or_interrupt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or None if it fails. An interrupt passes.
+    """Return the result of a function, or None if it fails.
 
-    `call_safely` would suppress the interrupt of the cell that displays the figure.
+    An interrupt is raised: `call_safely` would suppress the interrupt of the cell that
+    displays the figure.
     """
     try:
         return function(*arguments)
@@ -138,16 +147,18 @@ def record_figure(value: Any, result: Any) -> None:
     key = call_or_interrupt(compute_image_key, result[0])
     if key is None:
         return
-    figures.append({"key": key, **describe_figure(value)})
+    fact = {"key": key, **describe_figure(value)}
+    figures.append(fact)
     if len(figures) > MAX_FIGURES:
         # The last images of an animation are those that stay visible.
         del figures[MAX_FIGURES // 2]
 
 
 def compute_image_key(data: dict[str, Any]) -> int | None:
-    """Return the hash that identifies an image in the outputs, None without an image.
+    """Return the hash that identifies an image in the outputs.
 
-    The position does not: %%capture, clear_output and updates change the outputs.
+    Return None without an image. The position cannot identify an image: %%capture,
+    clear_output and updates change the outputs.
     """
     contents = [data[mime] for mime in IMAGE_TYPES if data.get(mime)]
     if not contents:
@@ -156,7 +167,8 @@ def compute_image_key(data: dict[str, Any]) -> int | None:
     if type(content) is not str:
         content = base64.b64encode(content).decode()
     text = "".join(content.split())
-    return zlib.crc32(text.encode("utf-8", "replace"))
+    encoded = text.encode("utf-8", "replace")
+    return zlib.crc32(encoded)
 
 
 def describe_figure(figure: Any) -> Fact:
@@ -165,20 +177,29 @@ def describe_figure(figure: Any) -> Fact:
     color_bars: list[Any] = []
     plots: list[Any] = []
     for axes in figure.axes:
-        if axes.get_visible():
-            group = color_bars if is_color_bar(axes) else plots
-            group.append(axes)
-    descriptions: list[tuple[Any, Fact]] = []
+        if not axes.get_visible():
+            continue
+        if is_color_bar(axes):
+            color_bars.append(axes)
+        else:
+            plots.append(axes)
+    descriptions: list[AxesDescription] = []
     for axes in plots[:MAX_AXES]:
         if clock() < deadline:
-            description = call_or_interrupt(describe_axes, axes, deadline)
-            descriptions.append((axes, description or {}))
+            fact = call_or_interrupt(describe_axes, axes, deadline)
+            description = AxesDescription(axes, fact or {})
+            descriptions.append(description)
     title = getattr(figure, "_suptitle", None)
-    legends = figure.legends[:1]
+    title_text = ""
+    if title is not None:
+        title_text = cut(title.get_text())
+    legend: list[str] = []
+    if figure.legends:
+        legend = list_legend(figure.legends[0])
     return {
-        "title": "" if title is None else cut(title.get_text()),
+        "title": title_text,
         "colour_bars": [get_axis_label(bar) for bar in color_bars[:MAX_AXES]],
-        "legend": list_legend(legends[0]) if legends else [],
+        "legend": legend,
         "axes": list(select_axes(descriptions)),
         "left_out": len(plots) - len(descriptions),
     }
@@ -188,33 +209,39 @@ def is_color_bar(axes: Any) -> bool:
     """Return whether axes show a color bar."""
     if getattr(axes, "_colorbar", None):
         return True
-    return bool(axes.get_label() == "<colorbar>")
+    label = axes.get_label()
+    return bool(label == "<colorbar>")
 
 
 def get_axis_label(axes: Any) -> str:
     """Return the label of a color bar."""
-    return cut(axes.get_ylabel() or axes.get_xlabel())
+    label = axes.get_ylabel()
+    if not label:
+        label = axes.get_xlabel()
+    return cut(label)
 
 
-def select_axes(descriptions: list[tuple[Any, Fact]]) -> Iterator[Fact]:
-    """Yield the descriptions of axes, without those that are empty on purpose.
+def select_axes(descriptions: list[AxesDescription]) -> Iterator[Fact]:
+    """Yield the descriptions of axes, except those that are empty on purpose.
 
     These are switched off, or have the same position as other axes, as twins do.
     """
     positions = []
-    for axes, description in descriptions:
-        if not is_blank(description):
-            positions.append(axes.get_position().bounds)
-    for axes, description in descriptions:
-        is_covered = axes.get_position().bounds in positions
-        is_intended = not axes.axison or is_covered
-        if not is_intended or not is_blank(description):
-            yield description
+    for axes, fact in descriptions:
+        if not is_blank(fact):
+            position = axes.get_position()
+            positions.append(position.bounds)
+    for axes, fact in descriptions:
+        position = axes.get_position()
+        is_covered = position.bounds in positions
+        is_intended = is_covered or not axes.axison
+        if not is_intended or not is_blank(fact):
+            yield fact
 
 
-def is_blank(description: Fact) -> bool:
+def is_blank(fact: Fact) -> bool:
     """Return whether axes contain no data."""
-    return description.get("invisible") == "blank"
+    return fact.get("invisible") == "blank"
 
 
 def describe_axes(axes: Any, deadline: float) -> Fact:
@@ -239,50 +266,67 @@ def describe_axes(axes: Any, deadline: float) -> Fact:
     legend = axes.get_legend()
     if legend is not None and legend.get_visible():
         fact["legend"] = list_legend(legend)
-    fact.update(describe_artists(axes, deadline))
+    artist_fact = describe_artists(axes, deadline)
+    fact.update(artist_fact)
     return {name: value for name, value in fact.items() if value}
 
 
 def describe_artists(axes: Any, deadline: float) -> Fact:
     """Return the artists, their points and images, and why nothing is visible."""
-    counts: dict[str, list[int]] = {}
+    artist_counts: dict[str, int] = {}
+    point_counts: dict[str, int] = {}
     images: list[Fact] = []
     artists = []
-    for entry in list_artists(axes):
-        kind, artist = entry
+    for artist in list_artists(axes):
+        kind = artist.kind
         if kind == "image":
             if len(images) < MAX_IMAGES:
-                images.append(call_or_interrupt(describe_image, artist) or {})
+                image = call_or_interrupt(describe_image, artist.artist)
+                images.append(image or {})
             continue
-        points = len(POINTS[kind](artist)) if kind in POINTS else None
-        if points != 0:
-            artists.append(entry)
-            count = counts.setdefault(kind, [0, 0])
-            count[0] += 1
-            count[1] += points or 0
+        point_count = 0
+        if kind in POINTS:
+            points = POINTS[kind](artist.artist)
+            point_count = len(points)
+            if point_count == 0:
+                continue
+        artists.append(artist)
+        artist_counts[kind] = artist_counts.get(kind, 0) + 1
+        point_counts[kind] = point_counts.get(kind, 0) + point_count
+    counts = []
+    for kind, artist_count in artist_counts.items():
+        entry = [kind, artist_count, point_counts[kind]]
+        counts.append(entry)
     return {
-        "artists": [[kind, *count] for kind, count in counts.items()],
+        "artists": counts,
         "images": images,
         "invisible": explain_invisible(axes, artists, images, deadline),
     }
 
 
 def explain_invisible(
-    axes: Any, artists: list[Artist], images: list[Fact], deadline: float
+    axes: Any,
+    artists: list[Artist],
+    images: list[Fact],
+    deadline: float,
 ) -> str:
-    """Return "blank" or "nan" if nothing is visible on axes, '' otherwise.
+    """Return "blank" or "nan" if nothing is visible on axes, else an empty string.
 
     `artists` are those with points.
     """
     if not artists and not images:
         return "blank"
-    kinds = {artist.kind for artist in artists} - {"text"}
+    kinds = {artist.kind for artist in artists}
+    kinds.discard("text")
     if images:
         has_visible = bool(kinds) or any(map(has_values, images))
         return "" if has_visible else "nan"
-    if axes.name != "rectilinear" or not kinds <= POINT_KINDS:
+    if axes.name != "rectilinear":
         return ""
-    return "nan" if call_or_interrupt(are_all_nan, axes, artists, deadline) else ""
+    if not kinds <= POINT_KINDS:
+        return ""
+    is_nan = call_or_interrupt(are_all_nan, axes, artists, deadline)
+    return "nan" if is_nan else ""
 
 
 def list_artists(axes: Any) -> list[Artist]:
@@ -290,19 +334,21 @@ def list_artists(axes: Any) -> list[Artist]:
     bars: set[int] = set()
     for container in axes.containers:
         if type(container).__name__ == "BarContainer":
-            bars.update(id(patch) for patch in container.patches)
+            bars.update(map(id, container.patches))
     artists = []
     for name in ARTIST_LISTS:
         for artist in getattr(axes, name):
-            if artist.get_visible():
-                is_bar = id(artist) in bars
-                kind = "bar" if is_bar else classify_artist(artist, axes)
-                artists.append(Artist(kind, artist))
+            if not artist.get_visible():
+                continue
+            kind = "bar"
+            if id(artist) not in bars:
+                kind = classify_artist(artist, axes)
+            artists.append(Artist(kind, artist))
     return artists
 
 
 def has_values(image: Fact) -> bool:
-    """Return whether an image has values, or whether that is unknown."""
+    """Return whether an image has values. Return True if this is unknown."""
     return "shape" not in image or "max" in image
 
 
@@ -310,10 +356,13 @@ def classify_artist(artist: Any, axes: Any) -> str:
     """Return the kind of an artist."""
     for base in type(artist).__mro__:
         kind = KINDS.get(name_of(base))
-        if kind == "scatter" and not is_in_data(artist.get_offset_transform(), axes):
-            return "other collection"  # a contour
-        if kind:
-            return kind
+        if kind is None:
+            continue
+        if kind == "scatter":
+            transform = artist.get_offset_transform()
+            if not is_in_data(transform, axes):
+                return "other collection"  # a contour
+        return kind
     return "other artist"
 
 
@@ -321,7 +370,8 @@ def is_in_data(transform: Any, axes: Any) -> bool:
     """Return whether a transform is that of the data."""
     # `==` compares the effects, and the transform of axhline has the same effect if the
     # limits are 0 and 1.
-    if not all(transform.contains_branch_seperately(axes.transData)):
+    contains_data = transform.contains_branch_seperately(axes.transData)
+    if not all(contains_data):
         return False
     return bool(transform == axes.transData)
 
@@ -329,18 +379,20 @@ def is_in_data(transform: Any, axes: Any) -> bool:
 def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
     """Return whether no point of the lines, scatters and bars can be drawn.
 
-    Lines such as axhline's are not data.
+    Lines that are not in data coordinates, such as those of axhline, do not count.
     """
     numpy = sys.modules["numpy"]
     room = MAX_VALUES
     has_points = False
     for artist in artists:
-        data = numpy.ma.asarray(list_points(artist, axes), dtype=float)
+        points = list_points(artist, axes)
+        data = numpy.ma.asarray(points, dtype=float)
         values = numpy.ma.filled(data, math.nan).reshape(-1, 2)
         room -= values.size
         if room < 0 or clock() > deadline:
             return False
-        if numpy.isfinite(values).all(axis=1).any():
+        is_drawn = numpy.isfinite(values).all(axis=1)
+        if is_drawn.any():
             return False
         if len(values) > 0:
             has_points = True
@@ -348,14 +400,20 @@ def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
 
 
 def list_points(entry: Artist, axes: Any) -> Any:
-    """Return the points of a line or scatter, the size of a bar, [] for others."""
+    """Return the points of a line or scatter, or the size of a bar.
+
+    Return an empty list for other artists.
+    """
     kind, artist = entry
     if kind == "bar":
-        return [[artist.get_width(), artist.get_height()]]
+        size = [artist.get_width(), artist.get_height()]
+        return [size]
     if kind == "scatter":
         return POINTS[kind](artist)
-    if kind == "line" and is_in_data(artist.get_transform(), axes):
-        return POINTS[kind](artist)
+    if kind == "line":
+        transform = artist.get_transform()
+        if is_in_data(transform, axes):
+            return POINTS[kind](artist)
     return []
 
 
@@ -367,9 +425,11 @@ def describe_image(artist: Any) -> Fact:
     numpy = sys.modules["numpy"]
     values = artist.get_array()
     shape = values.shape[:3]
-    if any(name_of(base) == "QuadMesh" for base in type(artist).__mro__):
-        shape = [side - 1 for side in artist.get_coordinates().shape[:2]]
-    fact: Fact = {"shape": [int(side) for side in shape]}
+    base_names = map(name_of, type(artist).__mro__)
+    if "QuadMesh" in base_names:
+        corners = artist.get_coordinates()
+        shape = [side - 1 for side in corners.shape[:2]]
+    fact: Fact = {"shape": list(map(int, shape))}
     if values.size > MAX_IMAGE_VALUES:
         fact["max"] = None
         return fact
@@ -388,15 +448,17 @@ def describe_image(artist: Any) -> Fact:
 def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
     """Return the ends of an axis: its tick labels if they are texts, else numbers."""
     formatter = axis.get_major_formatter()
+    formatter_name = name_of(type(formatter))
     texts = []
-    if TEXT_FORMATTERS.search(name_of(type(formatter))):
+    if TEXT_FORMATTERS.search(formatter_name):
         texts = list_tick_labels(axis, min(low, high), max(low, high))
     if texts:
         ends = [texts[0], texts[-1]]
-        if not all(map(NUMBER.fullmatch, ends)):
+        are_numbers = all(map(NUMBER.fullmatch, ends))
+        if not are_numbers:
             if low > high:
                 ends.reverse()
-            return [cut(end) for end in ends]
+            return list(map(cut, ends))
     return [round_number(low), round_number(high)]
 
 
@@ -411,13 +473,18 @@ def list_tick_labels(axis: Any, low: float, high: float) -> list[str]:
         if low <= tick.get_loc() <= high:
             ticks.append(tick)
     ticks.sort(key=lambda tick: float(tick.get_loc()))
-    labels = [" ".join(tick.label1.get_text().split()) for tick in ticks]
-    return [label for label in labels if label]
+    labels = []
+    for tick in ticks:
+        words = tick.label1.get_text().split()
+        if words:
+            labels.append(" ".join(words))
+    return labels
 
 
 def list_legend(legend: Any) -> list[str]:
     """Return the first texts of a legend."""
-    return [cut(text.get_text()) for text in legend.get_texts()[:MAX_LEGEND]]
+    texts = legend.get_texts()
+    return [cut(text.get_text()) for text in texts[:MAX_LEGEND]]
 
 
 def cut(text: Any) -> str:
@@ -426,6 +493,8 @@ def cut(text: Any) -> str:
 
 
 def round_number(value: Any) -> float | None:
-    """Return a number with four significant digits, None if it is not finite."""
+    """Return a number with four significant digits, or None if it is not finite."""
     number = float(value)
-    return float(f"{number:.4g}") if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    return float(f"{number:.4g}")

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pure_eval import CannotEval
 
@@ -88,7 +88,9 @@ Explain = Callable[[Any, UserFrame, "UserFrame | None"], "Finding | None"]
 
 
 def find_first_finding(
-    select_nodes: SelectNodes, user_frames: list[UserFrame], explain: Explain
+    select_nodes: SelectNodes,
+    user_frames: list[UserFrame],
+    explain: Explain,
 ) -> Finding | None:
     """Return the first finding on the nodes of the failing lines."""
     for user_frame, caller in iterate_with_callers(user_frames):
@@ -114,24 +116,26 @@ class Lookup:
     by_value: bool = False  # among the values of an Enum, not among its names
 
     def __post_init__(self) -> None:
-        """Set what depends on the class of the object."""
+        """Set the attributes that depend on the class of the object."""
         self.is_frame = is_pandas(self.value, "DataFrame")
         self.in_rows = self.in_rows and self.is_frame
         self.is_plain_key = is_one_of(type(self.key), PLAIN_KEYS)
 
     def list_labels(self) -> list[Any] | None:
-        """Return the keys of the object, None if it has no keys."""
+        """Return the keys of the object, or None if it has no keys."""
         if self.in_rows:
             return list_first_labels(self.value.index)
         return list_labels(self.value, self.by_value)
 
 
 def explain_key_error(
-    error: BaseException, user_frames: list[UserFrame]
+    error: BaseException,
+    user_frames: list[UserFrame],
 ) -> Finding | None:
     """Return the object that does not have a key.
 
-    It is an expression on the line or a variable of the library that raised the error.
+    The object is that of an expression on the line, or of a variable of the library
+    that raised the error.
     """
     key = None
     arguments = peek(error, "args")
@@ -140,37 +144,45 @@ def explain_key_error(
     by_value = not is_a(error, KeyError)  # `Color(3)` of an Enum
 
     def explain(
-        node: Any, user_frame: UserFrame, caller: UserFrame | None
+        node: Any,
+        user_frame: UserFrame,
+        caller: UserFrame | None,
     ) -> Finding | None:
-        owner, in_rows = find_owner(node, key)
-        value = user_frame.values[owner]
-        expression = ast.unparse(owner)
-        lookup = Lookup(value, key, expression, in_rows, by_value)
+        owner = find_owner(node, key)
+        lookup = Lookup(
+            value=user_frame.values[owner.node],
+            key=key,
+            expression=ast.unparse(owner.node),
+            in_rows=owner.in_rows,
+            by_value=by_value,
+        )
         return explain_lookup(lookup)
 
     finding = find_first_finding(list_lookup_nodes, user_frames, explain)
     if finding:
         return finding
     for value in list_library_values(error):
-        if value is not None:
-            finding = explain_lookup(Lookup(value, key))
-            if finding:
-                return finding
+        if value is None:
+            continue
+        lookup = Lookup(value, key)
+        finding = explain_lookup(lookup)
+        if finding:
+            return finding
     return None
 
 
 def list_library_values(error: BaseException) -> list[Any]:
-    """Return what the innermost library functions hold, the innermost first."""
+    """Return the objects in the library's innermost functions, the innermost first."""
     values: list[Any] = []
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
+        trace = trace.tb_next
         if is_user_file(frame.f_code.co_filename):
             values = []
-        else:
-            names = frame.f_locals
-            values = [*map(names.get, HOLDERS), *values]
-        trace = trace.tb_next
+            continue
+        names = frame.f_locals
+        values = [*map(names.get, HOLDERS), *values]
     return values
 
 
@@ -186,43 +198,67 @@ def list_lookup_nodes(user_frame: UserFrame) -> list[Any]:
         elif isinstance(node, ast.BinOp):
             nodes.append(node.right)
         elif isinstance(node, ast.Call):
-            function: Any = node.func
-            is_method = isinstance(function, ast.Attribute)
-            nodes.append(function.value if is_method else function)
-            for keyword in node.keywords:
-                if keyword.arg is None:
-                    nodes.append(keyword.value)
-            nodes += node.args[:1]
+            nodes += list_call_nodes(node)
     return nodes
 
 
-def find_owner(node: Any, key: Any) -> tuple[Any, bool]:
-    """Return the expression that may lack a key, and whether its rows were searched.
+def list_call_nodes(call: ast.Call) -> list[Any]:
+    """Return the expressions of a call in which a key may have been looked up."""
+    function: Any = call.func
+    if isinstance(function, ast.Attribute):
+        function = function.value
+    nodes = [function]
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            nodes.append(keyword.value)
+    nodes += call.args[:1]
+    return nodes
+
+
+class Owner(NamedTuple):
+    """The expression of an object that may lack a key.
+
+    `in_rows`: the key was looked up in the rows of a DataFrame.
+    """
+
+    node: Any
+    in_rows: bool = False
+
+
+def find_owner(node: Any, key: Any) -> Owner:
+    """Return the expression that may lack a key.
 
     Rows are searched by `df.loc[…]` and `df.drop(…)`.
     """
     parent: Any = getattr(node, "parent", None)  # set by `executing`
     is_subscripted = isinstance(parent, ast.Subscript)
     if is_subscripted and get_attribute_name(node) in PANDAS_ROWS:
-        return node.value, not names_column(parent.slice, key)
+        in_columns = names_column(parent.slice, key)
+        return Owner(node.value, not in_columns)
+    method = get_attribute_name(parent)
+    if method not in PANDAS_ROW_METHODS:
+        return Owner(node)
     call = getattr(parent, "parent", None)
-    is_row_method = get_attribute_name(parent) in PANDAS_ROW_METHODS
-    if is_row_method and isinstance(call, ast.Call):
-        return node, not selects_columns(call)
-    return node, False
+    if not isinstance(call, ast.Call):
+        return Owner(node)
+    in_columns = selects_columns(call)
+    return Owner(node, not in_columns)
 
 
 def get_attribute_name(node: Any) -> str:
-    """Return `b` for `a.b`, '' for other expressions."""
-    return node.attr if isinstance(node, ast.Attribute) else ""
+    """Return `b` for `a.b`, and an empty string for other expressions."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return ""
 
 
 def names_column(subscript: Any, key: Any) -> bool:
     """Return whether the second part of `df.loc[rows, columns]` contains a key."""
-    parts = subscript.elts if isinstance(subscript, ast.Tuple) else []
-    if len(parts) != 2:
+    if not isinstance(subscript, ast.Tuple):
         return False
-    source = ast.unparse(parts[1])
+    if len(subscript.elts) != 2:
+        return False
+    source = ast.unparse(subscript.elts[1])
     labels = [repr(key)]
     if type(key) is str:  # the message may quote several labels
         labels += re.findall(r"'[^']*'", key)
@@ -242,7 +278,7 @@ def selects_columns(call: ast.Call) -> bool:
 def explain_lookup(lookup: Lookup) -> Finding | None:
     """Return the keys of an object that are most similar to the one looked up.
 
-    Returns None if the object has the key.
+    Return None if the object has the key.
     """
     labels = lookup.list_labels()
     if labels is None:
@@ -257,24 +293,30 @@ def explain_lookup(lookup: Lookup) -> Finding | None:
     quoted = QUOTED.findall(key_text)
     if quoted and all(name in texts for name in quoted):
         return None  # the message quotes keys that this object has
-    names = (quoted or [key_text])[:3]
+    names = quoted or [key_text]
+    names = names[:3]
     owner = describe_owner(lookup)
     count = count_labels(lookup, labels)
-    lost = None if lookup.in_rows else find_lost_label(lookup.value, names)
     axis_notes = describe_axis_names(lookup)
+    lost = None
+    if not lookup.in_rows:
+        lost = find_lost_label(lookup.value, names)
     if lost:
-        all_labels = join_items([*map(format_label, labels)], 300)
-        notes = "; ".join([all_labels, *axis_notes])
+        all_labels = list(map(format_label, labels))
+        shown = join_items(all_labels, 300)
+        notes = "; ".join([shown, *axis_notes])
         finding = make_finding(f"{owner} has {count}: {notes}")
         finding["lost"] = lost
         return finding
-    similar = find_similar_labels(lookup, names, texts) + axis_notes
+    similar = find_similar_labels(lookup, names, texts)
+    similar += axis_notes
     other_axis = describe_other_axis(lookup)
     if similar:
         similar_text = ", ".join(similar)
         text = f"{owner} has {similar_text}; {count} in all{other_axis}"
     elif labels:
-        shown = join_items(describe_labels(lookup.value, labels), 300)
+        descriptions = describe_labels(lookup.value, labels)
+        shown = join_items(descriptions, 300)
         text = f"{owner} has {count}: {shown}{other_axis}"
     else:
         text = f"{owner} is empty{other_axis}"
@@ -304,11 +346,14 @@ def describe_owner(lookup: Lookup) -> str:
         kind = f"{kind} of {index.dtype}"
     if not lookup.expression:
         return f"the {kind}"
-    return f"`{shorten(lookup.expression, 80)}` ({kind})"
+    expression = shorten(lookup.expression, 80)
+    return f"`{expression}` ({kind})"
 
 
 def find_similar_labels(
-    lookup: Lookup, names: list[str], texts: dict[str, str]
+    lookup: Lookup,
+    names: list[str],
+    texts: dict[str, str],
 ) -> list[str]:
     """Return the labels most similar to some names.
 
@@ -317,11 +362,12 @@ def find_similar_labels(
     similar = []
     candidates = list(texts)[::-1]
     for name in names:
-        if name not in texts:
-            close_names = find_close_names(name, candidates)
-            similar += [texts[close_name] for close_name in close_names]
-        elif lookup.is_plain_key:
-            similar.append(f"{texts[name]} (of another type)")
+        if name in texts:
+            if lookup.is_plain_key:
+                similar.append(f"{texts[name]} (of another type)")
+            continue
+        close_names = find_close_names(name, candidates)
+        similar += [texts[close_name] for close_name in close_names]
     return similar
 
 
@@ -331,12 +377,14 @@ def describe_labels(value: Any, labels: list[Any]) -> list[str]:
     if type(value) is dict:
         for key, item in value.items():
             if type(item) is dict:
-                nested[format_label(key)] = item
+                label = format_label(key)
+                nested[label] = item
     texts = []
     for label in labels:
         text = format_label(label)
         if text in nested:
-            keys = join_items(list(map(format_label, nested[text])), 60)
+            nested_labels = list(map(format_label, nested[text]))
+            keys = join_items(nested_labels, 60)
             text += f" (dict: {keys})"
         texts.append(text)
     return texts
@@ -355,15 +403,17 @@ def list_first_labels(axis: Any) -> list[Any]:
 
 def describe_axis_names(lookup: Lookup) -> list[str]:
     """Return notes on the axes that have the key as their name."""
-    kind = type(lookup.value)
-    if top_module(kind) != "pandas" or not lookup.is_plain_key:
+    if not lookup.is_plain_key:
+        return []
+    if top_module(type(lookup.value)) != "pandas":
         return []
     notes = []
     for axis in ("index", "columns"):
         index = getattr(lookup.value, axis, None)
         names = getattr(index, "names", ())
         if contains_label(names, lookup.key):
-            notes.append(f"{format_label(lookup.key)} is the name of its {axis}")
+            label = format_label(lookup.key)
+            notes.append(f"{label} is the name of its {axis}")
     return notes
 
 
@@ -376,32 +426,40 @@ def describe_other_axis(lookup: Lookup) -> str:
     if lookup.in_rows:
         axis = lookup.value.columns
         noun = "column"
-    if not contains_label(list_first_labels(axis), lookup.key):
+    labels = list_first_labels(axis)
+    if not contains_label(labels, lookup.key):
         return ""
-    return f"; {format_label(lookup.key)} is a {noun}"
+    label = format_label(lookup.key)
+    return f"; {label} is a {noun}"
 
 
-def find_lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
-    """Return the column that a DataFrame had before, and the run that changed it."""
+def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:
+    """Return the first of these columns that a DataFrame had before.
+
+    The result also says which run changed the DataFrame.
+    """
     if not is_pandas(value, "DataFrame"):
         return None
-    name = find_variable_name(value)
-    labels = value.columns[:MAX_LABELS].tolist()
-    present = [label for label in labels if type(label) is str]
-    for text in wanted:
-        if text in present:
+    variable = find_variable_name(value)
+    present = value.columns[:MAX_LABELS].tolist()
+    old_labels = frame_labels.get(variable, ())
+    removed = removed_labels.get(variable, {})
+    for name in names:
+        if contains_label(present, name):
             continue
-        fact = {"name": name, "label": shorten(repr(text), 80)}
-        if text in frame_labels.get(name, ()):
-            return {**fact, "cell": 0, "now": True}
-        removed = removed_labels.get(name, {})
-        if text in removed:
-            return {**fact, "cell": removed[text], "now": False}
+        is_removed_now = name in old_labels
+        if is_removed_now or name in removed:
+            return {
+                "name": variable,
+                "label": shorten(repr(name), 80),
+                "cell": 0 if is_removed_now else removed[name],
+                "now": is_removed_now,
+            }
     return None
 
 
 def find_variable_name(value: Any) -> str:
-    """Return the name of a variable with this value, '' without one."""
+    """Return the name of a variable with this value, or an empty string."""
     for name, candidate in list_user_variables():
         if candidate is value:
             return shorten(name, 80)
@@ -420,12 +478,13 @@ def count_labels(lookup: Lookup, labels: list[Any]) -> str:
         noun = "column"
     elif is_pandas(value, "Index"):
         noun = "label"
-    plural = "" if len(labels) == 1 else "s"
-    return f"{len(labels):,} {noun}{plural}"
+    count = len(labels)
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {noun}{plural}"
 
 
 def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
-    """Return the keys of an object, None if it has no keys.
+    """Return the keys of an object, or None if it has no keys.
 
     With `by_value`, an Enum has the values of its members as keys, as in `Color(3)`.
     """
@@ -449,13 +508,13 @@ def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
 
 
 def list_members(kind: Any, by_value: bool) -> list[Any] | None:
-    """Return the names or the values of an Enum's members, None for other classes."""
+    """Return the names or values of an Enum's members, or None for other classes."""
     attributes = class_dict_of(kind)
     members = attributes.get("_member_map_")
     if type(members) is not dict:
         return None
     if by_value:
-        return list(attributes.get("_value2member_map_", ()))
+        members = attributes.get("_value2member_map_", ())
     return list(members)
 
 
@@ -463,7 +522,8 @@ def list_members(kind: Any, by_value: bool) -> list[Any] | None:
 
 
 def explain_attribute_error(
-    error: BaseException, user_frames: list[UserFrame]
+    error: BaseException,
+    user_frames: list[UserFrame],
 ) -> Finding | None:
     """Return the object without the attribute, and attributes that may be meant."""
     message = get_message(error)
@@ -480,7 +540,9 @@ def explain_attribute_error(
         return nodes or [None]
 
     def explain(
-        node: Any, user_frame: UserFrame, caller: UserFrame | None
+        node: Any,
+        user_frame: UserFrame,
+        caller: UserFrame | None,
     ) -> Finding | None:
         owner = None if node is None else node.value
         value = peek(error, "obj", missing)  # since Python 3.10
@@ -494,11 +556,15 @@ def explain_attribute_error(
 
 
 def explain_owner(
-    value: Any, name: str, owner: Any, user_frame: UserFrame, caller: UserFrame | None
+    value: Any,
+    name: str,
+    owner: Any,
+    user_frame: UserFrame,
+    caller: UserFrame | None,
 ) -> Finding | None:
-    """Return what is known of an object without an attribute.
+    """Return the finding on an object without an attribute.
 
-    `owner` is the expression, None if it is not on the line.
+    `owner` is the expression of the object, or None if it is not on the line.
     """
     bound = None
     assigned = None
@@ -506,14 +572,15 @@ def explain_owner(
         bound, assigned = find_assignment(owner, user_frame, caller)
     lost = find_lost_label(value, [name])
     if lost:
-        finding = make_finding(describe_value(value))
+        description = describe_value(value)
+        finding = make_finding(description)
         finding["lost"] = lost
         return finding
     if value is None:
         return None  # the table of values shows where None comes from
     alternatives = find_other_owners(value, name)
     alternatives += find_attributes(value, name)
-    if not (alternatives or bound or is_a(value, CALLABLE)):
+    if not alternatives and not bound and not is_a(value, CALLABLE):
         return None
     if is_a(value, (types.ModuleType, type)):
         description = format_name(get_name(value))
@@ -525,30 +592,36 @@ def explain_owner(
         sources = describe_sources(assigned, user_frame, expression)
         if sources:
             parts.append(f"`{expression}` comes from {sources}")
-    return make_finding("; ".join(parts), bound)
+    text = "; ".join(parts)
+    return make_finding(text, bound)
 
 
 def find_other_owners(value: Any, name: str) -> list[str]:
-    """Return what else has the attribute that a module or class does not have.
+    """Return sentences on objects with the attribute that a module or class lacks.
 
-    This is a newer version of its file, another module, or a class in the module.
+    These are a newer version of its file, another module, or a class in the module.
     """
     if not is_a(value, (types.ModuleType, type)):
         return []
-    is_class = is_a(value, type)
-    owner_name = str(module_of(value)) if is_class else get_name(value)
+    owner_name = get_name(value)
+    if is_a(value, type):
+        owner_name = str(module_of(value))
+    sentences = []
+    changed_file = explain_changed_file(owner_name, name)
+    if changed_file:
+        sentences.append(changed_file)
     modules = find_loaded_modules(owner_name, name)
-    sentences = [explain_changed_file(owner_name, name)]
     if modules:
-        sentences.append(f"`{name}` is in {' and '.join(modules)}")
+        module_names = " and ".join(modules)
+        sentences.append(f"`{name}` is in {module_names}")
     for attribute, member in own_names(value).items():
         if not is_a(member, type):
             continue
         if find_stored_attribute(member, name) is not None:
-            class_name = f"{owner_name}.{shorten(attribute, 80)}"
-            sentences.append(f"`{class_name}` has `{name}`")
+            short_name = shorten(attribute, 80)
+            sentences.append(f"`{owner_name}.{short_name}` has `{name}`")
             break
-    return [sentence for sentence in sentences if sentence]
+    return sentences
 
 
 def find_attributes(value: Any, wanted: str) -> list[str]:
@@ -570,20 +643,30 @@ def find_attributes(value: Any, wanted: str) -> list[str]:
         return [f"the key {keys[0]} exists"]
     sentences = []
     if keys:
-        sentences.append(f"closest keys: {', '.join(keys)}")
+        joined_keys = ", ".join(keys)
+        sentences.append(f"closest keys: {joined_keys}")
     if attributes:
-        sentences.append(f"closest attributes: {', '.join(attributes)}")
+        joined_attributes = ", ".join(attributes)
+        sentences.append(f"closest attributes: {joined_attributes}")
     if sentences:
         return sentences
+    data_names = select_data_names(value, names)
+    for selected in (names, data_names):
+        if 0 < len(selected) <= MAX_LISTED:
+            joined = join_items(selected)
+            return [f"attributes: {joined}"]
+    return []
+
+
+def select_data_names(value: Any, names: list[str]) -> list[str]:
+    """Return those names of an object's attributes that are not methods."""
     kind = type(value)
     data_names = []
     for name in names:
-        if not is_one_of(type(find_stored_attribute(kind, name)), CALLABLE):
+        attribute = find_stored_attribute(kind, name)
+        if not is_one_of(type(attribute), CALLABLE):
             data_names.append(name)
-    for selected in (names, data_names):
-        if 0 < len(selected) <= MAX_LISTED:
-            return [f"attributes: {join_items(selected)}"]
-    return []
+    return data_names
 
 
 def list_attributes(value: Any) -> list[str]:
@@ -596,21 +679,30 @@ def list_attributes(value: Any) -> list[str]:
         for base in classes_of(kind):
             names += class_dict_of(base)
         names += own_names(value)
-        labels = get_columns(value)
-        if labels is not None:
-            names += list_first_labels(labels)
-        if is_a(value, dict):
-            keys = [key for key in dict.keys(value) if type(key) is str]
-            names += [f"[{key!r}]" for key in keys]
+        names += list_item_names(value)
     attributes = set()
     for name in names:
         if type(name) is str and not name.startswith("__"):
-            attributes.add(shorten(name, 80))
+            short_name = shorten(name, 80)
+            attributes.add(short_name)
     return sorted(attributes)[:MAX_ATTRIBUTES]
 
 
+def list_item_names(value: Any) -> list[Any]:
+    """Return the columns of a table, and the keys of a dict such as `['a']`."""
+    names: list[Any] = []
+    columns = get_columns(value)
+    if columns is not None:
+        names += list_first_labels(columns)
+    if is_a(value, dict):
+        for key in dict.keys(value):
+            if type(key) is str:
+                names.append(f"[{key!r}]")
+    return names
+
+
 def find_stored_attribute(kind: Any, name: str) -> Any:
-    """Return an attribute that a class defines or inherits, None without one."""
+    """Return an attribute that a class defines or inherits, or None without one."""
     for base in classes_of(kind):
         attributes = class_dict_of(base)
         if name in attributes:
@@ -622,18 +714,23 @@ def find_stored_attribute(kind: Any, name: str) -> Any:
 
 
 def explain_call_error(
-    error: BaseException, user_frames: list[UserFrame]
+    error: BaseException,
+    user_frames: list[UserFrame],
 ) -> Finding | None:
     """Return the signature of the function that was called with wrong arguments."""
     message = get_message(error)
     if not SIGNATURE_WORDS.search(message):
         return None
-    function_name = FUNCTION_NAME.match(message)
-    unexpected = UNEXPECTED.search(message)
     names: list[str] = []
+    function_name = FUNCTION_NAME.match(message)
     if function_name:
         # For `Class.__init__`, the call has the name of the class.
-        names = function_name[1].split(".")[-2:]
+        path = function_name[1].split(".")
+        names = path[-2:]
+    unexpected_name = ""
+    unexpected = UNEXPECTED.search(message)
+    if unexpected:
+        unexpected_name = unexpected[1]
 
     def select_calls(user_frame: UserFrame) -> list[Any]:
         calls = [node for node in user_frame.nodes if isinstance(node, ast.Call)]
@@ -642,28 +739,40 @@ def explain_call_error(
         return [call for call in calls if get_called_name(call) in names]
 
     def explain(
-        node: Any, user_frame: UserFrame, caller: UserFrame | None
+        node: Any,
+        user_frame: UserFrame,
+        caller: UserFrame | None,
     ) -> Finding | None:
-        signature = describe_callable(find_function(node.func, user_frame))
+        function = find_function(node.func, user_frame)
+        signature = describe_callable(function)
         if signature is None:
             return None
         text, parameters = signature
         expression = shorten(ast.unparse(node.func), 80)
         sentence = expression + shorten(text, 300)
-        if unexpected:
-            similar = find_close_names(unexpected[1], parameters)
-            if similar:
-                parameter = shorten(unexpected[1], 80)
-                sentence += f"; closest to `{parameter}`: {', '.join(similar)}"
+        if unexpected_name:
+            sentence += describe_similar_parameters(unexpected_name, parameters)
         return make_finding(sentence)
 
     return find_first_finding(select_calls, user_frames, explain)
 
 
+def describe_similar_parameters(name: str, parameters: list[str]) -> str:
+    """Return a note on the parameters similar to a name, or an empty string."""
+    similar = find_close_names(name, parameters)
+    if not similar:
+        return ""
+    short_name = shorten(name, 80)
+    alternatives = ", ".join(similar)
+    return f"; closest to `{short_name}`: {alternatives}"
+
+
 def get_called_name(call: ast.Call) -> str:
     """Return the name of the function or method of a call."""
     function = call.func
-    return str(getattr(function, "attr", getattr(function, "id", "")))
+    identifier = getattr(function, "id", "")
+    name = getattr(function, "attr", identifier)
+    return str(name)
 
 
 def find_function(node: Any, user_frame: UserFrame) -> Any:
