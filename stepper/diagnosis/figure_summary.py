@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import clean, one_line
@@ -64,9 +64,9 @@ OUTPUT_KINDS = {
 
 @dataclass(frozen=True)
 class SavedImage:
-    """An image of a run: the agent's copy, or the reason why there is none.
+    """An image of a run: the path of the agent's copy, or the reason why it has none.
 
-    Width and height are those in the notebook; `key` is `get_image_key` of its text.
+    Width and height are those in the notebook; `key` is the result of `get_image_key`.
     """
 
     path: str = ""
@@ -110,7 +110,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Figure:
-    """A matplotlib figure as the helper reports it; `key` is that of its image."""
+    """A matplotlib figure as the helper reports it; `key` identifies its image."""
 
     key: int
     title: str = ""
@@ -129,16 +129,23 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
     figures = _decode_figures(facts)
     read_images = [image for image in images if image.why != NOT_SAVED]
     distinct = list(dict.fromkeys(read_images))
-    fair_share = (MAX_SUMMARY - MAX_REST) // max(1, len(distinct))
+    image_count = max(1, len(distinct))
+    fair_share = (MAX_SUMMARY - MAX_REST) // image_count
     room = min(MAX_FIGURE, fair_share)
     lines: list[str] = []
+    length = 0
     for number, image in enumerate(distinct, 1):
-        times = read_images.count(image)
-        figure = figures.get(image.key)
-        line = _format_image(number, image, figure, times, room)
-        length = sum(map(len, lines)) + len(line)
+        line = _format_image(
+            number=number,
+            image=image,
+            figure=figures.get(image.key),
+            times=read_images.count(image),
+            room=room,
+        )
+        length += len(line)
         if length + MAX_REST > MAX_SUMMARY:
-            rest = _format_count(len(distinct) - len(lines), "image")
+            rest_count = len(distinct) - len(lines)
+            rest = _format_count(rest_count, "image")
             lines.append(f"… and {rest} in the same folder")
             break
         lines.append(line)
@@ -150,7 +157,8 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
 
 
 def format_rich_outputs(
-    outputs: Iterable[Mapping[str, Any]], facts: Any = ()
+    outputs: Iterable[Mapping[str, Any]],
+    facts: Any = (),
 ) -> list[str]:
     """Return names and sizes of the outputs that are visible only in the notebook.
 
@@ -159,7 +167,8 @@ def format_rich_outputs(
     figures = _decode_figures(facts)
     names = []
     for output in outputs:
-        name = _format_rich_output(output.get("data"), figures)
+        data = output.get("data")
+        name = _format_rich_output(data, figures)
         if name:
             names.append(name)
     left_out = len(names) - MAX_NAMES
@@ -172,21 +181,30 @@ def format_rich_outputs(
 def describe_figures(facts: list[Any]) -> dict[str, str]:
     """Return short descriptions of figures, by the keys of their images."""
     descriptions = {}
-    for figure in _decode_figures(facts).values():
+    for key, figure in _decode_figures(facts).items():
         contents = "; ".join(_list_contents(figure))
-        descriptions[str(figure.key)] = contents[:MAX_FIGURE]
+        descriptions[str(key)] = contents[:MAX_FIGURE]
     return descriptions
 
 
 def _decode_figures(facts: Any) -> dict[int, Figure]:
-    return {figure.key: figure for figure in decode_valid_items(Figure, facts)}
+    """Return the valid figures by the keys of their images."""
+    figures = {}
+    for figure in decode_valid_items(Figure, facts):
+        figures[figure.key] = figure
+    return figures
 
 
 def _format_image(
-    number: int, image: SavedImage, figure: Figure | None, times: int, room: int
+    number: int,
+    image: SavedImage,
+    figure: Figure | None,
+    times: int,
+    room: int,
 ) -> str:
     if not image.path:
-        return f"Figure {number}: not saved: {one_line(image.why, 120)}."
+        reason = one_line(image.why, 120)
+        return f"Figure {number}: not saved: {reason}."
     path = clean(image.path).replace("\n", "")
     if not SAFE_PATH.fullmatch(path):
         path = _quote(path, len(path))
@@ -197,105 +215,148 @@ def _format_image(
     problems = []
     if image.single_color:
         problems.append("a single color: nothing is visible")
-    contents = _list_contents(figure) if figure else []
-    return _join_parts(head, problems, contents, room, figure)
+    contents = []
+    if figure:
+        problems += _list_invisible_axes(figure)
+        contents = _list_contents(figure)
+    return _join_parts(head, problems, contents, room)
 
 
 def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
-    """Return the description of an output, '' if its image or text says it all."""
-    if not isinstance(data, dict) or any(kind in data for kind in RASTER_TYPES):
+    """Return the description of an output that the agent cannot see or read.
+
+    Return an empty string if the agent has its image or its complete text.
+    """
+    if not isinstance(data, dict):
         return ""
-    plain = join_content(data.get("text/plain", "")).strip()
-    is_readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
-    types = []
-    for mime in data:
-        is_text = is_readable and mime.startswith("text/")
-        if mime != "text/plain" and not is_text:
-            types.append(mime)
+    if not data.keys().isdisjoint(RASTER_TYPES):
+        return ""
+    types = _list_unreadable_types(data)
     if not types:
         return ""
     name, mime = _name_output(types)
     text = join_content(data[mime])
-    size = _format_size(len(text.encode("utf-8", "replace")))
+    encoded = text.encode("utf-8", "replace")
+    size = _format_size(len(encoded))
     description = f"{name}, {size}"
     if mime == plotly_summary.MIME:
         parts = _list_plotly_contents(data[mime])
         if not parts:
             return description
-        return _join_parts(description, [], parts, MAX_FIGURE, None)
-    figure = figures.get(get_image_key(text)) if name == "SVG" else None
+        return _join_parts(description, [], parts, MAX_FIGURE)
+    figure = None
+    if name == "SVG":
+        key = get_image_key(text)
+        figure = figures.get(key)
     if figure is None:
         return description
+    problems = _list_invisible_axes(figure)
     contents = _list_contents(figure)
-    return _join_parts(description, [], contents, MAX_FIGURE, figure)
+    return _join_parts(description, problems, contents, MAX_FIGURE)
 
 
-def _name_output(types: Sequence[str]) -> tuple[str, str]:
+def _list_unreadable_types(data: Mapping[str, Any]) -> list[str]:
+    """Return the MIME types of an output whose text the report does not show."""
+    plain = join_content(data.get("text/plain", "")).strip()
+    is_readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
+    types = []
+    for mime in data:
+        if mime == "text/plain":
+            continue
+        if is_readable and mime.startswith("text/"):
+            continue
+        types.append(mime)
+    return types
+
+
+class OutputType(NamedTuple):
+    """The name of an output, and the MIME type of its content."""
+
+    name: str
+    mime: str
+
+
+def _name_output(types: Sequence[str]) -> OutputType:
     """Return the name of an output and the MIME type that gives it."""
     for start, name in OUTPUT_KINDS.items():
         for mime in types:
             if mime.startswith(start):
-                return name, mime
+                return OutputType(name, mime)
     mime = types[0]
     if MIME.fullmatch(mime):
-        return mime, mime
-    return f"output of type {_quote(mime, MAX_LABEL)}", mime
+        return OutputType(mime, mime)
+    quoted = _quote(mime, MAX_LABEL)
+    return OutputType(f"output of type {quoted}", mime)
 
 
 def _list_plotly_contents(content: Any) -> list[str]:
-    """Return the contents of a plotly figure, [] if its JSON is not valid."""
+    """Return the contents of a plotly figure.
+
+    Return an empty list if the JSON of the figure is not valid.
+    """
     figure = plotly_summary.parse_figure(content)
     if figure is None:
         return []
     parts = []
     if figure.title:
-        parts.append(f"title {_quote(figure.title, MAX_TITLE)}")
-    traces = []
-    for group in figure.traces[:MAX_NAMES]:
-        text = _format_count(group.count, f"{group.kind} trace")
-        if group.points is not None:
-            text += f" ({_format_count(group.points, 'point')})"
-        traces.append(text)
-    other_types = len(figure.traces) - MAX_NAMES
-    if other_types > 0:
-        traces.append(f"traces of {_format_count(other_types, 'other type')}")
-    parts.append(", ".join(traces) or "no traces")
+        title = _quote(figure.title, MAX_TITLE)
+        parts.append(f"title {title}")
+    traces = _format_traces(figure.traces)
+    parts.append(traces)
     if figure.names:
-        first_names = figure.names[:MAX_NAMES]
-        quoted = ", ".join(_quote(name, MAX_LABEL) for name in first_names)
-        text = f"named {quoted}"
+        names = _join_quoted(figure.names)
+        text = f"named {names}"
         left_out = len(figure.names) - MAX_NAMES
         if left_out > 0:
             text += f" and {left_out:,} more"
         parts.append(text)
-    parts += [_format_plotly_axis(axis) for axis in figure.axes]
+    parts += map(_format_plotly_axis, figure.axes)
     if figure.frames:
-        parts.append(_format_count(figure.frames, "animation frame"))
+        frames = _format_count(figure.frames, "animation frame")
+        parts.append(frames)
     return [part for part in parts if part]
+
+
+def _format_traces(groups: Sequence[plotly_summary.Traces]) -> str:
+    """Return the numbers of traces and points of each type."""
+    if not groups:
+        return "no traces"
+    texts = []
+    for group in groups[:MAX_NAMES]:
+        text = _format_count(group.count, f"{group.kind} trace")
+        if group.points is not None:
+            points = _format_count(group.points, "point")
+            text += f" ({points})"
+        texts.append(text)
+    other_count = len(groups) - MAX_NAMES
+    if other_count > 0:
+        others = _format_count(other_count, "other type")
+        texts.append(f"traces of {others}")
+    return ", ".join(texts)
 
 
 def _format_plotly_axis(axis: plotly_summary.Axis) -> str:
     text = _format_axis(axis.name, axis.title, axis.ends, axis.scale)
+    name = text or axis.name
     if axis.categories:
         count = _format_count(axis.categories, "category", "categories")
-        return f"{text or axis.name} {count}"
+        return f"{name} {count}"
     if axis.empty:
-        return f"{text or axis.name} has no finite values"
+        return f"{name} has no finite values"
     return text
 
 
 def _join_parts(
     head: str,
-    problems: list[str],
+    problems: Sequence[str],
     parts: Sequence[str],
     room: int,
-    figure: Figure | None,
 ) -> str:
     """Return the head, all problems and as many of the parts as there is room for."""
-    problems = [*problems, *_list_invisible_axes(figure)]
     line = head
     if problems:
-        line += f": {'; '.join(problems)}"
+        joined_problems = "; ".join(problems)
+        line += f": {joined_problems}"
     for part in parts:
         if len(line) + len(part) + 4 > room:
             return line + " …"
@@ -309,61 +370,74 @@ def _join_parts(
     return line + "."
 
 
-def _list_invisible_axes(figure: Figure | None) -> list[str]:
-    if figure is None:
-        return []
+def _list_invisible_axes(figure: Figure) -> list[str]:
+    """Return the reasons why axes show nothing, with the numbers of those axes."""
     problems = []
     for reason, text in INVISIBLE.items():
-        numbers = [
-            str(number)
-            for number, axes in enumerate(figure.axes, 1)
-            if axes.invisible == reason
-        ]
-        if numbers and len(figure.axes) > 1:
-            problems.append(f"{text} (axes {', '.join(numbers)})")
-        elif numbers:
-            problems.append(text)
+        numbers = []
+        for number, axes in enumerate(figure.axes, 1):
+            if axes.invisible == reason:
+                numbers.append(str(number))
+        if not numbers:
+            continue
+        problem = text
+        if len(figure.axes) > 1:
+            joined_numbers = ", ".join(numbers)
+            problem += f" (axes {joined_numbers})"
+        problems.append(problem)
     return problems
 
 
 def _list_contents(figure: Figure) -> list[str]:
+    """Return the descriptions of a figure's title, color bars, legend and axes."""
     parts = []
     if figure.title:
-        parts.append(f"title {_quote(figure.title, MAX_TITLE)}")
+        title = _quote(figure.title, MAX_TITLE)
+        parts.append(f"title {title}")
     total = len(figure.axes) + figure.left_out
     if total > 1:
         parts.append(f"{total:,} axes")
-    bars = figure.colour_bars
-    if bars:
-        text = _format_count(len(bars), "color bar")
-        for bar in bars[:3]:
-            if bar:
-                text += f" {_quote(bar, MAX_LABEL)}"
-        parts.append(text)
-    parts.append(_format_legend(figure.legend))
+    color_bars = _format_color_bars(figure.colour_bars)
+    parts.append(color_bars)
+    legend = _format_legend(figure.legend)
+    parts.append(legend)
     for number, axes in enumerate(figure.axes, 1):
         # Blank axes are already listed as a problem.
         has_text = axes.title or axes.xlabel or axes.ylabel
-        if axes.invisible != "blank" or has_text:
-            name = f"Axes {number}" if total > 1 else ""
-            parts += _list_axes_contents(axes, name)
+        if axes.invisible == "blank" and not has_text:
+            continue
+        name = f"Axes {number}" if total > 1 else ""
+        parts += _list_axes_contents(axes, name)
     return [part for part in parts if part]
 
 
+def _format_color_bars(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    text = _format_count(len(labels), "color bar")
+    for label in labels[:3]:
+        if label:
+            quoted = _quote(label, MAX_LABEL)
+            text += f" {quoted}"
+    return text
+
+
 def _list_axes_contents(axes: Axes, name: str) -> list[str]:
+    """Return the descriptions of axes; each can be an empty string."""
     names = [name]
     for text in (axes.title, axes.kind):
         if text:
-            names.append(_quote(text, MAX_TITLE))
+            quoted = _quote(text, MAX_TITLE)
+            names.append(quoted)
     sides = [
         _format_axis("x", axes.xlabel, axes.xlim, axes.xscale),
         _format_axis("y", axes.ylabel, axes.ylim, axes.yscale),
     ]
     contents = []
     for artist in sorted(axes.artists, key=_order):
-        contents.append(_format_artists(*artist))
-    for image in axes.images[:2]:
-        contents.append(_format_axes_image(image))
+        text = _format_artists(*artist)
+        contents.append(text)
+    contents += map(_format_axes_image, axes.images[:2])
     return [
         " ".join(filter(None, names)),
         ", ".join(filter(None, sides)),
@@ -373,22 +447,27 @@ def _list_axes_contents(axes: Axes, name: str) -> list[str]:
 
 
 def _order(artist: tuple[str, int, int]) -> int:
+    """Return the position of a kind of artists in a line."""
     kind = artist[0]
-    return ARTISTS.index(kind) if kind in ARTISTS else len(ARTISTS)
+    if kind not in ARTISTS:
+        return len(ARTISTS)
+    return ARTISTS.index(kind)
 
 
-def _format_artists(kind: str, count: int, points: int) -> str:
+def _format_artists(kind: str, count: int, point_count: int) -> str:
     if kind not in ARTISTS:
         return ""
     plural = "patches" if kind == "patch" else ""
     text = _format_count(count, kind, plural)
     if kind in POINT_ARTISTS:
-        text += f" ({_format_count(points, 'point')})"
+        points = _format_count(point_count, "point")
+        text += f" ({points})"
     return text
 
 
 def _format_axes_image(image: Image) -> str:
-    shape = " × ".join(f"{side:,}" for side in image.shape)
+    sides = [f"{side:,}" for side in image.shape]
+    shape = " × ".join(sides)
     text = f"image {shape}"
     limits = []
     for end in (image.min, image.max):
@@ -399,16 +478,24 @@ def _format_axes_image(image: Image) -> str:
         return text
     if len(limits) == 1:
         return f"{text}, all {limits[0]}"
-    return f"{text}, {' to '.join(limits)}"
+    value_range = " to ".join(limits)
+    return f"{text}, {value_range}"
 
 
 def _format_axis(
-    name: str, label: str, ends: Sequence[str | float | None], scale: str
+    name: str,
+    label: str,
+    ends: Sequence[str | float | None],
+    scale: str,
 ) -> str:
-    """Return an axis with its label, range and scale, '' if there is none of these."""
+    """Return an axis with its label, range and scale.
+
+    Return an empty string if it has none of these.
+    """
     parts = []
     if label:
-        parts.append(_quote(label, MAX_LABEL))
+        quoted = _quote(label, MAX_LABEL)
+        parts.append(quoted)
     if len(ends) == 2:
         first = _format_end(ends[0])
         last = _format_end(ends[1])
@@ -417,7 +504,9 @@ def _format_axis(
         if not SCALE.fullmatch(scale):
             scale = _quote(scale, MAX_LABEL)
         parts.append(f"({scale})")
-    return " ".join([name, *parts]) if parts else ""
+    if not parts:
+        return ""
+    return " ".join([name, *parts])
 
 
 def _format_end(end: str | float | None) -> str:
@@ -431,8 +520,14 @@ def _format_end(end: str | float | None) -> str:
 def _format_legend(names: Sequence[str]) -> str:
     if not names:
         return ""
+    quoted = _join_quoted(names)
+    return f"legend {quoted}"
+
+
+def _join_quoted(names: Sequence[str]) -> str:
+    """Return the first names in quotes, separated by commas."""
     quoted = [_quote(name, MAX_LABEL) for name in names[:MAX_NAMES]]
-    return f"legend {', '.join(quoted)}"
+    return ", ".join(quoted)
 
 
 def _format_count(count: int, noun: str, plural: str = "") -> str:
@@ -444,9 +539,11 @@ def _format_count(count: int, noun: str, plural: str = "") -> str:
 def _format_size(size: int) -> str:
     if size < 1024:
         return f"{size} bytes"
+    kilobytes = size / 1024
     if size < 1 << 20:
-        return f"{size / 1024:.0f} kB"
-    return f"{size / (1 << 20):.1f} MB"
+        return f"{kilobytes:.0f} kB"
+    megabytes = kilobytes / 1024
+    return f"{megabytes:.1f} MB"
 
 
 def _quote(value: Any, limit: int) -> str:

@@ -12,8 +12,8 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 MIME = "application/vnd.plotly.v1+json"
 MAX_VALUES = 1_000_000
@@ -53,13 +53,16 @@ POINT_ATTRIBUTES = (
 )
 
 
-# Two numbers or two texts (dates), () if the range is unknown.
+# Two numbers or two texts (dates), or an empty tuple if the range is unknown.
 Range = tuple[float, float] | tuple[str, str] | tuple[()]
 
 
 @dataclass(frozen=True)
 class Traces:
-    """The traces of one type: their number and their points, None if unknown."""
+    """The traces of one type: their number, and the total number of their points.
+
+    `points` is None if it is unknown.
+    """
 
     kind: str
     count: int
@@ -70,7 +73,7 @@ class Traces:
 class Axis:
     """An axis: its title, and its range or its number of categories.
 
-    `empty`: there are values, but no number, date or text among them.
+    `empty`: the axis has values, but none of them is a finite number, date or text.
     """
 
     name: str
@@ -79,6 +82,13 @@ class Axis:
     categories: int = 0
     scale: str = ""
     empty: bool = False
+
+
+class BinaryData(NamedTuple):
+    """An array in plotly 6's format: its type code, and its values in base64."""
+
+    type_code: str
+    content: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class PlotlyFigure:
 
 
 def parse_figure(content: Any) -> PlotlyFigure | None:
-    """Return the facts about a figure, None if the JSON is not that of a figure."""
+    """Return the facts about a figure, or None if the JSON is not that of a figure."""
     data = _as_object(content).get("data")
     if not isinstance(data, list):
         return None
@@ -102,53 +112,62 @@ def parse_figure(content: Any) -> PlotlyFigure | None:
     layout = _as_object(content.get("layout"))
     names = [_as_text(trace.get("name")) for trace in first_traces]
     distinct_names = dict.fromkeys(names)
+    frame_count = 0
     frames = content.get("frames")
+    if isinstance(frames, list):
+        frame_count = len(frames)
     return PlotlyFigure(
         title=_get_title(layout),
         traces=tuple(_group_traces(traces)),
         names=tuple(filter(None, distinct_names)),
         axes=tuple(_parse_axes(first_traces, layout)),
-        frames=len(frames) if isinstance(frames, list) else 0,
+        frames=frame_count,
     )
 
 
 def _group_traces(traces: list[dict[str, Any]]) -> Iterable[Traces]:
     """Yield the traces of each type, with the sum of their points."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[int | None]] = {}
     for trace in traces:
-        group = groups.setdefault(_get_type(trace), [])
-        group.append(trace)
-    for kind, group in groups.items():
-        total: int | None = 0
-        for trace in group:
-            points = _count_points(trace)
-            if points is None or total is None:
-                total = None
-            else:
-                total += points
-        yield Traces(kind, len(group), total)
+        kind = _get_type(trace)
+        point_counts = groups.setdefault(kind, [])
+        points = _count_points(trace)
+        point_counts.append(points)
+    for kind, point_counts in groups.items():
+        known_counts = [count for count in point_counts if count is not None]
+        total = None
+        if len(known_counts) == len(point_counts):
+            total = sum(known_counts)
+        yield Traces(kind, len(point_counts), total)
 
 
 def _get_type(trace: Mapping[str, Any]) -> str:
     kind = trace.get("type", "scatter")
-    is_valid = isinstance(kind, str) and TRACE_TYPE.fullmatch(kind)
-    return kind if is_valid else "other"
+    if not isinstance(kind, str):
+        return "other"
+    if not TRACE_TYPE.fullmatch(kind):
+        return "other"
+    return kind
 
 
 def _count_points(trace: Mapping[str, Any]) -> int | None:
-    attributes = [name for name in POINT_ATTRIBUTES if name in trace]
-    counts = [_count_values(trace[name]) for name in attributes]
+    counts = []
+    for name in POINT_ATTRIBUTES:
+        if name in trace:
+            count = _count_values(trace[name])
+            counts.append(count)
     return max(counts, default=None)
 
 
-def _get_binary_data(values: Any) -> tuple[str, str] | None:
-    """Return type code and base64 text of an array in plotly 6's format, else None."""
+def _get_binary_data(values: Any) -> BinaryData | None:
+    """Return an array that is in plotly 6's format, or None for other values."""
     specification = _as_object(values)
-    code = TYPE_CODES.get(str(specification.get("dtype")))
-    data = specification.get("bdata")
-    if code is None or not isinstance(data, str):
+    dtype = str(specification.get("dtype"))
+    type_code = TYPE_CODES.get(dtype)
+    content = specification.get("bdata")
+    if type_code is None or not isinstance(content, str):
         return None
-    return code, data
+    return BinaryData(type_code, content)
 
 
 def _count_values(values: Any) -> int:
@@ -160,15 +179,18 @@ def _count_values(values: Any) -> int:
     binary = _get_binary_data(values)
     if binary is None:
         return 0
-    code, data = binary
-    padding = data[-2:].count("=")
-    byte_count = len(data) * 3 // 4 - padding
-    return byte_count // array.array(code).itemsize
+    content = binary.content
+    padding = content[-2:].count("=")
+    byte_count = len(content) * 3 // 4 - padding
+    item = array.array(binary.type_code)
+    return byte_count // item.itemsize
 
 
 def _parse_axes(
-    traces: list[dict[str, Any]], layout: Mapping[str, Any]
+    traces: list[dict[str, Any]],
+    layout: Mapping[str, Any],
 ) -> Iterable[Axis]:
+    """Yield the first axes. After MAX_VALUES values, only the layout is used."""
     columns = _group_columns(traces)
     names = sorted(columns, key=_get_axis_order)
     room = MAX_VALUES
@@ -177,8 +199,9 @@ def _parse_axes(
         room -= sum(map(_count_values, read_columns))
         if room < 0:
             read_columns = []
-        layout_key = f"{name[0]}axis{name[1:]}"
-        axis_layout = _as_object(layout.get(layout_key))
+        letter = name[0]
+        number = name[1:]
+        axis_layout = _as_object(layout.get(f"{letter}axis{number}"))
         yield _parse_axis(name, read_columns, axis_layout)
 
 
@@ -187,11 +210,13 @@ def _group_columns(traces: list[dict[str, Any]]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for trace in traces:
         for letter in ("x", "y"):
-            axis = trace.get(letter + "axis", letter)
-            is_axis = isinstance(axis, str) and AXIS.fullmatch(axis)
-            if is_axis and letter in trace:
-                column = columns.setdefault(axis, [])
-                column.append(trace[letter])
+            if letter not in trace:
+                continue
+            axis = trace.get(f"{letter}axis", letter)
+            if not isinstance(axis, str) or not AXIS.fullmatch(axis):
+                continue
+            column = columns.setdefault(axis, [])
+            column.append(trace[letter])
     return columns
 
 
@@ -204,22 +229,25 @@ def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axi
     title = _get_title(layout)
     scale = "log" if layout.get("type") == "log" else ""
     ends = _parse_range(layout.get("range"), scale)
+    axis = Axis(name, title, ends, scale=scale)
     if ends:
-        return Axis(name, title, ends, scale=scale)
-    values = [value for column in columns for value in _decode_values(column)]
+        return axis
+    values: list[Any] = []
+    for column in columns:
+        values += _decode_values(column)
     numbers = [value for value in values if _is_finite_number(value)]
     texts = {value for value in values if isinstance(value, str)}
     if texts and numbers:
-        return Axis(name, title, scale=scale)
+        return axis
     if texts and all(map(DATE.fullmatch, texts)):
         dates = (min(texts), max(texts))
-        return Axis(name, title, dates, scale=scale)
+        return replace(axis, ends=dates)
     if texts:
-        return Axis(name, title, categories=len(texts), scale=scale)
+        return replace(axis, categories=len(texts))
     if numbers:
         limits = (min(numbers), max(numbers))
-        return Axis(name, title, limits, scale=scale)
-    return Axis(name, title, scale=scale, empty=bool(values))
+        return replace(axis, ends=limits)
+    return replace(axis, empty=bool(values))
 
 
 def _parse_range(ends: Any, scale: str) -> Range:
@@ -227,12 +255,16 @@ def _parse_range(ends: Any, scale: str) -> Range:
 
     Plotly stores the exponents of a logarithmic range.
     """
-    if not isinstance(ends, list) or len(ends) != 2:
+    if not isinstance(ends, list):
+        return ()
+    if len(ends) != 2:
         return ()
     first, last = ends
     if isinstance(first, str) and isinstance(last, str):
         return first[:MAX_TEXT], last[:MAX_TEXT]
-    if not _is_finite_number(first) or not _is_finite_number(last):
+    if not _is_finite_number(first):
+        return ()
+    if not _is_finite_number(last):
         return ()
     if scale != "log":
         return first, last
@@ -248,10 +280,10 @@ def _decode_values(column: Any) -> list[Any]:
     binary = _get_binary_data(column)
     if binary is None:
         return []
-    code, data = binary
-    numbers = array.array(code)
+    numbers = array.array(binary.type_code)
     try:
-        numbers.frombytes(base64.b64decode(data))
+        decoded = base64.b64decode(binary.content)
+        numbers.frombytes(decoded)
     except ValueError:
         return []
     if sys.byteorder == "big":
@@ -264,7 +296,9 @@ def _is_finite_number(value: Any) -> bool:
         return False
     if isinstance(value, int):
         return abs(value) < MAX_INTEGER
-    return isinstance(value, float) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return False
 
 
 def _get_title(layout: Mapping[str, Any]) -> str:
@@ -275,8 +309,14 @@ def _get_title(layout: Mapping[str, Any]) -> str:
 
 
 def _as_text(value: Any) -> str:
-    return value[:MAX_TEXT] if isinstance(value, str) else ""
+    """Return the beginning of a text, or an empty string for other values."""
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    return ""
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    """Return a JSON object, or an empty one for other values."""
+    if isinstance(value, dict):
+        return value
+    return {}
