@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from stepper.common import wire_format
-from stepper.daemon import server
+from stepper.daemon import connection
 from stepper.install import trust
 from tests.conftest import CLIENTS, ONE_CLIENT, Notebook, Project, code, scratch
 
@@ -325,11 +325,11 @@ def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     async def read(data: bytes) -> list[bytes]:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
-        return await server._request(reader)
+        return await connection.read_parts(reader)
 
     whole = wire_format.pack(b"status", b"{}")
     assert asyncio.run(read(whole)) == [b"status", b"{}"]
-    monkeypatch.setattr(server, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.01)
     for size in (0, 3, len(whole) - 1):
         began = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):

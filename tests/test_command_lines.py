@@ -70,7 +70,10 @@ NOTEBOOK_COMMANDS = [
 ABOUT_COMMANDS = {
     ("cli/main.py", "Show a notebook's plan"),  # help
     ("daemon/command_handlers.py", "it was ended by `stepper shutdown`"),
-    ("daemon/server.py", "an earlier one still runs"),  # of the project's daemon
+    (
+        "daemon/server.py",
+        "an earlier daemon has not exited yet",
+    ),  # of the project's daemon
     ("daemon/command_handlers.py", "stepper shutdown"),
     ("hook/client.py", "stepper shutdown"),
     ("install/", ""),

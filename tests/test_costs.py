@@ -68,7 +68,7 @@ async def hook(*given):
     os.replace(told + ".new", told)
     return answer
 
-handled, server.hook = server.hook, hook
+handled, server.handle_event = server.handle_event, hook
 StatusLineFile.update = lambda lines, measure_memory=True: None
 os.fsync = counting(os.fsync, "fsyncs")
 Session.send = counting(Session.send, "requests")

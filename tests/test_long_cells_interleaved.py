@@ -66,10 +66,10 @@ def goes_on(notebook: Notebook, until: str = "go") -> None:
 def lost(process: subprocess.Popen[bytes], project: Project) -> None:
     """Kill a hook as `kill -9` does, and wait until the daemon knows."""
     log = project.folder / ".stepper" / "daemon.log"
-    known = log.read_text().count("went away")
+    known = log.read_text().count(" disconnected\n")
     process.kill()
     process.wait()
-    wait_until(lambda: log.read_text().count("went away") > known)
+    wait_until(lambda: log.read_text().count(" disconnected\n") > known)
 
 
 def starved(process: subprocess.Popen[bytes], project: Project) -> None:

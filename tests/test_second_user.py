@@ -167,7 +167,7 @@ def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(
 
     assert as_user(OTHER, talk) == "b''"
     log = Path(open_project.paths.log).read_text()
-    assert f"turned away: uid {OTHER} is not ours" in log
+    assert f"rejected a client: the client belongs to another user (uid {OTHER})" in log
 
 
 def test_a_client_tells_nothing_to_another_users_socket(
@@ -255,7 +255,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
             answer = await asyncio.to_thread(
                 client.send_request, Paths(str(home)), b"status", b"{}", None, False
             )
-            serving.ending.set()
+            serving.exit_requested.set()
             await task
             return json.loads(answer or b"null")["state"]
 

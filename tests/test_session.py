@@ -85,15 +85,17 @@ class Here(Daemon):
         self.thread.start()
         self.tasks = [asyncio.run_coroutine_threadsafe(self._listen(), self.loop)]
         self.tasks[0].result()
-        self.tasks.append(asyncio.run_coroutine_threadsafe(self._look(), self.loop))
+        self.tasks.append(
+            asyncio.run_coroutine_threadsafe(self._maintain_sessions(), self.loop)
+        )
 
-    def _open(self, name: str, path: str) -> Session:
-        session = super()._open(name, path)
+    def _open_session(self, name: str, path: str) -> Session:
+        session = super()._open_session(name, path)
         session.kernel_manager.launcher = FakeKernelLauncher(self.left, name)
         return session
 
-    def _replay(self, *given: Any) -> Session:
-        session = super()._replay(*given)
+    def _open_replay(self, *given: Any) -> Session:
+        session = super()._open_replay(*given)
         session.kernel_manager.launcher = FakeKernelLauncher(self.left, given[2])
         return session
 
@@ -101,7 +103,9 @@ class Here(Daemon):
         self.paths.create_runtime_folder()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
-        self.server = await asyncio.start_unix_server(self._client, self.paths.socket)
+        self.server = await asyncio.start_unix_server(
+            self._handle_client, self.paths.socket
+        )
 
     async def _leave(self) -> None:
         self.server.close()

@@ -63,7 +63,7 @@ DELETED = "deleted"
 SHUTDOWN = "it was ended by `stepper shutdown`"
 
 
-async def answer(verb: str, payload: bytes, request: Request) -> bytes:
+async def handle_command(verb: str, payload: bytes, request: Request) -> bytes:
     """Return the JSON of a command's answer; raise StepperError."""
     if verb.startswith("cell "):
         import_module("stepper.policy.commands.mcp_commands")

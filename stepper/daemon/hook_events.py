@@ -42,7 +42,9 @@ PLUGIN = "CLAUDE_PLUGIN_ROOT"  # the client gives it to a plugin's hooks
 PATIENCE_SECONDS = 8.0
 
 
-async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
+async def handle_event(
+    workspace: Workspace, name: str, data: bytes, caller: Caller
+) -> bytes:
     """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
 
     `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits

@@ -1,6 +1,7 @@
-"""The daemon: an asyncio server on the project's unix socket, and the only place that wires adapters to the engine.
+"""The daemon: an asyncio server on the project's Unix socket.
 
-(A few lines over 300: all that one daemon does from its start to its end.)
+It is the only module that connects the adapters (kernel backends, notebook files,
+diagnosis) with the sessions, which know only their protocols.
 """
 
 from __future__ import annotations
@@ -25,11 +26,18 @@ from stepper.common import secure_files, wire_format
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import format_count
-from stepper.daemon import claude_code, daemon_log
-from stepper.daemon.command_handlers import answer
-from stepper.daemon.hook_events import hook
+from stepper.daemon import daemon_log
+from stepper.daemon.command_handlers import handle_command
+from stepper.daemon.connection import (
+    REQUEST_SECONDS,
+    ClientRequest,
+    Connection,
+    Response,
+)
+from stepper.daemon.hook_events import handle_event
 from stepper.daemon.memory_trim import MemoryTrimmer
 from stepper.daemon.request import Request
+from stepper.daemon.running_files import RunningFiles
 from stepper.daemon.statusline_file import StatusLineFile
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.diagnosis import ipython_syntax
@@ -44,107 +52,106 @@ from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Limits
-from stepper.session import (
-    notebook_commands,
-    progress_events,
-    responses,
-    status_queries,
-)
+from stepper.session import notebook_commands
 from stepper.session.background import background_runs
 from stepper.session.clients import Caller
 from stepper.session.protocols import Journal, LaunchConfig
 from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session
 
-BEAT = wire_format.pack(wire_format.PROGRESS, b"")
-# who only looks on keeps this daemon from nothing: not from its end, not by a version
-# of its own
+# A viewer's command: it neither keeps the daemon running, nor stops it if the versions
+# differ.
 LOOK = b"look"
-WAKERS = (b"hook Wake", b"hook Rearm")  # requests that wait for hours
-TAKEN_SECONDS = 5.0  # for a waker to say that it has taken what it was told
-# a client takes more than three times that without a word for a hang
+WAITING_HOOKS = (b"hook Wake", b"hook Rearm")  # requests that may wait for hours
+# A client that gets nothing for more than three times this considers the daemon hung.
 BEAT_SECONDS = 2.0
-# less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
+# Less than a client waits (8.5 s), by the time that a Python takes to start on a busy
+# machine.
 LOCK_SECONDS = 5.0
-READ_SECONDS = 30.0  # for a whole request to come
-LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
+MAINTENANCE_SECONDS = 1.0  # a kernel that dies while idle is noticed within this time
 WATCH_SECONDS = 30.0
-# from a run's end to the lines that said it runs: the answer goes first
+# From a change to the update of the lines on what runs: the response is sent first.
 REFRESH_SECONDS = 0.05
-SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
+TRIM_SECONDS = 0.2  # from a response to the release of memory
 IDLE_SECONDS = 30 * 60  # without kernels and requests
+FIRST_RETRY_SECONDS = 2.0  # doubled for each attempt to remove old replays
+LONGEST_RETRY_SECONDS = 300.0
 log = logging.getLogger("stepper")
 
 
 class Daemon:
-    """Serves one project until nothing needs it."""
+    """Serves the requests of one project until it is no longer needed."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.workspace = Workspace(paths, self._open, self._replay)
-        self.about = {
+        self.workspace = Workspace(paths, self._open_session, self._open_replay)
+        self.daemon_info = {
             "pid": os.getpid(),
             "version": __version__,
             "socket": paths.socket,
         }
-        self.ending = asyncio.Event()
-        self.replays = set[asyncio.Task[None]]()  # that nobody asked for
-        self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
-        self.began = time.monotonic()
+        self.exit_requested = asyncio.Event()
+        self.started_at = time.monotonic()
+        self.last_used = self.started_at
+        self.request_count = 0  # of requests in progress
+        # Those of them that wait for a message to the agent.
+        self.waiting_hooks = set[asyncio.Task[Response]]()
+        # Replays that start when a notebook is complete.
+        self.replay_tasks = set[asyncio.Task[None]]()
         self.memory = MemoryTrimmer()
-        self.beat_at = 0.0  # when the person is told next of what nobody waits for
-        self.lines = StatusLineFile(self.workspace)
-        self.shown = True  # what runs is, in files; a former daemon may have left them
-        self.refreshing = False
-        self.last_used = time.monotonic()
+        self.status_lines = StatusLineFile(self.workspace)
+        self.running_files = RunningFiles(self.workspace)
+        self.is_refresh_scheduled = False
 
-    def _open(self, name: str, path: str) -> Session:
+    def _open_session(self, name: str, path: str) -> Session:
+        """Return a new session of a notebook."""
         workspace = self.workspace
         store = workspace.notebook_paths.get_store(path)
-        journal = JournalFile(os.path.join(self.paths.journals, store + ".jsonl"))
-        record, figures = (
+        session = self._create_session(
+            name,
+            path,
+            JournalFile(os.path.join(self.paths.journals, store + ".jsonl")),
             os.path.join(self.paths.kernels, store + ".json"),
             os.path.join(self.paths.figures, store),
-        )
-        place = partial(workspace.place, path)
-        session = self._session(
-            name, path, journal, record, figures, workspace.config.limits, place
+            workspace.config.limits,
+            partial(workspace.place, path),
         )
         session.file.relocate = partial(workspace.renames.find, session)
         return session
 
-    def _replay(
-        self, name: str, copy: str, record: str, place: LaunchConfig, limits: Limits
+    def _open_replay(
+        self, name: str, copy: str, record: str, launch: LaunchConfig, limits: Limits
     ) -> Session:
-        """Return a session on a copy of a notebook that keeps nothing."""
+        """Return a session on a copy of a notebook that keeps no journal."""
         from stepper.session.verification.replay import NullJournal
 
         figures = os.path.join(os.path.dirname(copy), "figures")
-        return self._session(
+        return self._create_session(
             name,
             copy,
             NullJournal(),
             record,
             figures,
             lambda: limits,
-            lambda environ, kernel: place,
+            lambda environ, kernel: launch,
         )
 
-    def _session(
+    def _create_session(
         self,
         name: str,
         path: str,
         journal: Journal,
         record: str,
         figures: str,
-        limits: Callable[[], Limits],
-        place: Callable[[Mapping[str, str], str], LaunchConfig],
+        get_limits: Callable[[], Limits],
+        get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> Session:
+        """Return a session whose adapters are connected."""
         file = IpynbFile(path)
-        kernels = backend_registry.BackendLauncher(
+        launcher = backend_registry.BackendLauncher(
             record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
         )
-        adviser = Diagnoser(
+        diagnoser = Diagnoser(
             path,
             ProjectEnvironment(self.paths.project),
             SavedImages(figures),
@@ -155,153 +162,167 @@ class Daemon:
             file,
             LateOutputs(file),
             journal,
-            kernels,
-            limits,
-            place,
-            adviser,
+            launcher,
+            get_limits,
+            get_launch_config,
+            diagnoser,
             recover_run,
         )
-        session.on_change = self._changed
+        session.on_change = self._schedule_refresh
         session.compare_pixels = image_diff.compare_pixels
         return session
 
     async def serve(self) -> None:
-        """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
-        self.paths.create_runtime_folder()
-        with contextlib.suppress(FileNotFoundError):
-            # we hold the daemon's lock: whoever made it is dead
-            os.unlink(self.paths.socket)
-        self.workspace.external_changes.start()
-        server = await asyncio.start_unix_server(
-            self._client, self.paths.socket, limit=1 << 20, backlog=128
-        )
-        os.chmod(self.paths.socket, 0o600)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.ending.set)
-        secure_files.replace(self.paths.daemon_json, json.dumps(self.about).encode())
-        log.info("daemon %s listens, pid %d", __version__, os.getpid())
-        gc.freeze()  # what is imported stays: no collection has to look at it again
-        left = secure_files.list_names(self.paths.verify)  # by a daemon that was killed
+        """Serve requests until the daemon must exit.
+
+        It exits after `stepper shutdown`, a signal, a request from a client of another
+        version, or IDLE_SECONDS without kernels and requests. Kernels keep running
+        unless they were shut down.
+        """
+        server = await self._start_server()
+        old_replays = secure_files.list_names(self.paths.verify)
         tasks = [
-            asyncio.create_task(work)
-            for work in (
-                self._watch(),
-                self._look(),
-                self._reconcile(),
-                self._clear(left),
-            )
+            asyncio.create_task(self._watch_usage()),
+            asyncio.create_task(self._maintain_sessions()),
+            asyncio.create_task(self._cancel_unrecorded_jobs()),
+            asyncio.create_task(self._remove_old_replays(old_replays)),
         ]
-        await self.ending.wait()
-        for replay in self.workspace.replays:
-            replay.set()
+        await self.exit_requested.wait()
+        for stop_replay in self.workspace.replays:
+            stop_replay.set()
         for task in tasks:
             task.cancel()
         server.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
-        await asyncio.gather(*self.replays)
-        while self.working > len(self.wakers):  # answers on their way; no new ones come
-            await asyncio.sleep(0.02)
-        # What was handed on is the next daemon's: those who wait to wake an agent ask
-        # that.
-        for waker in self.wakers:
-            waker.cancel()
-        for call in self.workspace.calls():
-            call.task.cancel()
-        while self.working:
-            await asyncio.sleep(0.02)
-        for session in self.workspace.sessions.values():
-            if session.kernel_manager.kernel is not None:
-                session.kernel_manager.kernel.detach()
-            session.put_late()
-            background_runs.finish_deliveries(session)
+        await self._finish_requests()
+        self._detach_sessions()
         background_io.start_pending_jobs()
         self.workspace.mark()
-        self._show([])
-        self.lines.remove()
+        self.running_files.remove()
+        self.status_lines.remove()
         secure_files.remove(self.paths.daemon_json)
-        log.info("daemon ended")
+        log.info("the daemon exits")
 
-    async def _clear(self, replays: list[str]) -> None:
-        """End what replays of a former daemon left; a server's token comes with whoever asks."""
-        pause = 1.0
-        while replays:
-            from stepper.daemon import replay_workspace
+    async def _start_server(self) -> asyncio.AbstractServer:
+        self.paths.create_runtime_folder()
+        with contextlib.suppress(FileNotFoundError):
+            # This daemon has the lock, so the one that created the socket is dead.
+            os.unlink(self.paths.socket)
+        self.workspace.external_changes.start()
+        server = await asyncio.start_unix_server(
+            self._handle_client, self.paths.socket, limit=1 << 20, backlog=128
+        )
+        os.chmod(self.paths.socket, 0o600)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.exit_requested.set)
+        info = json.dumps(self.daemon_info).encode()
+        secure_files.replace(self.paths.daemon_json, info)
+        log.info("daemon %s listens, pid %d", __version__, os.getpid())
+        gc.freeze()  # imported modules stay, so no collection has to visit them again
+        return server
 
-            replays = await replay_workspace.clear(
-                self.paths, replays, lambda: self.workspace.environ
+    async def _finish_requests(self) -> None:
+        """Wait for the requests in progress; cancel background runs and waiting hooks.
+
+        Background runs belong to the next daemon, and hooks that wait to notify an
+        agent send their request again to that daemon.
+        """
+        await asyncio.gather(*self.replay_tasks)
+        while self.request_count > len(self.waiting_hooks):
+            await asyncio.sleep(0.02)
+        for hook in self.waiting_hooks:
+            hook.cancel()
+        for call in self.workspace.calls():
+            call.task.cancel()
+        while self.request_count:
+            await asyncio.sleep(0.02)
+
+    def _detach_sessions(self) -> None:
+        """Leave the kernels to the next daemon, and save what sessions have pending."""
+        for session in self.workspace.sessions.values():
+            kernel = session.kernel_manager.kernel
+            if kernel is not None:
+                kernel.detach()
+            session.put_late()
+            background_runs.finish_deliveries(session)
+
+    async def _remove_old_replays(self, names: list[str]) -> None:
+        """Remove the replays of a killed daemon, by the names of their folders.
+
+        Shutting down a kernel on a server may need a token, which only a later request
+        brings, so failed removals are tried again.
+        """
+        if not names:
+            return
+        from stepper.daemon import replay_workspace
+
+        retry_seconds = FIRST_RETRY_SECONDS
+        while names:
+            names = await replay_workspace.clear(
+                self.paths, names, lambda: self.workspace.environ
             )
-            await asyncio.sleep(pause := min(2 * pause, 300))
+            await asyncio.sleep(retry_seconds)
+            retry_seconds = min(2 * retry_seconds, LONGEST_RETRY_SECONDS)
 
-    async def _reconcile(self) -> None:
-        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+    async def _cancel_unrecorded_jobs(self) -> None:
+        """Cancel the cluster jobs of former daemons that no record mentions."""
 
-        def recorded() -> Iterator[Path]:
+        def get_records() -> Iterator[Path]:
             from stepper.kernels import sealed_records
 
             return sealed_records.find_project_records(self.paths)
 
         with contextlib.suppress(StepperError, OSError):
-            places = self.workspace.config.limits().kernels.values()
-            accepted = [
-                place for place in places if self.paths.trusts_backend(place.definition)
-            ]
+            trusted_backends = []
+            for backend in self.workspace.config.limits().kernels.values():
+                if self.paths.trusts_backend(backend.definition):
+                    trusted_backends.append(backend)
             await backend_registry.reconcile(
-                accepted, self.paths.runtime, recorded, os.environ
+                trusted_backends, self.paths.runtime, get_records, os.environ
             )
 
-    async def _look(self) -> None:
-        """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
-        looks: dict[str, asyncio.Task[None]] = {}
+    async def _maintain_sessions(self) -> None:
+        """Maintain all sessions every second: nothing else notices a dead kernel.
+
+        This also takes over runs of an earlier daemon, writes late outputs, starts
+        replays of complete notebooks and updates the files for status lines.
+        """
+        tasks: dict[str, asyncio.Task[None]] = {}
         with contextlib.suppress(StepperError, OSError):
             for session in self.workspace.all_sessions():
                 await session.kernel_manager.find()
         while True:
             for session in list(self.workspace.sessions.values()):
-                background_runs.check_background_calls(session, self.began)
+                background_runs.check_background_calls(session, self.started_at)
                 if session.needs_replay:
                     session.needs_replay = False
-                    self.replays.add(
-                        replay := asyncio.create_task(self._verify(session))
-                    )
-                    replay.add_done_callback(self.replays.discard)
-                # one that waits holds up no other
-                if session.name not in looks or looks[session.name].done():
-                    looks[session.name] = asyncio.create_task(self._look_at(session))
-            self.lines.update()
-            self._show_running()
-            await asyncio.sleep(LOOK_SECONDS)
+                    self._start_replay(session)
+                # In a task of its own: a session that waits must not delay the others.
+                task = tasks.get(session.name)
+                if task is None or task.done():
+                    work = self._maintain_session(session)
+                    tasks[session.name] = asyncio.create_task(work)
+            self.status_lines.update()
+            self.running_files.update()
+            await asyncio.sleep(MAINTENANCE_SECONDS)
 
-    def _changed(self) -> None:
-        """Schedule a refresh where a line says that something runs: it may have ended."""
-        if self.refreshing or not (self.shown or self.lines.has_running):
-            return
-        self.refreshing = True
-        asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
+    async def _maintain_session(self, session: Session) -> None:
+        try:
+            await session.do_maintenance()
+        except StepperError as error:
+            log.info("%s: %s", session.name, error)
+        except Exception:
+            log.exception("maintaining %s failed", session.name)
 
-    def _refresh(self) -> None:
-        """Rewrite or remove the lines on what runs, without measuring any kernel's memory."""
-        self.refreshing = False
-        if self.ending.is_set():
-            return
-        self.lines.update(measure_memory=False)
-        self._show_running()
+    def _start_replay(self, session: Session) -> None:
+        task = asyncio.create_task(self._replay_notebook(session))
+        self.replay_tasks.add(task)
+        task.add_done_callback(self.replay_tasks.discard)
 
-    def _show_running(self) -> None:
-        self._show(
-            [
-                *filter(
-                    None,
-                    map(
-                        status_queries.format_running, self.workspace.sessions.values()
-                    ),
-                )
-            ]
-        )
-
-    async def _verify(self, session: Session) -> None:
-        """Replay a notebook that is complete now; what came of it comes with the next prompt."""
+    async def _replay_notebook(self, session: Session) -> None:
+        """Replay a complete notebook; the next prompt gets the result."""
         from stepper.daemon import replay_workspace
 
         try:
@@ -309,117 +330,87 @@ class Daemon:
         except Exception:
             log.exception("replaying %s failed", session.name)
 
-    def _show(self, lines: list[str]) -> None:
-        """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other.
+    def _schedule_refresh(self) -> None:
+        """Schedule a refresh if a line says that something runs: that may have changed.
 
-        The hook's starts a process at each change: where nobody waits for what runs it is renewed now and then. The
-        client shows it for five seconds and nothing can take it back, so it names the time at which it was true, and
-        there is none for what is estimated to end sooner than that.
+        Sessions call this after each change of their state.
         """
-        sessions, now = self.workspace.sessions.values(), time.monotonic()
-        works = [
-            each
-            for each in sessions
-            if each.state.running
-            or each.scratch_run
-            or each.kernel_manager.queue_status
-        ]
-        waited = not all(each.runs_in_background for each in works)
-        lasts = not works or not all(map(status_queries.ends_soon, works))
-        with contextlib.suppress(OSError):
-            if lines:
-                secure_files.replace(
-                    self.paths.running,
-                    "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"),
-                )
-            if lines and lasts and (waited or now >= self.beat_at):
-                self.beat_at = now + min(
-                    session.outputs.get_limits().heartbeat_seconds
-                    for session in sessions
-                )
-                told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
-                secure_files.replace(self.paths.notice, claude_code.format_notice(told))
-            elif not lines and self.shown:
-                secure_files.remove(self.paths.running)
-                # the client reads it up to 0.7 s after it was written
-                secure_files.remove(self.paths.notice)
-            self.shown = bool(lines)
+        has_lines = self.running_files.has_lines or self.status_lines.has_running
+        if self.is_refresh_scheduled or not has_lines:
+            return
+        self.is_refresh_scheduled = True
+        asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
-    async def _look_at(self, session: Session) -> None:
-        try:
-            await session.do_maintenance()
-        except StepperError as error:
-            log.info("%s: %s", session.name, error)
-        except Exception:
-            log.exception("looking at %s failed", session.name)
+    def _refresh(self) -> None:
+        """Update the lines on what runs, without measuring the memory of kernels."""
+        self.is_refresh_scheduled = False
+        if self.exit_requested.is_set():
+            return
+        self.status_lines.update(measure_memory=False)
+        self.running_files.update()
 
-    async def _watch(self) -> None:
-        """End idle kernels beyond the limits, and the daemon when there are no kernels."""
+    async def _watch_usage(self) -> None:
+        """Shut down idle kernels, and request the exit of a daemon that is not used."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
-            # A cleaner of /tmp took it, or callers meet elsewhere since
-            # /tmp/stepper-UID has another owner.
+            # The socket may be deleted by a cleaner of /tmp, and clients use another
+            # one if /tmp/stepper-UID now has another owner.
+            is_reachable = os.path.exists(self.paths.socket)
             if (
-                not os.path.exists(self.paths.socket)
+                not is_reachable
                 or Paths(self.paths.project).socket != self.paths.socket
             ):
-                self.ending.set()
+                self.exit_requested.set()
             with contextlib.suppress(StepperError, OSError):
                 await self._end_idle_kernels(now)
-            kernels = any(
-                session.kernel_manager.kernel
-                for session in self.workspace.sessions.values()
-            )
-            if kernels or self.working:
+            sessions = self.workspace.sessions.values()
+            has_kernels = any(session.kernel_manager.kernel for session in sessions)
+            if has_kernels or self.request_count:
                 self.last_used = now
             elif now - self.last_used > IDLE_SECONDS:
-                self.ending.set()
+                self.exit_requested.set()
 
     async def _end_idle_kernels(self, now: float) -> None:
-        """End kernels that were idle for `kernel_idle_hours`, and those idle longest beyond `max_kernels`."""
-        limits = self.workspace.config.limits()
-        hours = limits.kernel_idle_hours
-        idle = [
-            session for session in self.workspace.sessions.values() if session.is_idle
-        ]
-        idle.sort(key=lambda session: session.last_used, reverse=True)
-        for number, session in enumerate(idle):
-            why = ""
-            if now - session.last_used > hours * 3600:
-                why = f"the kernel was idle for {hours:g} hours (kernel_idle_hours)"
-            elif number >= limits.max_kernels:
-                others = format_count(number, "idle kernel")
-                were = "was" if number == 1 else "were"
-                most = limits.max_kernels
-                why = (
-                    f"the kernel was shut down: {others} {were} used more recently,"
-                    f" and max_kernels is {most}"
-                )
-            if why:
-                log.info("%s: ending the kernel: %s", session.name, why)
-                await notebook_commands.end_idle_kernel(session, session.last_used, why)
+        """Shut down kernels that were idle for too long, or are too many.
 
-    async def _client(
+        The settings are `kernel_idle_hours` and `max_kernels`. If there are too many
+        idle kernels, those that were used most recently keep running.
+        """
+        limits = self.workspace.config.limits()
+        sessions = self.workspace.sessions.values()
+        idle_sessions = [session for session in sessions if session.is_idle]
+        idle_sessions.sort(key=lambda session: session.last_used, reverse=True)
+        for rank, session in enumerate(idle_sessions):
+            idle_seconds = now - session.last_used
+            reason = _explain_idle_end(limits, idle_seconds, rank)
+            if reason:
+                log.info("%s: %s", session.name, reason)
+                await notebook_commands.end_idle_kernel(
+                    session, session.last_used, reason
+                )
+
+    async def _handle_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Handle the request of a client that connected."""
+        connection = Connection(reader, writer)
         try:
-            uid = wire_format.get_peer_uid(writer.get_extra_info("socket"))
-            if uid != os.getuid():  # the folder's 0700 says so already
-                raise PermissionError(f"uid {uid} is not ours")
-            parts = await _request(reader)
-            if parts[0] == LOOK:
-                return await self._answer(parts, reader, writer)
+            connection.check_peer()
+            client_request = await connection.receive_request()
+            if client_request.command == LOOK:
+                await self._respond(connection, client_request)
+                return
             self.last_used = time.monotonic()
-            self.working += 1
+            self.request_count += 1
             try:
-                await self._answer(parts, reader, writer)
+                await self._respond(connection, client_request)
             finally:
-                self.working -= 1
+                self.request_count -= 1
         except asyncio.TimeoutError:
             log.info(
-                "a client was turned away: it sent no whole request in %g s",
-                READ_SECONDS,
+                "rejected a client: its request was not complete after %g s",
+                REQUEST_SECONDS,
             )
         except (
             wire_format.FrameError,
@@ -427,180 +418,159 @@ class Daemon:
             ConnectionError,
             PermissionError,
         ) as error:
-            log.info("a client was turned away: %s", error)
+            log.info("rejected a client: %s", error)
         except asyncio.CancelledError:
-            # the daemon ends; asyncio would log each as an error
-            log.info("a client was turned away: the daemon ends")
+            # Not raised again: asyncio would log an error for each client.
+            log.info("disconnected a client: the daemon exits")
         finally:
-            writer.close()
-            asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+            connection.close()
+            loop = asyncio.get_running_loop()
+            loop.call_later(TRIM_SECONDS, self._trim_memory)
 
-    def _settle(self) -> None:
-        if self.working <= len(self.wakers):  # those wait for hours
+    def _trim_memory(self) -> None:
+        if self.request_count <= len(self.waiting_hooks):
             self.memory.trim_if_grown()
 
-    async def _answer(
-        self,
-        parts: list[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+    async def _respond(
+        self, connection: Connection, client_request: ClientRequest
     ) -> None:
-        if len(parts) != 5:
-            raise wire_format.FrameError(f"{len(parts)} parts")
-        verb, version, environ, cwd, payload = parts
-        if version != __version__.encode() and verb != b"shutdown":
-            writer.write(wire_format.pack(wire_format.STALE, __version__.encode()))
-            await writer.drain()
-            if verb != LOOK:
-                self.ending.set()
+        """Process a request and send the response."""
+        command = client_request.command
+        own_version = __version__.encode()
+        if client_request.version != own_version and command != b"shutdown":
+            stale = Response(wire_format.STALE, own_version)
+            await connection.send_response(stale)
+            if command != LOOK:
+                self.exit_requested.set()
             return
-
-        def progress(
-            told: progress_events.TerminalEvent | progress_events.CellRunning,
-        ) -> None:
-            if not writer.is_closing():
-                writer.write(
-                    wire_format.pack(wire_format.PROGRESS, responses.to_json(told))
-                )
-
-        writer.write(BEAT)
-        gone = asyncio.create_task(_said(reader))
-
-        async def deliver(told: str) -> bool:
-            writer.write(
-                wire_format.pack(wire_format.PROGRESS, told.encode("utf-8", "replace"))
-            )
-            await asyncio.wait([gone], timeout=TAKEN_SECONDS)
-            return gone.done() and gone.result() != b""
-
-        def keep(told: bytes) -> None:
-            writer.write(wire_format.pack(wire_format.PROGRESS, b"\0" + told))
-
-        given = wire_format.unpack_environ(environ)
-        if verb != LOOK:  # no kernel is to be started with its environment
-            self.workspace.environ = given
-        by = (
-            "hook"
-            if verb.startswith(b"hook ")
-            else "mcp"
-            if given.get("STEPPER_FACE") == "mcp"
-            else "cli"
-        )
-        if verb != LOOK:
-            self.workspace.note_caller(given, by)
-        caller = Caller(
-            given,
-            interface=by,
-            deliver=deliver,
-            send_handover=keep,
-            is_alive=lambda: _lives(given),
-        )
-        request = Request(
-            self.workspace,
-            caller,
-            os.fsdecode(cwd),
-            progress,
-            self.about,
-            self.ending.set,
-        )
+        connection.send_heartbeat()
+        connection.watch_client()
+        request = self._create_request(connection, client_request)
         work = asyncio.create_task(
-            self._work(verb.decode("utf-8", "replace"), payload, request)
-        )
-        if verb.startswith(WAKERS):
-            self.wakers.add(work)
-            work.add_done_callback(self.wakers.discard)
-        while not work.done():
-            waited = [work] if gone.done() else [work, gone]
-            await asyncio.wait(
-                waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            self._process(
+                command.decode("utf-8", "replace"), client_request.payload, request
             )
-            if (
-                gone.done()
-                and gone.result() == b""
-                and not caller.disconnected.is_set()
-            ):
+        )
+        if command.startswith(WAITING_HOOKS):
+            self.waiting_hooks.add(work)
+            work.add_done_callback(self.waiting_hooks.discard)
+        caller = request.caller
+        while not work.done():
+            await connection.wait(work, BEAT_SECONDS)
+            is_new = not caller.disconnected.is_set()
+            if connection.is_client_disconnected and is_new:
                 caller.disconnected.set()
-                log.info("the client of %r went away", verb[:100])
+                log.info("the client of %r disconnected", command[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.cancel_for_caller(caller)
-            elif not work.done() and not writer.is_closing():
-                # a client that closed its half alone waits for the end
-                writer.write(BEAT)
-        gone.cancel()
-        kind, body = work.result()
-        if not writer.is_closing():
-            writer.write(wire_format.pack(kind, body))
-            await writer.drain()
+            elif not work.done():
+                # A client that closed only its half waits for the final response.
+                connection.send_heartbeat()
+        connection.stop_watching()
+        await connection.send_response(work.result())
 
-    async def _work(
-        self, verb: str, payload: bytes, request: Request
-    ) -> tuple[bytes, bytes]:
+    def _create_request(
+        self, connection: Connection, client_request: ClientRequest
+    ) -> Request:
+        environ = wire_format.unpack_environ(client_request.environ)
+        interface = "cli"
+        if client_request.command.startswith(b"hook "):
+            interface = "hook"
+        elif environ.get("STEPPER_FACE") == "mcp":
+            interface = "mcp"
+        if client_request.command != LOOK:
+            # No kernel may be started with a viewer's environment.
+            self.workspace.environ = environ
+            self.workspace.note_caller(environ, interface)
+        caller = Caller(
+            environ,
+            interface=interface,
+            deliver=connection.deliver,
+            send_handover=connection.send_handover,
+            is_alive=partial(_is_client_running, environ),
+        )
+        return Request(
+            self.workspace,
+            caller,
+            os.fsdecode(client_request.cwd),
+            connection.send_progress,
+            self.daemon_info,
+            self.exit_requested.set,
+        )
+
+    async def _process(
+        self, command: str, payload: bytes, request: Request
+    ) -> Response:
+        """Return the response to a request."""
         try:
-            kind, _, event = verb.partition(" ")
+            kind, _, event = command.partition(" ")
             if kind == "hook":
-                return wire_format.OK, await hook(
+                output = await handle_event(
                     self.workspace, event, payload, request.caller
                 )
-            body = await answer(verb, payload, request)
+                return Response(wire_format.OK, output)
+            body = await handle_command(command, payload, request)
             self.workspace.mark()
-            return wire_format.OK, body
+            return Response(wire_format.OK, body)
         except StepperError as error:
-            failed = error
+            reported = error
         except Exception as error:
-            log.exception("%s failed", verb)
-            why = f"stepper itself failed: {type(error).__name__}: {error}"
-            failed = DaemonError(why, f"see {self.paths.log}")
-        told = {
-            "message": failed.message,
-            "hint": failed.hint,
-            "exit_code": failed.exit_code,
+            log.exception("%s failed", command)
+            message = f"stepper itself failed: {type(error).__name__}: {error}"
+            reported = DaemonError(message, f"see {self.paths.log}")
+        fields = {
+            "message": reported.message,
+            "hint": reported.hint,
+            "exit_code": reported.exit_code,
         }
-        return wire_format.FAILED, json.dumps(told).encode()
+        return Response(wire_format.FAILED, json.dumps(fields).encode())
 
 
-def _lives(environ: Mapping[str, str]) -> bool:
-    """Whether the client of Claude Code lives whose hook that environment is."""
+def _explain_idle_end(limits: Limits, idle_seconds: float, rank: int) -> str:
+    """Return why an idle kernel must be shut down, or an empty string to keep it.
+
+    `rank` is the number of idle kernels that were used more recently.
+    """
+    hours = limits.kernel_idle_hours
+    if idle_seconds > hours * 3600:
+        return (
+            f"the kernel was shut down: it was idle for {hours:g} hours"
+            " (kernel_idle_hours)"
+        )
+    if rank >= limits.max_kernels:
+        others = format_count(rank, "idle kernel")
+        verb = "was" if rank == 1 else "were"
+        return (
+            f"the kernel was shut down: {others} {verb} used more recently,"
+            f" and max_kernels is {limits.max_kernels}"
+        )
+    return ""
+
+
+def _is_client_running(environ: Mapping[str, str]) -> bool:
+    """Return whether the Claude Code that started a hook is still running.
+
+    `environ` is the environment of the hook. Without a process ID, the answer is True.
+    """
     pid = environ.get(background_runs.CLIENT_PID, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
 
 
-async def _said(reader: asyncio.StreamReader) -> bytes:
-    """Return the next byte of a client, nothing where it went away; one that is killed with words unread resets."""
-    try:
-        return await reader.read(1)
-    except ConnectionError:
-        return b""
-
-
-async def _request(reader: asyncio.StreamReader) -> list[bytes]:
-    late = asyncio.get_running_loop().call_later(
-        READ_SECONDS, reader.set_exception, asyncio.TimeoutError()
-    )
-    try:
-        sizes = wire_format.parse_part_lengths(
-            await reader.readexactly(
-                8
-                * wire_format.parse_part_count(
-                    await reader.readexactly(wire_format.PREFIX)
-                )
-            )
-        )
-        return [await reader.readexactly(one) for one in sizes]
-    finally:
-        late.cancel()
-
-
 def main() -> None:
-    """Run the daemon of the project named on the command line; end at once where one runs already."""
+    """Run the daemon of the project on the command line.
+
+    Exit with an error if another daemon of the project does not exit in time.
+    """
     paths = Paths(sys.argv[1])
     paths.create_home_folder()
     lock = secure_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
-    # A former daemon (of another version) may still be finishing a cell: it keeps the
-    # lock until it is through.
+    # A daemon that exits (of another version) keeps its lock until its last request is
+    # answered: it may be running a cell.
     if not acquire_lock(lock, LOCK_SECONDS):
         sys.exit(
-            "an earlier one still runs a cell: ask again when that is through "
-            "(`stepper shutdown` ends it, and the kernels with their state)"
+            "an earlier daemon has not exited yet: it may be running a cell. Try again"
+            " when the cell has finished, or run `stepper shutdown`, which stops that"
+            " daemon and shuts down the kernels (their variables are lost)"
         )
     daemon_log.configure_logging(paths.log)
     asyncio.run(Daemon(paths).serve())

@@ -1,0 +1,155 @@
+"""A client's connection: its request, heartbeats, progress events and the response.
+
+A client sends one request and then only two signals: a byte, which acknowledges a
+message to the agent, and the end of its half of the connection, by which it
+disconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import NamedTuple
+
+from stepper.common import wire_format
+from stepper.session import progress_events, responses
+
+HEARTBEAT = wire_format.pack(wire_format.PROGRESS, b"")
+REQUEST_SECONDS = 30.0  # for a whole request to arrive
+ACKNOWLEDGE_SECONDS = 5.0  # for a waiting hook process to accept a message
+
+
+class ClientRequest(NamedTuple):
+    """The parts of a request, as sent: see `common/wire_format`."""
+
+    command: bytes
+    version: bytes
+    environ: bytes
+    cwd: bytes
+    payload: bytes
+
+
+class Response(NamedTuple):
+    """The final response to a request; `wire_format` has the kinds."""
+
+    kind: bytes
+    body: bytes
+
+
+class Connection:
+    """The connection of one client."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._next_signal: asyncio.Task[bytes] | None = None
+
+    def check_peer(self) -> None:
+        """Raise PermissionError if the client belongs to another user.
+
+        The permissions of the socket's folder already prevent that.
+        """
+        uid = wire_format.get_peer_uid(self._writer.get_extra_info("socket"))
+        if uid != os.getuid():
+            raise PermissionError(f"the client belongs to another user (uid {uid})")
+
+    async def receive_request(self) -> ClientRequest:
+        """Return the client's request; raise FrameError if it is invalid.
+
+        Raise asyncio.TimeoutError if it does not arrive within REQUEST_SECONDS.
+        """
+        parts = await read_parts(self._reader)
+        if len(parts) != len(ClientRequest._fields):
+            raise wire_format.FrameError(f"the request has {len(parts)} parts")
+        return ClientRequest(*parts)
+
+    def watch_client(self) -> None:
+        """Start to wait for the client's next signal."""
+        self._next_signal = asyncio.create_task(_read_signal(self._reader))
+
+    def stop_watching(self) -> None:
+        """Stop waiting for the client's next signal."""
+        if self._next_signal:
+            self._next_signal.cancel()
+
+    @property
+    def is_client_disconnected(self) -> bool:
+        """Whether the client closed its half of the connection."""
+        signal = self._next_signal
+        return signal is not None and signal.done() and signal.result() == b""
+
+    async def wait(self, work: asyncio.Task[Response], limit: float) -> None:
+        """Wait until the work is done or the client sends a signal, `limit` s at most.
+
+        After the client's signal, only the work counts.
+        """
+        tasks: list[asyncio.Task[Response] | asyncio.Task[bytes]] = [work]
+        if self._next_signal and not self._next_signal.done():
+            tasks.append(self._next_signal)
+        await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+
+    def send_heartbeat(self) -> None:
+        """Tell the client that the daemon still works on its request."""
+        if not self._writer.is_closing():
+            self._writer.write(HEARTBEAT)
+
+    def send_progress(
+        self, event: progress_events.TerminalEvent | progress_events.CellRunning
+    ) -> None:
+        """Send a progress event."""
+        if not self._writer.is_closing():
+            body = responses.to_json(event)
+            self._writer.write(wire_format.pack(wire_format.PROGRESS, body))
+
+    def send_handover(self, request: bytes) -> None:
+        """Send the request that the client must send to the next daemon."""
+        body = b"\0" + request
+        self._writer.write(wire_format.pack(wire_format.PROGRESS, body))
+
+    async def deliver(self, text: str) -> bool:
+        """Send a message to the agent; return whether the client acknowledged it."""
+        body = text.encode("utf-8", "replace")
+        self._writer.write(wire_format.pack(wire_format.PROGRESS, body))
+        signal = self._next_signal
+        if signal is None:
+            return False
+        await asyncio.wait([signal], timeout=ACKNOWLEDGE_SECONDS)
+        return signal.done() and signal.result() != b""
+
+    async def send_response(self, response: Response) -> None:
+        """Send the final response, unless the connection is closed."""
+        if not self._writer.is_closing():
+            self._writer.write(wire_format.pack(*response))
+            await self._writer.drain()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+
+async def _read_signal(reader: asyncio.StreamReader) -> bytes:
+    """Return the next byte from a client, or nothing if it disconnects.
+
+    A client that is killed before it reads all responses resets the connection.
+    """
+    try:
+        return await reader.read(1)
+    except ConnectionError:
+        return b""
+
+
+async def read_parts(reader: asyncio.StreamReader) -> list[bytes]:
+    """Return the parts of the next frame; raise asyncio.TimeoutError if it is late."""
+    timer = asyncio.get_running_loop().call_later(
+        REQUEST_SECONDS, reader.set_exception, asyncio.TimeoutError()
+    )
+    try:
+        prefix = await reader.readexactly(wire_format.PREFIX)
+        count = wire_format.parse_part_count(prefix)
+        table = await reader.readexactly(wire_format.LENGTH_BYTES * count)
+        lengths = wire_format.parse_part_lengths(table)
+        return [await reader.readexactly(length) for length in lengths]
+    finally:
+        timer.cancel()

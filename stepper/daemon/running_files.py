@@ -1,0 +1,84 @@
+"""The files that list what runs: one for status lines, one for the FileChanged hook.
+
+The hook script and status lines read them without starting a process of stepper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+from stepper.common import secure_files
+from stepper.daemon import claude_code
+from stepper.daemon.workspace.project_notebooks import Workspace
+from stepper.session import status_queries
+from stepper.session.session import Session
+
+
+class RunningFiles:
+    """Writes the two files."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.paths = workspace.paths
+        # Whether there are files: an earlier daemon may have left them.
+        self.has_lines = True
+        self._next_notice_at = 0.0
+
+    def update(self) -> None:
+        """List what runs now, or remove the files if nothing runs."""
+        sessions = list(self.workspace.sessions.values())
+        lines = [status_queries.format_running(session) for session in sessions]
+        lines = [line for line in lines if line]
+        if not lines:
+            self.remove()
+            return
+        with contextlib.suppress(OSError):
+            content = "".join(f"{line}\n" for line in lines)
+            secure_files.replace(self.paths.running, content.encode("utf-8", "replace"))
+            if self._needs_notice(sessions):
+                self._write_notice(lines, sessions)
+            self.has_lines = True
+
+    def remove(self) -> None:
+        """Remove the files."""
+        if not self.has_lines:
+            return
+        with contextlib.suppress(OSError):
+            secure_files.remove(self.paths.running)
+            # Claude Code reads the notice up to 0.7 s after it was written.
+            secure_files.remove(self.paths.notice)
+            self.has_lines = False
+
+    def _needs_notice(self, sessions: Iterable[Session]) -> bool:
+        """Return whether the notice must be written now.
+
+        Each change starts a hook process, so the notice about background runs changes
+        only from time to time. Claude Code shows a notice for five seconds and can't
+        remove it, so there is none for a run that probably finishes before that.
+        """
+        busy_sessions = [session for session in sessions if _is_busy(session)]
+        if busy_sessions and all(map(status_queries.ends_soon, busy_sessions)):
+            return False
+        if not all(session.runs_in_background for session in busy_sessions):
+            return True
+        return time.monotonic() >= self._next_notice_at
+
+    def _write_notice(self, lines: Iterable[str], sessions: Iterable[Session]) -> None:
+        """Write the notice; it contains the time, because it may be shown later."""
+        intervals = [
+            session.outputs.get_limits().heartbeat_seconds for session in sessions
+        ]
+        self._next_notice_at = time.monotonic() + min(intervals)
+        notice = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
+        secure_files.replace(self.paths.notice, claude_code.format_notice(notice))
+
+
+def _is_busy(session: Session) -> bool:
+    """Return whether a notebook's kernel runs code or waits in a queue."""
+    return bool(
+        session.state.running
+        or session.scratch_run
+        or session.kernel_manager.queue_status
+    )
