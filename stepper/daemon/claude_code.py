@@ -150,11 +150,12 @@ class Event:
     @property
     def change(self) -> CellEdit | FileWrite:
         """The edit in a PreToolUse or PostToolUse event of NotebookEdit or Write."""
+        arguments = self.tool_input
         tool = _require_text(self.data, "tool_name")
         if tool == "Write":
-            return self._parse_write()
+            return self._parse_write(arguments)
         if tool == "NotebookEdit":
-            return self._parse_cell_edit()
+            return self._parse_cell_edit(arguments)
         tool_name = tool[:100]
         raise PayloadError(f"the hook's payload is about the tool {tool_name!r}")
 
@@ -162,8 +163,7 @@ class Event:
     def _tool_use_id(self) -> str | None:
         return _get_short_text(self.data, "tool_use_id") or None
 
-    def _parse_write(self) -> FileWrite:
-        arguments = self.tool_input
+    def _parse_write(self, arguments: dict[str, Any]) -> FileWrite:
         return FileWrite(
             _require_path(arguments, "file_path"),
             get_text(arguments, "content"),
@@ -172,13 +172,12 @@ class Event:
             consent=self.consent,
         )
 
-    def _parse_cell_edit(self) -> CellEdit:
+    def _parse_cell_edit(self, arguments: dict[str, Any]) -> CellEdit:
         """Return the edit of a cell.
 
         After an insert, only `tool_response` has the new cell's id: `cell_id` of
         `tool_input` is the id of the cell above.
         """
-        arguments = self.tool_input
         response = get_object(self.data, "tool_response")
         mode = _get_short_text(arguments, "edit_mode") or "replace"
         named_cell = get_text(arguments, "cell_id") or None

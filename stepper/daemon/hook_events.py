@@ -1,11 +1,15 @@
-"""Claude Code's events: what follows each. A table; the work is the engine's."""
+"""Handlers of Claude Code's hook events; `EVENTS` lists most of them.
+
+PreToolUse events are in `pre_tool_use`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import one_line
@@ -23,6 +27,7 @@ from stepper.policy import (
     prompt_commands,
 )
 from stepper.policy.model import CellEdit, FileWrite, StepStatus
+from stepper.policy.prompt_commands import PromptCommand
 from stepper.session import (
     notebook_commands,
     replaced_notebook,
@@ -34,542 +39,588 @@ from stepper.session.cells import agent_edits
 from stepper.session.clients import Caller
 from stepper.session.session import Session
 
-# the agent of the session is at work
-TURN_GOES_ON = ("PreToolUse", "PostToolUse", "PostToolBatch")
-PLUGIN = "CLAUDE_PLUGIN_ROOT"  # the client gives it to a plugin's hooks
-# with a cell that is being interrupted: more than that takes, less than the client
-# waits
+# Events that are sent only while the agent works.
+AGENT_EVENTS = ("PreToolUse", "PostToolUse", "PostToolBatch")
+PLUGIN = "CLAUDE_PLUGIN_ROOT"  # Claude Code sets it for the hooks of a plugin
+# For a cell that is being interrupted: more than an interrupt takes, less than the
+# client waits.
 PATIENCE_SECONDS = 8.0
+# The commands of the command line that do the same as plain words.
+RESUME_NAMES = {
+    prompt_commands.CONTINUE: "continue",
+    prompt_commands.FIX: "fix",
+    prompt_commands.SKIP: "skip",
+}
 
 
 async def handle_event(
     workspace: Workspace, name: str, data: bytes, caller: Caller
 ) -> bytes:
-    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
+    """Return what the hook process prints for an event; never raise a StepperError.
 
-    `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits
-    to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
+    `data` is the payload. A hook process sends `PostToolUse again` if its daemon exited
+    before it responded, and `Wake again` if it waits to notify the agent. Messages to
+    the agent are sent by `caller.deliver`, so the output of `Wake` and `Rearm` is
+    empty.
     """
     event, _, again = name.partition(" ")
-    answer = await _hook(workspace, event, again, data, caller)
-    answer = claude_code.add_skill_notes(answer, workspace.is_another_skill)
-    answer = claude_code.use_terminal_commands(answer, workspace.program)
-    return claude_code.add_plugin_note(answer) if caller.environ.get(PLUGIN) else answer
+    output = await _handle_event(workspace, event, bool(again), data, caller)
+    output = claude_code.add_skill_notes(output, workspace.is_another_skill)
+    output = claude_code.use_terminal_commands(output, workspace.program)
+    if caller.environ.get(PLUGIN):
+        output = claude_code.add_plugin_note(output)
+    return output
 
 
-async def _hook(
-    workspace: Workspace, name: str, again: str, data: bytes, caller: Caller
+async def _handle_event(
+    workspace: Workspace, name: str, is_repeated: bool, data: bytes, caller: Caller
 ) -> bytes:
     try:
-        event = Event(
-            load_json(claude_code.remove_notebook_copies(data)),
-            caller.environ.get(background_runs.CLIENT_PID, ""),
-        )
+        payload = load_json(claude_code.remove_notebook_copies(data))
+        client_pid = caller.environ.get(background_runs.CLIENT_PID, "")
+        event = Event(payload, client_pid)
     except ValueError as error:
-        problem = (
-            f"the hook's payload can't be read: {error}"
-            if data.strip()
-            else "the hook's payload is empty"
-        )
+        problem = "the hook's payload is empty"
+        if data.strip():
+            problem = f"the hook's payload can't be read: {error}"
         return claude_code.format_failure(name, StepperError(problem))
-    if name in TURN_GOES_ON:
+    if name in AGENT_EVENTS:
         workspace.turns[event.session] = caller.is_alive
     try:
         if name == "PostToolUse":
-            return await after_tool(workspace, event, caller, bool(again))
-        if name in ("Wake", "Rearm"):
-            await (
-                wake(workspace, event, caller, bool(again))
-                if name == "Wake"
-                else rearm(workspace, event, caller)
-            )
+            return await handle_edit(workspace, event, caller, is_repeated)
+        if name == "Wake":
+            await wait_for_edit(workspace, event, caller, is_repeated)
+            return claude_code.SILENT
+        if name == "Rearm":
+            await wait_for_background_runs(workspace, event, caller)
             return claude_code.SILENT
         if name not in EVENTS:
             return claude_code.SILENT
-        answer = await EVENTS[name](workspace, event)
+        output = await EVENTS[name](workspace, event)
         if name == "UserPromptSubmit":
             workspace.turns[event.session] = caller.is_alive
-        return answer
+        return output
     except (claude_code.PayloadError, StepperError) as error:
         return claude_code.format_failure(name, error, data, workspace.paths.project)
 
 
-async def after_tool(
-    workspace: Workspace, event: Event, caller: Caller, again: bool
+async def handle_edit(
+    workspace: Workspace, event: Event, caller: Caller, is_repeated: bool
 ) -> bytes:
-    """NotebookEdit or Write happened: run what is new."""
+    """Run the new cells after NotebookEdit or Write; return the report."""
     change = event.change
     try:
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
-        if workspace.once(event.session, error.name):
-            renamed = workspace.renames.describe_uncovered(change.notebook)
-            return claude_code.format_context(
-                "PostToolUse",
-                command_messages.format_uncovered(error.name, error.setting, renamed),
-            )
-        return claude_code.format_context(
-            "PostToolUse", command_messages.format_still_uncovered(error.name)
-        )
-    session, used = workspace.session(path), change.tool_use_id
-    if used in session.background_calls and not again:
-        return claude_code.SILENT  # two installations fire
-    # Before the run: the time is given back in the same step that writes, and a daemon
-    # may die between the two.
+        report = _report_uncovered(workspace, event, error)
+        return claude_code.format_context("PostToolUse", report)
+    session = workspace.session(path)
+    call_id = change.tool_use_id
+    if call_id in session.background_calls and not is_repeated:
+        return claude_code.SILENT  # the hooks of two installations send the event
+    # Before the run: the old time is restored in the step that writes the file, and the
+    # daemon may be killed between the two.
     workspace.keep(path, change.session)
     call = background_runs.start_call(
-        session, used, caller, _work(workspace, session, change, caller, again)
+        session,
+        call_id,
+        caller,
+        _run_edit(workspace, session, change, caller, is_repeated),
     )
     background_runs.keep_in_foreground(session, call)
     if not await background_runs.wait_for_call(session, call, change.session):
-        _works(workspace, session, change)
+        _record_work(workspace, session, change)
         workspace.mark()
-        return claude_code.format_context(
-            "PostToolUse", backgrounding.format_backgrounded(session, call)
-        )
-    found = call.task.result()
-    if found is not None:
-        if caller.disconnected.is_set():
-            first = found.stop.split("\n", 1)[0]
-            undelivered_reports.add_undelivered(
-                session,
-                "\n".join(filter(None, [found.text, found.stop])),
-                found.line or first,
-            )
-        elif (
-            not found.stop and (missed := undelivered_reports.take_report(session)).text
-        ):
-            found = run_report.join_reports([missed, found])
-    # then PostToolBatch does not fire
-    if caller.disconnected.is_set() or (found is not None and found.stop):
+        report = backgrounding.format_backgrounded(session, call)
+        return claude_code.format_context("PostToolUse", report)
+    result = call.task.result()
+    if result is not None:
+        result = _add_undelivered_reports(session, result, caller)
+    # PostToolBatch, which sets the file's time, is not sent in these cases.
+    is_turn_over = caller.disconnected.is_set()
+    if result is not None and result.stop:
+        is_turn_over = True
+    if is_turn_over:
         workspace.turns.pop(event.session, None)
         workspace.release(path=path)
-        # it may be gone; the report matters more
+        # The file may have been deleted; the report is more important.
         with contextlib.suppress(StepperError):
             session.file.touch()
     workspace.mark()
-    return claude_code.format_context("PostToolUse", found)
+    return claude_code.format_context("PostToolUse", result)
 
 
-async def _work(
+def _report_uncovered(
+    workspace: Workspace, event: Event, error: UncoveredError
+) -> run_report.Report:
+    """Return the report on an edit of a notebook that `notebooks:` does not match."""
+    if not workspace.once(event.session, error.name):
+        return command_messages.format_still_uncovered(error.name)
+    renamed = workspace.renames.describe_uncovered(event.change.notebook)
+    return command_messages.format_uncovered(error.name, error.setting, renamed)
+
+
+def _add_undelivered_reports(
+    session: Session, report: run_report.Report, caller: Caller
+) -> run_report.Report:
+    """Return a report with the undelivered ones before it.
+
+    If the client disconnected, this report becomes an undelivered one.
+    """
+    if caller.disconnected.is_set():
+        stop_line = report.stop.split("\n", 1)[0]
+        text = _join([report.text, report.stop])
+        undelivered_reports.add_undelivered(session, text, report.line or stop_line)
+        return report
+    if report.stop:
+        return report
+    earlier = undelivered_reports.take_report(session)
+    if not earlier.text:
+        return report
+    return run_report.join_reports([earlier, report])
+
+
+async def _run_edit(
     workspace: Workspace,
     session: Session,
     change: CellEdit | FileWrite,
     caller: Caller,
-    again: bool,
+    is_repeated: bool,
 ) -> run_report.Report | None:
-    """Run what an edit brings; return the report."""
+    """Run the cells of an edit; return the report."""
     try:
         replaced_notebook.record_agent_version(session)
         if isinstance(change, CellEdit):
-            found = await agent_edits.run_edited_cell(session, change, caller, again)
+            report = await agent_edits.run_edited_cell(
+                session, change, caller, is_repeated
+            )
         else:
-            found = await agent_edits.run_written_notebook(
-                session, change, caller, again
+            report = await agent_edits.run_written_notebook(
+                session, change, caller, is_repeated
             )
     except StepperError as error:
         if not caller.disconnected.is_set():
             raise
-        found = run_report.format_not_run(error.message, error.hint)  # it is told later
-    # it may work elsewhere
-    if found is not None and change.tool_use_id not in session.state.background_calls:
-        _works(workspace, session, change)
-    return found
+        # The report is delivered later.
+        report = run_report.format_not_run(error.message, error.hint)
+    # The agent may work on another notebook while this one runs in the background.
+    is_background = change.tool_use_id in session.state.background_calls
+    if report is not None and not is_background:
+        _record_work(workspace, session, change)
+    return report
 
 
-def _works(
+def _record_work(
     workspace: Workspace, session: Session, change: CellEdit | FileWrite
 ) -> None:
-    """That session of the client works on this notebook."""
+    """Make the notebook the current one of the agent session that edited it."""
     workspace.make_current(session.name, change.session)
     workspace.worked.add(change.session)
 
 
-async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) -> None:
-    """Stand by to wake the agent, should what an edit runs be handed on. It may be asked before the edit's own event.
+async def wait_for_edit(
+    workspace: Workspace, event: Event, caller: Caller, is_repeated: bool
+) -> None:
+    """Wait to notify the agent in case the cells of an edit run in the background.
 
-    `again` it is asked where the daemon that was asked first has ended: what had waited in line there runs now.
+    This event may arrive before PostToolUse of the same edit. It is repeated if the
+    daemon exited: cells that waited for their turn there run now.
     """
-    # the client wakes the main agent, never this one: it waits for the end
+    # Claude Code notifies the main agent, never a subagent, which waits for its cells.
     if event.is_from_subagent:
         return
     change = event.change
-    session, used = (
-        workspace.opened(workspace.resolve(change.notebook)),
-        change.tool_use_id or "",
-    )
-    # a short cell's: there is nothing to ask another daemon
-    if used not in session.finished_call_ids:
+    session = workspace.opened(workspace.resolve(change.notebook))
+    call_id = change.tool_use_id or ""
+    # The next daemon needs no request about a call that has finished.
+    if call_id not in session.finished_call_ids:
         caller.send_handover(event.edit_payload)
-    known = session.background_calls.get(used)
-    if (
-        again
-        and used in session.state.background_calls
-        and (known is None or known.is_recovered)
-    ):
-        alone = Caller(caller.environ)
-        known = background_runs.start_call(
-            session, used, alone, _work(workspace, session, change, alone, True)
-        )
-    if (
-        again
-        and known is None
-        and any(used == each.call for each in session.state.undelivered)
-    ):
-        await _tell_missed(session, caller)
+    call = session.background_calls.get(call_id)
+    is_lost = call is None or call.is_recovered
+    if is_repeated and call_id in session.state.background_calls and is_lost:
+        background_caller = Caller(caller.environ)
+        work = _run_edit(workspace, session, change, background_caller, True)
+        call = background_runs.start_call(session, call_id, background_caller, work)
+    undelivered_ids = [report.call for report in session.state.undelivered]
+    if is_repeated and call is None and call_id in undelivered_ids:
+        await _deliver_undelivered(session, caller)
     else:
-        await background_runs.wait_to_notify(session, used, caller)
+        await background_runs.wait_to_notify(session, call_id, caller)
     workspace.mark()
 
 
-async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
-    """A session begins or a turn of it ends: stand by for what was handed on to it and has nobody else to wake it."""
-    sessions, current = (
-        list(workspace.sessions.values()),
-        workspace.under_way(event.session),
-    )
+async def wait_for_background_runs(
+    workspace: Workspace, event: Event, caller: Caller
+) -> None:
+    """Wait to notify the agent of background runs for which no other client waits.
+
+    Claude Code sends this event when a session starts and when a turn ends.
+    """
+    sessions = list(workspace.sessions.values())
+    current = workspace.under_way(event.session)
     if current is not None and event.is_session_start:
         await background_runs.recover_calls(current)
         background_runs.transfer_calls(current, event.session, event.client_pid)
     elif current is not None:
         background_runs.match_prompt_to_reports(sessions, event.session, "")
         if current.state.undelivered:
-            await _tell_missed(current, caller)
+            await _deliver_undelivered(current, caller)
             return
-    await background_runs.deliver_next_report(
-        background_runs.list_unattended_calls(sessions, event.session), caller
-    )
+    calls = background_runs.list_unattended_calls(sessions, event.session)
+    await background_runs.deliver_next_report(calls, caller)
     workspace.mark()
 
 
-async def _tell_missed(session: Session, caller: Caller) -> None:
-    told = undelivered_reports.format_undelivered(session)
-    if told and await caller.deliver(told):
+async def _deliver_undelivered(session: Session, caller: Caller) -> None:
+    text = undelivered_reports.format_undelivered(session)
+    if text and await caller.deliver(text):
         undelivered_reports.mark_delivered(session)
 
 
-async def after_batch(workspace: Workspace, event: Event) -> bytes:
-    """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
+async def handle_batch(workspace: Workspace, event: Event) -> bytes:
+    """Update modification times and report external changes after a message's calls.
+
+    A notebook gets the current time if the last call on it was an edit.
+    """
     edited = {os.path.realpath(path) for path in event.last_edits}
     for path in workspace.release(session=event.session):
         if path in edited:
             with contextlib.suppress(StepperError):
                 workspace.opened(workspace.resolve(path)).file.touch()
-    told = "\n".join(workspace.external_changes.report_changes(event.used_shell))
-    steered = _steered(workspace, event)
+    changes = workspace.external_changes.report_changes(event.used_shell)
+    text = "\n".join(changes)
+    lines = _take_command_lines(workspace, event)
     workspace.mark()
-    if not told:
-        return claude_code.format_user_line("\n".join(steered))
-    return claude_code.format_context(
-        "PostToolBatch", run_report.Report(told, "\n".join([*steered, told]))
-    )
+    if not text:
+        return claude_code.format_user_line("\n".join(lines))
+    report = run_report.Report(text, "\n".join([*lines, text]))
+    return claude_code.format_context("PostToolBatch", report)
 
 
-def _steered(workspace: Workspace, event: Event) -> list[str]:
-    """Return what the slash commands of a session's user did, in lines for the user: each is shown once.
+def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
+    """Return the user's lines on slash commands; each is returned once.
 
-    The client runs their command after `UserPromptSubmit` (before it in 2.1.197), and its output is the agent's alone.
+    Only the agent reads the output of such a command, which Claude Code runs after
+    UserPromptSubmit (2.1.197: before it).
     """
     return workspace.steered.pop(event.session, [])
 
 
-async def session_start(workspace: Workspace, event: Event) -> bytes:
-    """A session begins, goes on or was compacted: what is under way."""
+async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
+    """Return the notebook in progress when a session starts, resumes or is compacted."""
     session = workspace.under_way(event.session)
-    if session is not None:  # a machine that restarted has ended its kernel
+    if session is not None:  # the kernel may have died with the machine
         with contextlib.suppress(StepperError):
             await session.kernel_manager.find()
             await session.do_maintenance()
     replaced = workspace.end_replaced_stops(event.session)
     if replaced:
         session = workspace.under_way(event.session)
-    elsewhere = undelivered_reports.take_from_other_notebooks(
+    other_reports = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, None
     )
-    elsewhere = "\n".join(filter(None, [*replaced, elsewhere]))
+    other_texts = [*replaced, other_reports]
     if session is None:
-        return _context("SessionStart", elsewhere)
-    missed = await missing(session)
+        return _format_context("SessionStart", _join(other_texts))
+    undelivered = await take_undelivered(session)
     background_runs.transfer_calls(session, event.session, event.client_pid)
     workspace.mark()
-    about = (await status_queries.get_context(session)).text
-    parts = [
-        elsewhere,
-        missed.text,
-        backgrounding.format_still_running(session, event.session),
-        about,
-    ]
-    text = run_report.limit_report("\n".join(filter(None, parts)))
-    lines = [*replaced, missed.line]
+    context = await status_queries.get_context(session)
+    still_running = backgrounding.format_still_running(session, event.session)
+    text = _join([*other_texts, undelivered.text, still_running, context.text])
+    lines = [*replaced, undelivered.line]
     if not event.is_after_compaction:
         lines.append(command_messages.format_stopped_line(session.name, session.state))
-    line = "\n".join(filter(None, lines))
-    return claude_code.format_context("SessionStart", run_report.Report(text, line))
+    return _format_context("SessionStart", text, _join(lines))
 
 
-async def missing(session: Session) -> run_report.Report:
-    """Return what agent and user have not heard of edits; a run that begins, ends or is interrupted is waited for."""
+async def take_undelivered(session: Session) -> run_report.Report:
+    """Return the undelivered reports and mark them as delivered.
+
+    Wait for a run that starts, finishes or is being interrupted.
+    """
     await background_runs.recover_calls(session)
-    left = (
-        session.running_caller is None or session.running_caller.disconnected.is_set()
-    )
-    if (
-        session.lock.locked()
-        and left
-        and not (session.runs_in_background or session.kernel_manager.queue_status)
-    ):
+    caller = session.running_caller
+    has_client = caller is not None and not caller.disconnected.is_set()
+    can_take_long = session.runs_in_background or session.kernel_manager.queue_status
+    if session.lock.locked() and not has_client and not can_take_long:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.wait_until_idle(), PATIENCE_SECONDS)
     return undelivered_reports.take_report(session)
 
 
-async def prompt(workspace: Workspace, event: Event) -> bytes:
-    """The person wrote something: the plain words are commands, all else an ordinary sentence."""
+async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
+    """Execute the command in a user's prompt, and report what the agent missed.
+
+    A prompt without a command is an ordinary message to the agent.
+    """
     owner = event.session
-    lines = background_runs.match_prompt_to_reports(
+    delivered_lines = background_runs.match_prompt_to_reports(
         workspace.sessions.values(), owner, event.prompt
     )
-    if event.is_notification:  # what woke the agent; no person wrote it
+    if event.is_notification:  # the user did not write it
         workspace.mark()
-        return claude_code.format_user_line("\n".join(lines))
-    workspace.worked.discard(owner)
-    workspace.sent_on.pop(owner, None)
-    workspace.limited.discard(owner)
-    if final_message.limits_work(event.prompt):
-        workspace.limited.add(owner)
-    workspace.release(session=owner)  # of a message that was broken off
-    workspace.under_way(owner)  # opens the current notebook
+        return claude_code.format_user_line("\n".join(delivered_lines))
+    _begin_turn(workspace, event)
     replaced = workspace.end_replaced_stops(owner)
-    new = claude_code.format_new_notebook(event.prompt)
-    # 2.1.197 sends this event after the injected command, 2.1.330 before it
-    if new or event.is_stepper_command:
+    new_notebook = claude_code.format_new_notebook(event.prompt)
+    # 2.1.197 sends this event after the injected command, 2.1.330 before it.
+    if new_notebook or event.is_stepper_command:
         workspace.worked.add(owner)
-    if new:
-        return new
+    if new_notebook:
+        return new_notebook
     session = workspace.under_way(owner)
-    given = _command(session, event)
-    refused = ""
-    if given is not None and given[0] in RESUMES:
+    command = _parse_command(session, event)
+    refusal = ""
+    if command is not None and command.words in RESUME_NAMES:
         try:
-            session, given = await _to_resume(workspace, session, owner, *given)
+            target = await _find_resume_target(workspace, session, owner, command)
+            session = target.session
+            command = target.command
         except UsageError as error:
-            refused = f"stepper: {error}"
-    elsewhere = undelivered_reports.take_from_other_notebooks(
+            refusal = f"stepper: {error}"
+    other_reports = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, owner
     )
-    steered = [*_steered(workspace, event), *replaced]
-    elsewhere = "\n".join(filter(None, [*replaced, elsewhere]))
-    if session is None:
-        report = run_report.Report(
-            run_report.limit_report(elsewhere), "\n".join(steered)
-        )
-        return claude_code.format_context(
-            "UserPromptSubmit", report if elsewhere else None
-        )
-    missed = await missing(session)
-    said, lines = [elsewhere, missed.text], [*steered, missed.line]
-    if refused:
-        said.append(refused)
-        lines.append(refused)
-    elif given is not None:
-        words, more = given
-        # who asks how far it is gets an answer and nothing else
-        if PLAIN_WORDS[words] is not _status:
-            workspace.worked.add(owner)
-        response = await PLAIN_WORDS[words](
-            session, owner if PLAIN_WORDS[words] is _stop else more
-        )
-        said.append(response)
-        if words in UNDERSTOOD:
-            first = response.removeprefix("stepper: ").split("\n", 1)[0]
-            lines.append(
-                f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
-            )
-    elif session.state.stop and not event.is_slash_command:
-        said.append(
+    texts = [*replaced, other_reports]
+    lines = [*_take_command_lines(workspace, event), *replaced]
+    if session is not None:
+        undelivered = await take_undelivered(session)
+        texts.append(undelivered.text)
+        lines.append(undelivered.line)
+    if refusal:
+        texts.append(refusal)
+        lines.append(refusal)
+    elif session is not None and command is not None:
+        response = await _execute_command(workspace, session, owner, command)
+        texts.append(response)
+        lines.append(_format_understood(command, response))
+    elif session is not None and session.state.stop and not event.is_slash_command:
+        texts.append(
             command_messages.format_prompt_while_stopped(
                 session.name, session.state.stop, session.state
             )
         )
     workspace.mark()
-    text = "\n".join(filter(None, said))
-    line = "\n".join(filter(None, lines))
+    text = _join(texts)
+    line = _join(lines)
     if not text:
         return claude_code.format_user_line(line)
-    return claude_code.format_context(
-        "UserPromptSubmit", run_report.Report(run_report.limit_report(text), line)
+    return _format_context("UserPromptSubmit", text, line)
+
+
+def _begin_turn(workspace: Workspace, event: Event) -> None:
+    """Forget the state of the last turn of an agent session."""
+    owner = event.session
+    workspace.worked.discard(owner)
+    workspace.sent_on.pop(owner, None)
+    workspace.limited.discard(owner)
+    if final_message.limits_work(event.prompt):
+        workspace.limited.add(owner)
+    workspace.release(session=owner)  # from a message that was interrupted
+    workspace.under_way(owner)  # opens the current notebook
+
+
+def _parse_command(session: Session | None, event: Event) -> PromptCommand | None:
+    """Return the command in a prompt, or None if the prompt is an ordinary message."""
+    command = prompt_commands.parse_command(event.prompt)
+    if session is None or command is not None or event.is_slash_command:
+        return command
+    stop = session.state.stop
+    has_question = stop is not None and bool(
+        error_classification.extract_question(stop.error)
+    )
+    is_running = status_queries.get_running(session) is not None
+    # After the death of an idle kernel, "go on" does not say whether the variables must
+    # be restored.
+    is_stopped = stop is not None and not edit_gate.is_stopped_by_idle_death(
+        session.state
+    )
+    return prompt_commands.parse_sentence(
+        event.prompt, is_stopped, has_question, is_running
     )
 
 
-def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
-    """Return the plain words that a prompt gives as a command, with the user's message, None where it is none."""
-    given = prompt_commands.parse_command(event.prompt)
-    if session is None or given is not None or event.is_slash_command:
-        return given
-    stop = session.state.stop
-    asked = stop is not None and bool(error_classification.extract_question(stop.error))
-    running = status_queries.get_running(session) is not None
-    # "go on" may mean with the variables or without them where the kernel died
-    stopped = stop is not None and not edit_gate.is_stopped_by_idle_death(session.state)
-    return prompt_commands.parse_sentence(event.prompt, stopped, asked, running)
+class ResumeTarget(NamedTuple):
+    """The notebook that a command resumes, and the command without its name."""
+
+    session: Session | None
+    command: PromptCommand
 
 
-async def _to_resume(
-    workspace: Workspace, current: Session | None, owner: str, words: str, more: str
-) -> tuple[Session | None, tuple[str, str]]:
-    """Return the notebook that plain words resume, and the words with the user's message; raise UsageError.
+async def _find_resume_target(
+    workspace: Workspace, current: Session | None, owner: str, command: PromptCommand
+) -> ResumeTarget:
+    """Return the notebook that a command resumes; raise UsageError.
 
-    The message may begin with the notebook's name.
+    The command's message may start with the notebook's name.
     """
-    notebook, message = prompt_commands.split_notebook(more)
+    project = workspace.paths.project
+    words = command.words
+    notebook, message = prompt_commands.split_notebook(command.message)
     if notebook:
-        return workspace.named(notebook, workspace.paths.project), (words, message)
+        session = workspace.named(notebook, project)
+        return ResumeTarget(session, PromptCommand(words, message))
     if await workspace.stopped():
-        asked = resume_target.ResumeCommand(RESUMES[words], message, "slash")
-        project = workspace.paths.project
-        current = await resume_target.find_target(workspace, project, owner, asked)
-    return current, (words, message)
+        resume_command = resume_target.ResumeCommand(
+            RESUME_NAMES[words], message, "slash"
+        )
+        current = await resume_target.find_target(
+            workspace, project, owner, resume_command
+        )
+    return ResumeTarget(current, PromptCommand(words, message))
 
 
-async def turn_end(workspace: Workspace, event: Event) -> bytes:
-    """The agent ends its turn: where it does not say why, it is told what is left, once without progress.
+async def _execute_command(
+    workspace: Workspace, session: Session, owner: str, command: PromptCommand
+) -> str:
+    """Execute a command; return the text for the agent."""
+    # A user who asks for the status expects a response and no further work.
+    if command.words != prompt_commands.STATUS:
+        workspace.worked.add(owner)
+    match command.words:
+        case prompt_commands.CONTINUE:
+            return await notebook_commands.resume(session, command.message)
+        case prompt_commands.FIX:
+            return await notebook_commands.fix(session, command.message)
+        case prompt_commands.SKIP:
+            return await notebook_commands.skip(session, command.message)
+        case prompt_commands.STOP:
+            interrupted = await background_runs.interrupt_calls(
+                session, owner, PATIENCE_SECONDS
+            )
+            return interrupted or f"stepper: no cell of {one_line(session.name)} runs."
+    return await _format_status(session)
 
-    As context: the client shows a decision to block as a problem.
+
+def _format_understood(command: PromptCommand, response: str) -> str:
+    """Return the user's line on a command, or an empty string if none is needed."""
+    if command.words == prompt_commands.STATUS:
+        return ""
+    name = "`stop the cell`"
+    if command.words in RESUME_NAMES:
+        name = f"/{RESUME_NAMES[command.words]}"
+    first_line = response.removeprefix("stepper: ").split("\n", 1)[0]
+    return f"stepper: understood as {name}: {one_line(first_line, 200)}"
+
+
+async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
+    """Tell an agent that finishes its turn without an explanation what is not done.
+
+    It gets this text as context, because Claude Code shows a decision to block as a
+    problem. The text is repeated only after progress.
     """
     workspace.turns.pop(event.session, None)
-    line = "\n".join(_steered(workspace, event))
-    if event.session in workspace.limited or not final_message.lacks_explanation(
-        event.last_message
-    ):
+    line = "\n".join(_take_command_lines(workspace, event))
+    lacks_explanation = final_message.lacks_explanation(event.last_message)
+    if event.session in workspace.limited or not lacks_explanation:
         return claude_code.format_user_line(line)
-    left = await _left(workspace, event)
-    text = "\n".join(filter(None, [*workspace.external_changes.report_changes(), left]))
-    return (
-        claude_code.format_context(
-            "Stop", run_report.Report(run_report.limit_report(text), line)
-        )
-        if text
-        else claude_code.format_user_line(line)
-    )
+    open_work = await _describe_open_work(workspace, event)
+    text = _join([*workspace.external_changes.report_changes(), open_work])
+    if not text:
+        return claude_code.format_user_line(line)
+    return _format_context("Stop", text, line)
 
 
-async def _left(workspace: Workspace, event: Event) -> str:
-    """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
-    owner, session = event.session, workspace.under_way(event.session)
-    if (
-        session is None
-        or owner not in workspace.worked
-        or session.state.stop
-        or session.runs_in_background
-    ):
+async def _describe_open_work(workspace: Workspace, event: Event) -> str:
+    """Return the text on open work after the agent worked in this turn.
+
+    It is empty if nothing is open, if the agent has to wait, or if the text would
+    repeat the last one.
+    """
+    owner = event.session
+    session = workspace.under_way(owner)
+    if session is None or owner not in workspace.worked:
         return ""
-    # the next step would wait for the person
+    if session.state.stop or session.runs_in_background:
+        return ""
+    # The next cell would wait for the user's approval.
     if edit_gate.check_approval(event.consent, session.limits()):
         return ""
     with contextlib.suppress(NotebookError):
         undelivered_reports.compare_with_runs(session)
-    state, name = session.state, one_line(session.name)
-    steps, failing = len(state.plan.steps), state.is_failing
-    progress = (
-        session.name,
-        -state.next_run if failing else steps - len(state.open_steps),
-    )
-    if (
-        not (state.open_steps or failing or state.open_cells)
-        or workspace.sent_on.get(owner) == progress
-    ):
+    state = session.state
+    open_steps = state.open_steps
+    if not (open_steps or state.is_failing or state.open_cells):
         return ""
-    # by the person
-    if (
-        state.open_steps
-        and state.get_step_status(state.open_steps[0].id) is StepStatus.INTERRUPTED
-    ):
+    progress = len(state.plan.steps) - len(open_steps)
+    if state.is_failing:
+        progress = -state.next_run  # each further run counts as progress
+    if workspace.sent_on.get(owner) == (session.name, progress):
         return ""
-    # it is about to be woken
+    if open_steps:
+        next_status = state.get_step_status(open_steps[0].id)
+        if next_status is StepStatus.INTERRUPTED:  # by the user
+            return ""
+    # The agent will be notified soon.
     if any(call.is_being_reported for call in session.background_calls.values()):
         return ""
-    workspace.sent_on[owner] = progress
-    if steps and not state.open_steps:
-        said = (
-            f"all steps of {name} are over, but the notebook is not complete."
-            f" {command_messages.format_open_cells(state)}"
+    workspace.sent_on[owner] = (session.name, progress)
+    return _format_open_work(session)
+
+
+def _format_open_work(session: Session) -> str:
+    state = session.state
+    name = one_line(session.name)
+    step_count = len(state.plan.steps)
+    if step_count and not state.open_steps:
+        text = (
+            f"all steps of {name} are done or skipped, but the notebook is not"
+            f" complete. {command_messages.format_open_cells(state)}"
         )
-    elif failing:
-        said = (
+    elif state.is_failing:
+        text = (
             f"the last run of {name} failed and has not been fixed."
             f" {command_messages.format_failing(state)}"
         )
     else:
-        said = (
-            f"{len(state.open_steps)} of {steps} steps of {name} are not done."
+        text = (
+            f"{len(state.open_steps)} of {step_count} steps of {name} are not done."
             f" {command_messages.format_next(state)}"
         )
-    return f"stepper: {said} If you are blocked, tell the user why."
+    return f"stepper: {text} If you are blocked, tell the user why."
 
 
-def _context(event: str, text: str) -> bytes:
-    return claude_code.format_context(
-        event, run_report.Report(run_report.limit_report(text)) if text else None
+def _join(texts: Iterable[str]) -> str:
+    """Return the texts that are not empty, one below the other."""
+    return "\n".join(filter(None, texts))
+
+
+def _format_context(event: str, text: str, line: str = "") -> bytes:
+    """Return the output of a hook with a text for the agent, within the limit."""
+    report = run_report.Report(run_report.limit_report(text), line)
+    return claude_code.format_context(event, report if text else None)
+
+
+async def _format_status(session: Session) -> str:
+    status = await status_queries.get_status(session)
+    kernel = command_messages.format_kernel_state(
+        status.kernel.state,
+        status.kernel.where,
+        status.kernel.left_seconds,
+        status.kernel.trouble,
     )
+    name = one_line(session.name)
+    lines = [f"stepper: {name}: {status.state}; kernel {kernel}."]
+    lines += command_messages.format_plan(session.state)
+    for cell in status.cells:
+        mark = command_messages.MARKS[StepStatus(cell.status)]
+        lines.append(f"  {mark} cell {cell.cell}: {cell.title}")
+    for problem in (*status.stale, *status.hidden):
+        lines.append(f"  cell {problem.cell}: {problem.why}")
+    for part in (status.verified, status.stop):
+        if part:
+            lines.append(part.text)
+    lines.append(command_messages.format_next(session.state))
+    return "\n".join(lines)
 
-
-async def _status(session: Session, _: str) -> str:
-    now = await status_queries.get_status(session)
-    stands = command_messages.format_kernel_state(
-        now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble
-    )
-    head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
-    cells = [
-        f"  {command_messages.MARKS[StepStatus(cell.status)]} cell {cell.cell}:"
-        f" {cell.title}"
-        for cell in now.cells
-    ]
-    cells += [f"  cell {mark.cell}: {mark.why}" for mark in (*now.stale, *now.hidden)]
-    stop = [told.text for told in (now.verified, now.stop) if told]
-    return "\n".join(
-        [
-            head,
-            *command_messages.format_plan(session.state),
-            *cells,
-            *stop,
-            command_messages.format_next(session.state),
-        ]
-    )
-
-
-async def _stop(session: Session, owner: str) -> str:
-    return (
-        await background_runs.interrupt_calls(session, owner, PATIENCE_SECONDS)
-        or f"stepper: no cell of {one_line(session.name)} runs."
-    )
-
-
-# `policy/prompt_commands` finds them in a prompt
-PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {
-    "continue notebook": notebook_commands.resume,
-    "fix and retry": notebook_commands.fix,
-    "skip cell": notebook_commands.skip,
-    "show status": _status,
-    "stop the cell": _stop,
-}
-
-RESUMES = {  # the plain words that resume a notebook, with the command that does
-    "continue notebook": "continue",
-    "fix and retry": "fix",
-    "skip cell": "skip",
-}
-UNDERSTOOD = {  # what the user reads of a plain word: the command that it was taken for
-    "continue notebook": "/continue",
-    "fix and retry": "/fix",
-    "skip cell": "/skip",
-    "stop the cell": "`stop the cell`",
-}
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
     "PreToolUse": pre_tool_use.before_tool,
     "BeforeRead": pre_tool_use.before_read,
-    "PostToolBatch": after_batch,
-    "SessionStart": session_start,
-    "UserPromptSubmit": prompt,
-    "Stop": turn_end,
+    "PostToolBatch": handle_batch,
+    "SessionStart": handle_session_start,
+    "UserPromptSubmit": handle_prompt,
+    "Stop": handle_turn_end,
 }

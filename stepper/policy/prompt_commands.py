@@ -23,6 +23,7 @@ SKIP = "skip cell"
 FIX = "fix and retry"
 CONTINUE = "continue notebook"
 STOP = "stop the cell"
+STATUS = "show status"
 
 
 class PromptCommand(NamedTuple):
