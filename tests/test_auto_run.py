@@ -110,8 +110,8 @@ def test_manual_mode_shows_once_a_session_what_approving_a_code_cell_means(
         assert told == ""
         return
     assert told == (
-        "stepper: approving an edit of a code cell runs the cell at once, in the"
-        " notebook's kernel. New text cells run nothing."
+        "stepper: approving an edit of a code cell runs the cell immediately, in the"
+        " notebook's kernel. New Markdown cells run nothing."
     )
     assert read(notebook, "default", f"{auto_run} one") == ""
     assert read(notebook, "auto", f"{auto_run} two") == ""

@@ -256,6 +256,21 @@ def test_plain_words_resume_none_of_two_stopped_notebooks(
     assert state(project, second) != "stopped"
 
 
+def test_an_ambiguous_command_is_reported_if_the_current_notebook_is_complete(
+    project: Quick,
+) -> None:
+    first, second = stopped_pair(project)
+    project.session = "session-2"
+    complete = project.new("Load", problem="complete")
+    complete.insert("x = 1")
+    assert state(project, complete) == "complete"
+    text, line = say(complete, "continue notebook")
+    for notebook in (first, second):
+        assert state(project, notebook) == "stopped"
+        assert f"/continue {notebook.name}" in text
+        assert f"/continue {notebook.name}" in line
+
+
 def test_the_slash_command_takes_a_notebook_before_the_message(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:

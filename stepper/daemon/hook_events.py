@@ -231,14 +231,16 @@ async def wait_for_edit(
     if event.is_from_subagent:
         return
     change = event.change
-    session = workspace.opened(workspace.resolve(change.notebook))
+    path = workspace.resolve(change.notebook)
+    session = workspace.opened(path)
     call_id = change.tool_use_id or ""
     # The next daemon needs no request about a call that has finished.
     if call_id not in session.finished_call_ids:
         caller.send_handover(event.edit_payload)
     call = session.background_calls.get(call_id)
     is_lost = call is None or call.is_recovered
-    if is_repeated and call_id in session.state.background_calls and is_lost:
+    was_in_background = call_id in session.state.background_calls
+    if is_repeated and was_in_background and is_lost:
         background_caller = Caller(caller.environ)
         work = _run_edit(workspace, session, change, background_caller, True)
         call = background_runs.start_call(session, call_id, background_caller, work)
@@ -285,17 +287,16 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
     """
     edited = {os.path.realpath(path) for path in event.last_edits}
     for path in workspace.release(session=event.session):
-        if path in edited:
-            with contextlib.suppress(StepperError):
-                workspace.opened(workspace.resolve(path)).file.touch()
+        if path not in edited:
+            continue
+        with contextlib.suppress(StepperError):
+            notebook_path = workspace.resolve(path)
+            session = workspace.opened(notebook_path)
+            session.file.touch()
     changes = workspace.external_changes.report_changes(event.used_shell)
-    text = "\n".join(changes)
     lines = _take_command_lines(workspace, event)
     workspace.mark()
-    if not text:
-        return claude_code.format_user_line("\n".join(lines))
-    report = run_report.Report(text, "\n".join([*lines, text]))
-    return claude_code.format_context("PostToolBatch", report)
+    return _format_output("PostToolBatch", changes, [*lines, *changes])
 
 
 def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
@@ -309,30 +310,34 @@ def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
 
 async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
     """Return the notebook in progress when a session starts, resumes or is compacted."""
-    session = workspace.under_way(event.session)
+    owner = event.session
+    session = workspace.under_way(owner)
     if session is not None:  # the kernel may have died with the machine
         with contextlib.suppress(StepperError):
             await session.kernel_manager.find()
             await session.do_maintenance()
-    replaced = workspace.end_replaced_stops(event.session)
+    replaced = workspace.end_replaced_stops(owner)
     if replaced:
-        session = workspace.under_way(event.session)
+        session = workspace.under_way(owner)
     other_reports = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, None
     )
-    other_texts = [*replaced, other_reports]
-    if session is None:
-        return _format_context("SessionStart", _join(other_texts))
-    undelivered = await take_undelivered(session)
-    background_runs.transfer_calls(session, event.session, event.client_pid)
-    workspace.mark()
-    context = await status_queries.get_context(session)
-    still_running = backgrounding.format_still_running(session, event.session)
-    text = _join([*other_texts, undelivered.text, still_running, context.text])
-    lines = [*replaced, undelivered.line]
-    if not event.is_after_compaction:
-        lines.append(command_messages.format_stopped_line(session.name, session.state))
-    return _format_context("SessionStart", text, _join(lines))
+    texts = [*replaced, other_reports]
+    lines = []
+    if session is not None:
+        undelivered = await take_undelivered(session)
+        background_runs.transfer_calls(session, owner, event.client_pid)
+        workspace.mark()
+        context = await status_queries.get_context(session)
+        still_running = backgrounding.format_still_running(session, owner)
+        texts += [undelivered.text, still_running, context.text]
+        lines = [*replaced, undelivered.line]
+        if not event.is_after_compaction:
+            stopped_line = command_messages.format_stopped_line(
+                session.name, session.state
+            )
+            lines.append(stopped_line)
+    return _format_context("SessionStart", texts, lines)
 
 
 async def take_undelivered(session: Session) -> run_report.Report:
@@ -343,8 +348,9 @@ async def take_undelivered(session: Session) -> run_report.Report:
     await background_runs.recover_calls(session)
     caller = session.running_caller
     has_client = caller is not None and not caller.disconnected.is_set()
-    can_take_long = session.runs_in_background or session.kernel_manager.queue_status
-    if session.lock.locked() and not has_client and not can_take_long:
+    is_queued = session.kernel_manager.queue_status is not None
+    must_not_wait = has_client or is_queued or session.runs_in_background
+    if session.lock.locked() and not must_not_wait:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.wait_until_idle(), PATIENCE_SECONDS)
     return undelivered_reports.take_report(session)
@@ -403,11 +409,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
             )
         )
     workspace.mark()
-    text = _join(texts)
-    line = _join(lines)
-    if not text:
-        return claude_code.format_user_line(line)
-    return _format_context("UserPromptSubmit", text, line)
+    return _format_output("UserPromptSubmit", texts, lines)
 
 
 def _begin_turn(workspace: Workspace, event: Event) -> None:
@@ -501,8 +503,10 @@ def _format_understood(command: PromptCommand, response: str) -> str:
     name = "`stop the cell`"
     if command.words in RESUME_NAMES:
         name = f"/{RESUME_NAMES[command.words]}"
-    first_line = response.removeprefix("stepper: ").split("\n", 1)[0]
-    return f"stepper: understood as {name}: {one_line(first_line, 200)}"
+    text = response.removeprefix("stepper: ")
+    first_line, _, _ = text.partition("\n")
+    summary = one_line(first_line, 200)
+    return f"stepper: understood as {name}: {summary}"
 
 
 async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
@@ -512,15 +516,13 @@ async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
     problem. The text is repeated only after progress.
     """
     workspace.turns.pop(event.session, None)
-    line = "\n".join(_take_command_lines(workspace, event))
+    lines = _take_command_lines(workspace, event)
     lacks_explanation = final_message.lacks_explanation(event.last_message)
     if event.session in workspace.limited or not lacks_explanation:
-        return claude_code.format_user_line(line)
+        return claude_code.format_user_line(_join(lines))
     open_work = await _describe_open_work(workspace, event)
-    text = _join([*workspace.external_changes.report_changes(), open_work])
-    if not text:
-        return claude_code.format_user_line(line)
-    return _format_context("Stop", text, line)
+    changes = workspace.external_changes.report_changes()
+    return _format_output("Stop", [*changes, open_work], lines)
 
 
 async def _describe_open_work(workspace: Workspace, event: Event) -> str:
@@ -587,22 +589,36 @@ def _join(texts: Iterable[str]) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _format_context(event: str, text: str, line: str = "") -> bytes:
-    """Return the output of a hook with a text for the agent, within the limit."""
-    report = run_report.Report(run_report.limit_report(text), line)
-    return claude_code.format_context(event, report if text else None)
+def _format_context(event: str, texts: Iterable[str], lines: Iterable[str]) -> bytes:
+    """Return a hook's output with texts for the agent and lines for the user.
+
+    It is empty without a text.
+    """
+    text = _join(texts)
+    if not text:
+        return claude_code.SILENT
+    limited_text = run_report.limit_report(text)
+    report = run_report.Report(limited_text, _join(lines))
+    return claude_code.format_context(event, report)
+
+
+def _format_output(event: str, texts: Iterable[str], lines: Iterable[str]) -> bytes:
+    """Return a hook's output with texts for the agent, lines for the user, or both."""
+    output = _format_context(event, texts, lines)
+    return output or claude_code.format_user_line(_join(lines))
 
 
 async def _format_status(session: Session) -> str:
     status = await status_queries.get_status(session)
-    kernel = command_messages.format_kernel_state(
-        status.kernel.state,
-        status.kernel.where,
-        status.kernel.left_seconds,
-        status.kernel.trouble,
+    kernel = status.kernel
+    kernel_state = command_messages.format_kernel_state(
+        kernel.state,
+        kernel.where,
+        kernel.left_seconds,
+        kernel.trouble,
     )
     name = one_line(session.name)
-    lines = [f"stepper: {name}: {status.state}; kernel {kernel}."]
+    lines = [f"stepper: {name}: {status.state}; kernel {kernel_state}."]
     lines += command_messages.format_plan(session.state)
     for cell in status.cells:
         mark = command_messages.MARKS[StepStatus(cell.status)]
@@ -617,8 +633,8 @@ async def _format_status(session: Session) -> str:
 
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
-    "PreToolUse": pre_tool_use.before_tool,
-    "BeforeRead": pre_tool_use.before_read,
+    "PreToolUse": pre_tool_use.decide_tool_call,
+    "BeforeRead": pre_tool_use.handle_read,
     "PostToolBatch": handle_batch,
     "SessionStart": handle_session_start,
     "UserPromptSubmit": handle_prompt,

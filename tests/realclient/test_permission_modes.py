@@ -24,7 +24,7 @@ from .repository import stepper
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
 END = "That was all."
-RUNS = "approving an edit of a code cell runs the cell at once"
+RUNS = "approving an edit of a code cell runs the cell immediately"
 RUNS_IN_AUTO_MODE = "approving a code cell runs it immediately"
 EMPTY = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
