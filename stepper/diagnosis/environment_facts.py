@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from os.path import basename, dirname, isdir, isfile, join, realpath, relpath
@@ -54,10 +54,27 @@ class SourceDefinition(NamedTuple):
     name: str
 
 
+class LocalModule(NamedTuple):
+    """A module of the project, and the folder that sys.path needs for its import.
+
+    `folder` is relative to the kernel's folder.
+    """
+
+    path: str
+    folder: str
+
+
+class WrittenFile(NamedTuple):
+    """A file of the project that was written during a run, and its size in bytes."""
+
+    path: str
+    size: int
+
+
 class ProjectEnvironment:
     """The files and the environments of one project.
 
-    `search` is the PATH on which installers are searched.
+    `search` is the PATH on which installers are searched for, or None for stepper's own.
     """
 
     def __init__(self, project: str, search: str | None = None) -> None:
@@ -67,23 +84,27 @@ class ProjectEnvironment:
         self._tree: tuple[float, Tree] | None = None
 
     def display_folder(self, folder: str) -> str:
-        """Return a folder relative to the project if it is inside, else its path."""
+        """Return a folder inside the project as a relative path, else its full path."""
         path = realpath(folder)
-        folder_prefix = self.root + os.sep
-        is_inside = path.startswith(folder_prefix)
+        project_prefix = self.root + os.sep
+        is_inside = path.startswith(project_prefix)
         if is_inside or path == self.root:
             relative = relpath(path, self.root)
             path = relative + os.sep
         return _to_text(path)
 
     def relative_path(self, path: str) -> str:
-        """Return a path without links relative to the project, '' if it is outside."""
+        """Return a path without links relative to the project.
+
+        Return an empty string if the path is outside the project.
+        """
         root = self.root.rstrip(os.sep)
         base = root + os.sep
         full_path = self._get_full_path(path)
         if not full_path.startswith(base):
             return ""
-        return _to_text(full_path[len(base) :])
+        relative = full_path.removeprefix(base)
+        return _to_text(relative)
 
     def _get_full_path(self, path: str) -> str:
         return join(self.root, path)
@@ -100,7 +121,10 @@ class ProjectEnvironment:
         return tree
 
     def find_similar_paths(self, path: str, cwd: str) -> list[str]:
-        """Return existing paths most similar to a missing one, relative to `cwd`."""
+        """Return the existing paths most similar to a missing one.
+
+        They are relative to `cwd`, or absolute if `path` is absolute.
+        """
         if not path or len(path) > MAX_PATH:
             return []
         if not _are_valid_paths(path, cwd):
@@ -121,19 +145,23 @@ class ProjectEnvironment:
         return [_to_text(other) for other in similar]
 
     def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
+        """Return the existing paths whose names are most similar to the target's.
+
+        Of equally similar names, those in the nearest folders come first.
+        """
         parent = realpath(target.parent)
         folder = relpath(parent, self.root)
-        own_path = join(folder, target.name)
-        own_path = os.path.normpath(own_path)
+        own_path = os.path.normpath(join(folder, target.name))
         names = {path: basename(path) for path in paths}
         distinct_names = dict.fromkeys(names.values())
         scores = score_similar_names(target.name, distinct_names)
         ranked = []
         for path, name in names.items():
-            if name in scores and path != own_path:
-                distance = folder_distance(folder, dirname(path))
-                rank = -scores[name]
-                ranked.append((rank, distance, path))
+            if name not in scores or path == own_path:
+                continue
+            distance = folder_distance(folder, dirname(path))
+            rank = -scores[name]
+            ranked.append((rank, distance, path))
         similar = []
         for _, _, path in sorted(ranked):
             full_path = self._get_full_path(path)
@@ -155,33 +183,36 @@ class ProjectEnvironment:
         pattern = re.compile(expression, re.MULTILINE)
         definitions: list[SourceDefinition] = []
         deadline = time.monotonic() + SECONDS
-        files = self.get_tree().files
-        sources = sorted(path for path in files if path.endswith(".py"))
-        sources.sort(key=lambda path: path.count("/"))
-        for path in sources[:MAX_SOURCES]:
+        for path in self._list_sources():
             is_late = time.monotonic() > deadline
             if is_late or len(definitions) >= MAX_RESULTS:
                 break
-            text = _read_start(self._get_full_path(path))
+            full_path = self._get_full_path(path)
+            text = _read_start(full_path)
             match = pattern.search(text)
             if match:
                 line_breaks = text.count("\n", 0, match.start())
-                line = line_breaks + 1
-                name = match[1] or match[2]
-                definition = SourceDefinition(_to_text(path), line, name)
+                definition = SourceDefinition(
+                    path=_to_text(path),
+                    line=line_breaks + 1,
+                    name=match[1] or match[2],
+                )
                 definitions.append(definition)
         return definitions
 
-    def find_local_modules(self, name: str, cwd: str) -> list[tuple[str, str]]:
-        """Return the project's modules with a name, and the folder that sys.path needs.
+    def _list_sources(self) -> list[str]:
+        """Return the source files to search, those in the topmost folders first."""
+        files = self.get_tree().files
+        sources = sorted(path for path in files if path.endswith(".py"))
+        sources.sort(key=lambda path: path.count("/"))
+        return sources[:MAX_SOURCES]
 
-        The folder is relative to `cwd`.
-        """
+    def find_local_modules(self, name: str, cwd: str) -> list[LocalModule]:
+        """Return the project's modules with a name, those nearest to `cwd` first."""
         is_module_name = re.fullmatch(r"\w+(\.\w+)*", name)
         if not is_module_name or not _are_valid_paths(cwd):
             return []
-        here = realpath(cwd)
-        here = relpath(here, self.root)
+        here = relpath(realpath(cwd), self.root)
         tail = name.replace(".", "/")
         files = self.get_tree().files
         modules = {path for path in files if path.endswith(".py")}
@@ -198,19 +229,24 @@ class ProjectEnvironment:
             # Modules inside a package come last: they need the package's name.
             folder = folders[path]
             in_package = f"{folder}/__init__.py" in modules
-            return in_package, folder_distance(here, folder), path
+            distance = folder_distance(here, folder)
+            return in_package, distance, path
 
         results = []
-        for path in sorted(folders, key=sort_key)[:MAX_RESULTS]:
+        paths = sorted(folders, key=sort_key)
+        for path in paths[:MAX_RESULTS]:
             folder = folders[path] or "."
             relative = relpath(folder, here)
-            results.append((_to_text(path), _to_text(relative)))
+            module = LocalModule(_to_text(path), _to_text(relative))
+            results.append(module)
         return results
 
     def list_written_since(
-        self, when_ns: int, exclude: Collection[str]
-    ) -> list[tuple[str, int]]:
-        """Return (path, size) of the files written since a time, the newest first."""
+        self,
+        when_ns: int,
+        exclude: Collection[str],
+    ) -> list[WrittenFile]:
+        """Return the files written since a time, the newest first."""
         written = []
         for path, status in self._iter_statuses(exclude):
             modified = status.st_mtime_ns
@@ -220,27 +256,22 @@ class ProjectEnvironment:
         written.sort(reverse=True)
         newest = []
         for _, path, size in written[:MAX_WRITTEN]:
-            newest.append((_to_text(path), size))
+            file = WrittenFile(_to_text(path), size)
+            newest.append(file)
         return newest
 
     def has_changed_since(
-        self, when_ns: int, exclude: Collection[str], folders: Sequence[str]
+        self,
+        when_ns: int,
+        exclude: Collection[str],
+        folders: Sequence[str],
     ) -> bool:
-        """Whether a file of the project or one of `folders` changed since a time.
+        """Return whether a file of the project or one of `folders` changed.
 
-        True if not all files could be listed.
+        Return True if not all files could be listed.
         """
         statuses = (status for _, status in self._iter_statuses(exclude))
-        # The project's own folders change whenever stepper writes the notebook, so only
-        # their files count.
-        project_folders = {self.root}
-        for folder in self.get_tree().folders:
-            project_folders.add(self._get_full_path(folder))
-        outside = set()
-        for folder in folders:
-            if folder and _are_valid_paths(folder):
-                outside.add(realpath(folder))
-        outside -= project_folders
+        outside = self._list_outside_folders(folders)
         outside_statuses = filter(None, map(_get_status, outside))
         # The ctime, because a moved file keeps its mtime.
         for status in chain(statuses, outside_statuses):
@@ -248,8 +279,25 @@ class ProjectEnvironment:
                 return True
         return self.get_tree().truncated
 
+    def _list_outside_folders(self, folders: Sequence[str]) -> set[str]:
+        """Return those of some folders that are not the project's own.
+
+        The project's own folders change whenever stepper writes the notebook, so only
+        their files count.
+        """
+        outside = set()
+        for folder in folders:
+            if folder and _are_valid_paths(folder):
+                outside.add(realpath(folder))
+        outside.discard(self.root)
+        for folder in self.get_tree().folders:
+            full_path = self._get_full_path(folder)
+            outside.discard(full_path)
+        return outside
+
     def _iter_statuses(
-        self, exclude: Collection[str]
+        self,
+        exclude: Collection[str],
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the project's regular files, from a new list of files."""
         excluded = set()
@@ -272,8 +320,11 @@ class ProjectEnvironment:
                 yield path, status
 
     def can_import(self, name: str, search_path: Sequence[str], cwd: str) -> bool:
-        """Whether a kernel with a sys.path could import a module. True if unknown."""
-        top_name = name.partition(".")[0]
+        """Return whether a kernel with a sys.path could import a module.
+
+        Return True if this is unknown.
+        """
+        top_name, _, _ = name.partition(".")
         # Modules of the kernel's standard library are in its folders, except those
         # written in C.
         if top_name in sys.stdlib_module_names:
@@ -299,62 +350,51 @@ class ProjectEnvironment:
     def install_command(self, python: str, *distributions: str) -> str:
         """Return the command that installs distributions for an interpreter.
 
-        The command must be run in the project's root. '' if neither pip nor another
-        installer is available.
+        The command must be run in the project's root. Return an empty string if neither
+        pip nor another installer is available.
         """
         python = self._get_full_path(python)
-        folder = dirname(python)
-        prefix = dirname(folder)
+        prefix = dirname(dirname(python))
         names = shlex.join(map(_to_text, distributions))
         conda_folder = join(prefix, "conda-meta")
         if isdir(conda_folder):
-            # conda's names are in lower case.
-            conda_names = []
-            for name in distributions:
-                conda_name = CONDA_NAMES.get(name, name)
-                conda_names.append(conda_name.lower())
-            names = shlex.join(conda_names)
+            conda_names = _format_conda_names(distributions)
             quoted_prefix = self._quote(prefix)
-            return f"conda install --prefix {quoted_prefix} {names}"
+            return f"conda install --prefix {quoted_prefix} {conda_names}"
         manager = self._find_project_manager(prefix)
         if manager:
             return f"{manager} add {names}"
         quoted_python = self._quote(python)
         pip_command = f"{quoted_python} -m pip install {names}"
-        prefix_path = Path(prefix)
-        has_pip = any(prefix_path.glob(f"{SITE_PACKAGES}/pip"))
-        if not has_pip:
-            uv = self._find_uv()
-            if uv:
-                return f"{uv} pip install --python {quoted_python} {names}"
-        # An interpreter of another host has no files here.
-        is_local = any(prefix_path.glob(SITE_PACKAGES))
-        config = _read_venv_config(prefix)
-        sees_base = config.get("include-system-site-packages") == "true"
-        if has_pip or not is_local or sees_base:
+        if _has_pip(prefix):
             return pip_command
-        base_bin = config.get("home", "")
-        if not base_bin:
-            base_bin = join(prefix, "bin")
-        base = dirname(base_bin)
-        if any(Path(base).glob("lib*/python3*/ensurepip")):
+        uv = self._find_uv()
+        if uv:
+            return f"{uv} pip install --python {quoted_python} {names}"
+        if _may_have_pip(prefix):
+            return pip_command
+        if _has_ensurepip(prefix):
             return f"{quoted_python} -m ensurepip && {pip_command}"
         return ""
 
     def _find_project_manager(self, prefix: str) -> str:
-        """Return the tool that locked the environment at `prefix`, '' without one."""
-        venv = realpath(self._get_full_path(".venv"))
-        if realpath(prefix) != venv:
+        """Return the tool that locked the environment at `prefix`.
+
+        Return an empty string if no installed tool did.
+        """
+        venv = self._get_full_path(".venv")
+        if realpath(prefix) != realpath(venv):
             return ""
         for lock, manager in LOCK_FILES.items():
             lock_path = self._get_full_path(lock)
-            has_lock = isfile(lock_path)
-            if has_lock and shutil.which(manager, path=self.search):
+            if not isfile(lock_path):
+                continue
+            if shutil.which(manager, path=self.search):
                 return manager
         return ""
 
     def _find_uv(self) -> str:
-        """Return the name or the path of uv, '' if it is not installed."""
+        """Return the name or the path of uv, or an empty string if uv is not installed."""
         if shutil.which("uv", path=self.search):
             return "uv"
         for folder in (".local/bin", ".cargo/bin"):
@@ -370,15 +410,51 @@ class ProjectEnvironment:
         """
         path = os.path.normpath(path)
         for base in (self.given_root, self.root):
-            if path.startswith(base.rstrip("/") + "/"):
+            base_prefix = base.rstrip("/") + "/"
+            if path.startswith(base_prefix):
                 path = relpath(path, base)
         return shlex.quote(_to_text(path))
 
 
+def _format_conda_names(distributions: Iterable[str]) -> str:
+    """Return conda's names of distributions, quoted for a shell."""
+    names = []
+    for distribution in distributions:
+        name = CONDA_NAMES.get(distribution, distribution)
+        names.append(name.lower())  # as all of conda's names
+    return shlex.join(names)
+
+
+def _has_pip(prefix: str) -> bool:
+    """Return whether pip is in an environment's folder of packages."""
+    return any(Path(prefix).glob(f"{SITE_PACKAGES}/pip"))
+
+
+def _may_have_pip(prefix: str) -> bool:
+    """Return whether an environment without its own pip may use another one."""
+    # An interpreter of another host has no files here.
+    is_local = any(Path(prefix).glob(SITE_PACKAGES))
+    if not is_local:
+        return True
+    config = _read_venv_config(prefix)
+    return config.get("include-system-site-packages") == "true"
+
+
+def _has_ensurepip(prefix: str) -> bool:
+    """Return whether the interpreter of an environment has the module ensurepip."""
+    config = _read_venv_config(prefix)
+    base_bin = config.get("home", "")
+    if not base_bin:
+        base_bin = join(prefix, "bin")
+    base = Path(dirname(base_bin))
+    return any(base.glob("lib*/python3*/ensurepip"))
+
+
 def _read_venv_config(prefix: str) -> dict[str, str]:
-    """Return the settings of pyvenv.cfg, {} if there is no such file."""
+    """Return the settings of pyvenv.cfg, or an empty dict if there is no such file."""
     settings = {}
-    text = _read_start(join(prefix, "pyvenv.cfg"))
+    path = join(prefix, "pyvenv.cfg")
+    text = _read_start(path)
     for line in text.splitlines():
         key, _, value = line.partition("=")
         name = key.strip()
@@ -389,7 +465,8 @@ def _read_venv_config(prefix: str) -> dict[str, str]:
 def _list_names(folder: str) -> list[str] | None:
     """Return the names in a folder of sys.path.
 
-    None if they cannot be listed: an archive, no permission, or too many.
+    Return None if they cannot be listed: the folder is an archive, is not readable, or
+    has too many names.
     """
     try:
         with os.scandir(folder) as entries:
@@ -398,11 +475,13 @@ def _list_names(folder: str) -> list[str] | None:
         return []
     except OSError:  # an archive is a file, and has no folder below
         return None
-    return names if len(names) < MAX_ENTRIES else None
+    if len(names) == MAX_ENTRIES:
+        return None
+    return names
 
 
 def _are_valid_paths(*paths: str) -> bool:
-    """Whether the operating system accepts these paths."""
+    """Return whether the operating system accepts these paths."""
     try:
         return all(b"\0" not in os.fsencode(path) for path in paths)
     except UnicodeEncodeError:
@@ -422,7 +501,10 @@ def _get_status(path: str) -> os.stat_result | None:
 
 
 def _read_start(path: str) -> str:
-    """Return the beginning of a file, '' if it is not a readable regular file."""
+    """Return the beginning of a file.
+
+    Return an empty string if it is not a readable regular file.
+    """
     if os.path.islink(path):
         return ""
     if not isfile(path):  # reading a pipe would hang

@@ -46,7 +46,7 @@ MAX_EARLIER_RUNS = 100  # searched for an earlier version of a cell
 class Definition(NamedTuple):
     """A line of a cell that defines a name.
 
-    `status` is a clause that begins with "which"; `succeeded`: the cell ran
+    `status` is a clause that begins with "which". `succeeded` is True if the cell ran
     successfully with its present source.
     """
 
@@ -70,11 +70,36 @@ class NameChange(NamedTuple):
     verb: str
 
 
+class Deletion(NamedTuple):
+    """A line of a cell that unbinds a name; `verb` is a value of CHANGE_VERBS."""
+
+    cell: Cell
+    line: int
+    verb: str
+
+    @property
+    def text(self) -> str:
+        """The deletion for a report, to follow "was"."""
+        source_line = quote_line(self.cell.source, self.line)
+        return f"{self.verb} line {self.line} of {self.cell.label}: {source_line}"
+
+
+class RunStatus(NamedTuple):
+    """The reason why a name that a cell binds is undefined.
+
+    `clause` begins with "which". `succeeded` is True if the cell ran successfully with
+    its present source.
+    """
+
+    clause: str
+    succeeded: bool = False
+
+
 @dataclass(frozen=True)
 class NotebookNames:
     """The names in the cell that failed, in the other cells and in the kernel.
 
-    `count` is the execution count of the cell that failed, 0 if unknown.
+    `count` is the execution count of the cell that failed, or 0 if it is unknown.
     """
 
     cell: Cell
@@ -89,9 +114,11 @@ class NotebookNames:
         definitions = []
         for cell in self.list_other_cells():
             for line, verb in self.list_changes(cell, name):
-                if verb == BOUND:
-                    status, succeeded = self.describe_run(cell, line, name)
-                    definitions.append(Definition(cell, line, status, succeeded))
+                if verb != BOUND:
+                    continue
+                status = self.describe_run(cell, line, name)
+                definition = Definition(cell, line, status.clause, status.succeeded)
+                definitions.append(definition)
         return definitions
 
     def list_other_cells(self) -> list[Cell]:
@@ -99,96 +126,97 @@ class NotebookNames:
         runnable = select_runnable(self.cells)
         return [cell for cell in runnable if cell.id != self.cell.id]
 
-    def describe_run(self, cell: Cell, line: int, name: str) -> tuple[str, bool]:
-        """Return why a name that a line of a cell binds is undefined.
-
-        Also return whether the cell ran successfully with its present source.
-        """
+    def describe_run(self, cell: Cell, line: int, name: str) -> RunStatus:
+        """Return why a name that a line of a cell binds is undefined."""
         state = self.state
         has_run = cell.id in state.last_sources or cell.id in state.succeeded_sources
         if not has_run:
-            return "which has not run", False
+            return RunStatus("which has not run")
         if not self.ran_in_kernel(cell):
-            return "which has not run in this kernel", False
+            return RunStatus("which has not run in this kernel")
         if not self.ran_unchanged(cell):
-            return "which was changed since it ran", False
+            return RunStatus("which was changed since it ran")
         run = self.find_last_run(cell)
         if run is None:
-            return "which ran successfully", True
-        failed_at = None
-        if run.fault and run.fault.line:
-            failed_at = run.fault.line
-        if failed_at is not None and failed_at < line:
-            failure = describe_failure(run)
-            return f"which {failure} at line {failed_at}, before that line", False
+            return RunStatus("which ran successfully", succeeded=True)
         succeeded = run.outcome is Outcome.OK
-        result = "ran successfully" if succeeded else describe_failure(run)
+        result = "ran successfully"
+        if not succeeded:
+            result = describe_failure(run)
+        failed_at = find_failing_line(run)
         if failed_at is not None:
+            if failed_at < line:
+                failure = describe_failure(run)
+                clause = f"which {failure} at line {failed_at}, before that line"
+                return RunStatus(clause)
             result += f" at line {failed_at}"
         if failed_at == line:
-            return f"which {result}", succeeded
+            return RunStatus(f"which {result}", succeeded)
         if name in run.bound:
-            return f"which {result}; `{name}` was deleted since", succeeded
+            clause = f"which {result}; `{name}` was deleted since"
+            return RunStatus(clause, succeeded)
         conjunction = "but" if succeeded else "and"
-        return f"which {result} {conjunction} left `{name}` undefined", succeeded
+        clause = f"which {result} {conjunction} left `{name}` undefined"
+        return RunStatus(clause, succeeded)
 
     def ran_in_kernel(self, cell: Cell) -> bool:
-        """Whether a cell ran in the present kernel, successfully or not."""
+        """Return whether a cell ran in the present kernel, successfully or not."""
         if cell.id in self.state.succeeded_sources:
             return True
         return cell.id in self.state.cells_by_execution_count.values()
 
     def ran_unchanged(self, cell: Cell) -> bool:
-        """Whether a cell last ran in the present kernel with its present source."""
+        """Return whether a cell last ran in this kernel with its present source."""
         state = self.state
-        last = state.last_sources.get(cell.id)
-        last = state.succeeded_sources.get(cell.id, last)
-        is_same = last == hash_source(cell.source)
-        return is_same and self.ran_in_kernel(cell)
+        last_source = state.last_sources.get(cell.id)
+        last_source = state.succeeded_sources.get(cell.id, last_source)
+        if last_source != hash_source(cell.source):
+            return False
+        return self.ran_in_kernel(cell)
 
     def find_last_run(self, cell: Cell) -> RunEnded | None:
-        """Return the last run of a cell, None if the journal has none."""
+        """Return the last run of a cell, or None if the journal has none."""
         for run in reversed(self.state.runs):
             if run.cell_id == cell.id:
                 return run
         return None
 
     def find_deletion(self, name: str, failed_at: int | None) -> str:
-        """Return the line that last unbound a name in this kernel, '' if there is none.
+        """Return the line that last unbound a name in this kernel.
 
-        Only the lines above `failed_at` ran in the cell that failed.
+        Return an empty string if there is none. Only the lines above `failed_at` ran in
+        the cell that failed.
         """
-        own_lines = [
-            f"{verb} line {line} of {self.cell.label}: {source_line}"
-            for line, verb, source_line in self.iter_deletions(self.cell, name)
-            if failed_at is None or line < failed_at
-        ]
-        if own_lines:
-            return own_lines[-1]
-        lines = list[tuple[int, str]]()
+        last_deletion: Deletion | None = None
+        for deletion in self.iter_deletions(self.cell, name):
+            if failed_at is None or deletion.line < failed_at:
+                last_deletion = deletion
+        if last_deletion is not None:
+            return last_deletion.text
+        last_order = -1
         for cell in self.list_other_cells():
             if not self.ran_unchanged(cell):
                 continue
-            run = self.find_last_run(cell)
             order = 0
             end = None
+            run = self.find_last_run(cell)
             if run:
                 order = run.run
                 end = run.fault.line if run.fault else None
-            for line, verb, source_line in self.iter_deletions(cell, name):
-                if end is None or line < end:
-                    text = f"{verb} line {line} of {cell.label}: {source_line}"
-                    lines.append((order, text))
-        if not lines:
+            for deletion in self.iter_deletions(cell, name):
+                has_run = end is None or deletion.line < end
+                if has_run and order > last_order:
+                    last_order = order
+                    last_deletion = deletion
+        if last_deletion is None:
             return ""
-        _, last_line = max(lines, key=lambda entry: entry[0])
-        return last_line
+        return last_deletion.text
 
-    def iter_deletions(self, cell: Cell, name: str) -> Iterator[tuple[int, str, str]]:
-        """Yield (line, verb, quoted source) of the lines that unbind a name."""
+    def iter_deletions(self, cell: Cell, name: str) -> Iterator[Deletion]:
+        """Yield the lines of a cell that unbind a name."""
         for line, verb in self.list_changes(cell, name):
             if verb != BOUND:
-                yield line, verb, quote_line(cell.source, line)
+                yield Deletion(cell, line, verb)
 
     def list_changes(self, cell: Cell, name: str) -> list[NameChange]:
         """Return the lines of a cell's source that bind or unbind a name."""
@@ -196,72 +224,87 @@ class NotebookNames:
 
     def analyze(self, cell: Cell) -> NameUsage:
         """Return how a cell uses names."""
-        return name_analysis.analyze_source(self.transform(cell.source))
+        code = self.transform(cell.source)
+        return name_analysis.analyze_source(code)
 
     def list_bound_names(self) -> list[str]:
         """Return the names that the other cells bind at their top level."""
         names = []
         for cell in self.list_other_cells():
-            for mention in self.analyze(cell).mentions:
+            usage = self.analyze(cell)
+            for mention in usage.mentions:
                 if mention.how == BIND and not mention.scope:
                     names.append(mention.name)
         return names
 
     def mentions_name(self, name: str) -> bool:
-        """Whether the source of another code cell contains a name as a word."""
+        """Return whether the source of another code cell contains a name as a word."""
         word = re.compile(rf"\b{re.escape(name)}\b")
         for cell in self.cells:
-            is_other = cell.is_code and cell.id != self.cell.id
-            if is_other and word.search(cell.source):
+            if not cell.is_code or cell.id == self.cell.id:
+                continue
+            if word.search(cell.source):
                 return True
         return False
 
     def describe_scope(self, name: str) -> str:
         """Return in which scope a name is defined, or why a line does not bind it.
 
-        '' if neither applies.
+        Return an empty string if neither applies.
         """
         sentences = dict[str, str]()
         for cell in select_runnable(self.cells):
-            for mention in self.analyze(cell).mentions:
+            usage = self.analyze(cell)
+            for mention in usage.mentions:
                 if mention.name != name:
                     continue
                 text = format_scope(mention, cell)
-                if text:
-                    is_bind = mention.how == BIND
-                    kind = mention.scope if is_bind else mention.how
-                    sentences.setdefault(kind, text)
+                if not text:
+                    continue
+                is_bind = mention.how == BIND
+                kind = mention.scope if is_bind else mention.how
+                sentences.setdefault(kind, text)
         for kind in (GLOBAL, FUNCTION, CLASS, ANNOTATED, COMPREHENSION):
             if kind in sentences:
                 return sentences[kind]
         return ""
 
     def find_alias(self, name: str) -> str:
-        """Return the line that imports a name under another one, '' without one."""
+        """Return the line that imports a name under another one.
+
+        Return an empty string if there is none.
+        """
         for cell in self.list_other_cells():
-            for alias, modules in self.analyze(cell).modules.items():
-                for module in modules:
-                    if alias != name and module.rpartition(":")[2] == name:
-                        line = find_source_line(cell.source, 1, alias)
-                        location = f"line {line} of {cell.label}"
-                        return f"{location} imports `{name}` as `{alias}`"
+            usage = self.analyze(cell)
+            for alias, modules in usage.modules.items():
+                if alias == name:
+                    continue
+                imported_names = [module.rpartition(":")[2] for module in modules]
+                if name in imported_names:
+                    line = find_source_line(cell.source, 1, alias)
+                    location = f"line {line} of {cell.label}"
+                    return f"{location} imports `{name}` as `{alias}`"
         return ""
 
     def find_earlier_version(self, name: str) -> str:
-        """Return which former source of a cell defined a name, '' if there is none."""
-        cells = {}
-        present_sources = set()
-        for cell in self.cells:
-            cells[cell.id] = cell
-            present_sources.add(hash_source(cell.source))
-        for run in self.state.runs[: -MAX_EARLIER_RUNS - 1 : -1]:
+        """Return the former source of a cell that defined a name.
+
+        Return an empty string if there is none.
+        """
+        cells = {cell.id: cell for cell in self.cells}
+        present_sources = {hash_source(cell.source) for cell in self.cells}
+        recent_runs = self.state.runs[-MAX_EARLIER_RUNS:]
+        for run in reversed(recent_runs):
+            if run.source_hash in present_sources:
+                continue
             source = self.state.sources_by_hash.get(run.source_hash, "")
-            if run.source_hash in present_sources or name not in source:
+            if name not in source:
                 continue
             for line, verb in list_source_changes(source, name, self.transform):
                 if verb == BOUND:
                     owner = self._describe_owner(cells.get(run.cell_id))
-                    return f"{owner} defined it: {quote_line(source, line)}"
+                    source_line = quote_line(source, line)
+                    return f"{owner} defined it: {source_line}"
         return ""
 
     def _describe_owner(self, cell: Cell | None) -> str:
@@ -277,10 +320,17 @@ def describe_failure(run: RunEnded) -> str:
     return FAILURES.get(run.outcome, "failed")
 
 
+def find_failing_line(run: RunEnded) -> int | None:
+    """Return the line at which a run failed, or None if there is none."""
+    if run.fault is None:
+        return None
+    return run.fault.line or None
+
+
 def format_scope(mention: Mention, cell: Cell) -> str:
     """Return the sentence on a name that is not in the notebook's namespace.
 
-    '' if the mention is no reason for that.
+    Return an empty string if the mention does not explain this.
     """
     name = mention.name
     scope = mention.scope_name
@@ -311,25 +361,29 @@ def format_scope(mention: Mention, cell: Cell) -> str:
 
 
 def list_source_changes(
-    source: str, name: str, transform: Callable[[str], str]
+    source: str,
+    name: str,
+    transform: Callable[[str], str],
 ) -> list[NameChange]:
     """Return the lines of a cell's source that bind or unbind a name."""
-    changes = list_python_changes(transform(source), name)
+    code = transform(source)
     source_changes = []
-    for change in changes:
-        line = find_source_line(source, change.line, name)
-        source_changes.append(NameChange(line, change.verb))
+    for python_line, verb in list_python_changes(code, name):
+        line = find_source_line(source, python_line, name)
+        source_changes.append(NameChange(line, verb))
     return source_changes
 
 
 @functools.lru_cache(maxsize=512)
 def list_python_changes(source: str, name: str) -> tuple[NameChange, ...]:
     """Return the lines of Python code that bind or unbind a top-level name, sorted."""
+    usage = name_analysis.analyze_source(source)
     changes = []
-    for mention in name_analysis.analyze_source(source).mentions:
-        is_top_level = mention.name == name and not mention.scope
-        if is_top_level and mention.how in CHANGE_VERBS:
-            verb = CHANGE_VERBS[mention.how]
+    for mention in usage.mentions:
+        if mention.name != name or mention.scope:
+            continue
+        verb = CHANGE_VERBS.get(mention.how)
+        if verb is not None:
             changes.append(NameChange(mention.line, verb))
     return tuple(sorted(changes))
 
@@ -350,15 +404,18 @@ def find_source_line(source: str, line: int, name: str) -> int:
         start += 1
         if line == 0:
             line = -1  # bound by the magic line itself
-    line = min(max(line + start, 1), len(lines))
+    line = max(line + start, 1)
+    line = min(line, len(lines))
     word = re.compile(rf"\b{re.escape(name)}\b")
-    for number in range(line, len(lines) + 1):
-        if word.search(lines[number - 1]):
+    for number, text in enumerate(lines, 1):
+        if number >= line and word.search(text):
             return number
     return line
 
 
 def quote_line(source: str, line: int) -> str:
     """Return a line of a source in backticks."""
-    text = source.split("\n")[line - 1].strip()
-    return f"`{one_line(text, 100)}`"
+    lines = source.split("\n")
+    text = lines[line - 1].strip()
+    excerpt = one_line(text, 100)
+    return f"`{excerpt}`"
