@@ -493,16 +493,10 @@ def test_defining_and_missing_folders(tmp_path: Path) -> None:
         ("b.py", 1, "LIMIT"),
     ]
     assert around.find_definitions(["inner", "no name", "*"]) == []
-    assert find_missing_folder("new/deep/x.md", str(tmp_path)) == ("new", ".")
-    assert find_missing_folder(f"{tmp_path}/new/x", "/") == (
-        f"{tmp_path}/new",
-        str(tmp_path),
-    )
-    assert (
-        find_missing_folder("x.md", str(tmp_path))
-        == find_missing_folder("x/" * 9000, str(tmp_path))
-        == ("", "")
-    )
+    assert find_missing_folder("new/deep/x.md", str(tmp_path)) == Path("new")
+    assert find_missing_folder(f"{tmp_path}/new/x", "/") == tmp_path / "new"
+    assert find_missing_folder("x.md", str(tmp_path)) is None
+    assert find_missing_folder("x/" * 9000, str(tmp_path)) is None
 
 
 # --- nearness ------------------------------------------------------------------------------------------------------

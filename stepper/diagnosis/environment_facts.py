@@ -74,7 +74,7 @@ class WrittenFile(NamedTuple):
 class ProjectEnvironment:
     """The files and the environments of one project.
 
-    `search` is the PATH on which installers are searched for, or None for stepper's own.
+    `search` is the PATH of the search for installers, or None for stepper's own PATH.
     """
 
     def __init__(self, project: str, search: str | None = None) -> None:
@@ -394,7 +394,7 @@ class ProjectEnvironment:
         return ""
 
     def _find_uv(self) -> str:
-        """Return the name or the path of uv, or an empty string if uv is not installed."""
+        """Return the name or the path of uv, or an empty string without uv."""
         if shutil.which("uv", path=self.search):
             return "uv"
         for folder in (".local/bin", ".cargo/bin"):

@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +57,23 @@ class ImportedNames(NamedTuple):
     names: list[str]
 
 
+class ModuleLocation(NamedTuple):
+    """The location of a project's module that has the name of a missing one."""
+
+    file: str
+    folder: str  # relative to the kernel's folder
+    on_path: bool  # whether the folder is on sys.path
+
+    @property
+    def text(self) -> str:
+        """The sentence on the module."""
+        verb = "is" if self.on_path else "is not"
+        return (
+            f"{self.file} is a module of that name; its folder, {self.folder!r} from "
+            f"the kernel's folder, {verb} on sys.path"
+        )
+
+
 def explain_name_error(
     fault: Fault,
     error: ErrorFacts,
@@ -68,23 +85,35 @@ def explain_name_error(
     if name in FOREIGN_CONSTANTS:
         constant = FOREIGN_CONSTANTS[name]
         return [f"`{name}` is JSON or JavaScript; in Python, write `{constant}`"]
+    usual_import = []
     statement = distribution_names.find_import_statement(name)
-    usual_import = [f"`{statement}` defines it"] if statement else []
-    if fault.frames and fault.frames[-1].file:
+    if statement:
+        usual_import.append(f"`{statement}` defines it")
+    if fault.frames:
         file = fault.frames[-1].file
-        return _explain_name_in_file(name, file, error, notebook) or usual_import
-
+        if file:
+            sentences = _explain_name_in_file(name, file, error, notebook)
+            return sentences or usual_import
     sentences = _describe_definitions(name, fault.line, notebook)
     if sentences:
         return sentences
     sentences = _describe_unreachable(name, fault.line, notebook, environment)
-    similar, descriptions = find_similar_live_names(name, error, notebook)
+    namespace = notebook.namespace
+    descriptions = describe_live_names(namespace)
+    live_names = [
+        *error.locals,
+        *descriptions,
+        *namespace.functions,
+        *namespace.classes,
+    ]
+    similar = find_similar_names(name, live_names)
     defined = find_similar_defined_name(name, similar, notebook)
     if defined:
         sentences.append(f"the closest name that a cell defines: {defined}")
     elif similar:
-        names = (f"`{other}`{descriptions.get(other, '')}" for other in similar)
-        sentences.append(f"closest names in the kernel: {', '.join(names)}")
+        names = [f"`{other}`{descriptions.get(other, '')}" for other in similar]
+        joined_names = ", ".join(names)
+        sentences.append(f"closest names in the kernel: {joined_names}")
     is_misspelled = similar and normalize_name(similar[0]) == normalize_name(name)
     if not is_misspelled:
         sentences += usual_import
@@ -94,7 +123,9 @@ def explain_name_error(
 
 
 def _describe_definitions(
-    name: str, failed_at: int | None, notebook: NotebookNames
+    name: str,
+    failed_at: int | None,
+    notebook: NotebookNames,
 ) -> list[str]:
     """Return the lines of cells that define a name and did not run, or deleted it."""
     definitions = notebook.list_definitions(name)
@@ -116,79 +147,117 @@ def _describe_unreachable(
     environment: ProjectEnvironment,
 ) -> list[str]:
     """Return a definition below the failing line, in another scope, alias or file."""
-    sentences = [
-        _describe_later_definition(name, failed_at, notebook),
-        notebook.describe_scope(name),
-    ]
-    sentences = [sentence for sentence in sentences if sentence]
+    sentences = []
+    later_definition = _describe_later_definition(name, failed_at, notebook)
+    if later_definition:
+        sentences.append(later_definition)
+    scope = notebook.describe_scope(name)
+    if scope:
+        sentences.append(scope)
     if sentences:
         return sentences
     alias = notebook.find_alias(name)
     if alias:
         return [alias]
-    definitions = environment.find_definitions([name])[:2]
-    return [f"line {line} of {path} defines `{name}`" for path, line, _ in definitions]
+    return _list_file_definitions([name], environment)
+
+
+def _list_file_definitions(
+    names: Sequence[str],
+    environment: ProjectEnvironment,
+) -> list[str]:
+    """Return sentences on the project's lines that define one of the names."""
+    sentences = []
+    definitions = environment.find_definitions(names)
+    for path, line, name in definitions[:2]:
+        sentences.append(f"line {line} of {path} defines `{name}`")
+    return sentences
 
 
 def _explain_name_in_file(
-    name: str, file: str, error: ErrorFacts, notebook: NotebookNames
+    name: str,
+    file: str,
+    error: ErrorFacts,
+    notebook: NotebookNames,
 ) -> list[str]:
     """Return the sentence on a name in a file, which cannot use the notebook's."""
     similar = find_close_names(name, error.locals)
     if similar:
-        names = [f"`{other}`" for other in similar]
-        return [f"closest names in the function: {', '.join(names)}"]
-    is_usual = distribution_names.find_import_statement(name) is not None
-    in_notebook = name in notebook.namespace.names or notebook.list_definitions(name)
-    if is_usual or not in_notebook:
+        names = ", ".join(f"`{other}`" for other in similar)
+        return [f"closest names in the function: {names}"]
+    if distribution_names.find_import_statement(name) is not None:
         return []
+    is_live = name in notebook.namespace.names
+    if not is_live and not notebook.list_definitions(name):
+        return []
+    short_file = one_line(file, 200)
     return [
-        f"{one_line(file, 200)} does not define `{name}`: code in a file sees the "
+        f"{short_file} does not define `{name}`: code in a file sees the "
         "names of that file, not those of the notebook"
     ]
 
 
 def _describe_later_definition(
-    name: str, failed_at: int | None, notebook: NotebookNames
+    name: str,
+    failed_at: int | None,
+    notebook: NotebookNames,
 ) -> str:
-    """Return the line below the failing one that defines a name, '' without one."""
+    """Return the line below the failing one that defines a name.
+
+    Return an empty string if there is none.
+    """
+    if failed_at is None:
+        return ""
     for line, verb in notebook.list_changes(notebook.cell, name):
-        if verb == BOUND and failed_at is not None and line > failed_at:
+        if verb == BOUND and line > failed_at:
             return f"`{name}` is defined only below, by line {line} of this cell"
     return ""
 
 
-def find_similar_live_names(
-    name: str, error: ErrorFacts, notebook: NotebookNames
-) -> tuple[list[str], dict[str, str]]:
-    """Return the kernel's names similar to one, and descriptions of all its names."""
-    namespace = notebook.namespace
-    descriptions = {
-        other: ""
-        for other in namespace.names
-        if not other.startswith("_") and other not in IPYTHON_NAMES
-    }
-    for other, variable in namespace.variables.items():
-        descriptions[other] = f" ({command_messages.describe_variable(variable)})"
-    for other, module in namespace.modules.items():
-        descriptions[other] = f" (the module {module})"
-    names = [*error.locals, *descriptions, *namespace.functions, *namespace.classes]
+def describe_live_names(namespace: Namespace) -> dict[str, str]:
+    """Return descriptions of the kernel's names, such as " (the module numpy)".
+
+    The description of a name of which only the name is known is an empty string.
+    """
+    descriptions = {}
+    for name in namespace.names:
+        if not name.startswith("_") and name not in IPYTHON_NAMES:
+            descriptions[name] = ""
+    for name, variable in namespace.variables.items():
+        description = command_messages.describe_variable(variable)
+        descriptions[name] = f" ({description})"
+    for name, module in namespace.modules.items():
+        descriptions[name] = f" (the module {module})"
+    return descriptions
+
+
+def find_similar_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the most similar names. A builtin must be more similar than others."""
     similar = []
     for other in find_close_names(name, names):
         is_builtin = hasattr(builtins, other)
         if not is_builtin or similarity(other, name) >= MIN_BUILTIN_RATIO:
             similar.append(other)
-    return similar, descriptions
+    return similar
 
 
 def find_similar_defined_name(
-    name: str, similar: Sequence[str], notebook: NotebookNames
+    name: str,
+    similar: Sequence[str],
+    notebook: NotebookNames,
 ) -> str:
-    """Return a similar name that a cell would define, '' if a live one is closer."""
+    """Return a similar name that a cell defines but that is not in the kernel.
+
+    Return an empty string if there is none, or if one of the kernel's `similar` names
+    is as close.
+    """
+    min_similarity = 0.0
+    if similar:
+        min_similarity = similarity(similar[0], name)
     live = notebook.namespace.names
     undefined = [other for other in notebook.list_bound_names() if other not in live]
     for other in find_close_names(name, undefined, 1):
-        if similar and similarity(similar[0], name) >= similarity(other, name):
+        if similar and similarity(other, name) <= min_similarity:
             continue
         definitions = notebook.list_definitions(other)
         if definitions:
@@ -202,14 +271,17 @@ def similarity(first: str, second: str) -> float:
 
 
 def _describe_unknown_name(name: str, notebook: NotebookNames) -> str:
-    """Return the sentence on a name that is similar to no other."""
+    """Return the sentence on a name that is not similar to any other."""
+    text = "the kernel has no similar name"
     if notebook.mentions_name(name):
-        return "the kernel has no similar name"
-    is_bound_here = bool(notebook.list_changes(notebook.cell, name))
-    cells = "no other cell" if is_bound_here else "no cell of the notebook"
-    text = f"the kernel has no similar name, and {cells} defines it"
+        return text
+    changes = notebook.list_changes(notebook.cell, name)
+    cells = "no other cell" if changes else "no cell of the notebook"
+    text += f", and {cells} defines it"
     earlier_version = notebook.find_earlier_version(name)
-    return f"{text}; {earlier_version}" if earlier_version else text
+    if earlier_version:
+        text += f"; {earlier_version}"
+    return text
 
 
 def explain_module_error(
@@ -227,21 +299,22 @@ def explain_module_error(
     classes = fault.mro or (fault.ename,)
     if "ModuleNotFoundError" not in classes and not is_relative:
         return [*_describe_circular_import(fault), *findings]
-    line = source
+    code = source
     if fault.frames:
-        line = "\n".join(text for _, text in fault.frames[-1].context)
-    pattern = r"\.+[\w.]*" if is_relative else rf"{re.escape(name)}\b[\w.]*"
-    imported = parse_import(line, pattern)
+        context = fault.frames[-1].context
+        code = "\n".join(text for _, text in context)
+    pattern = r"\.+[\w.]*"
+    if not is_relative:
+        pattern = rf"{re.escape(name)}\b[\w.]*"
+    imported = parse_import(code, pattern)
     module = imported.module.lstrip(".") or name
-    location, on_path = _describe_local_module(module, name, namespace, environment)
+    local_module = _find_local_module(module, name, namespace, environment)
+    location = []
     definitions = []
-    if not location:
-        definitions = [
-            f"line {number} of {file} defines `{defined_name}`"
-            for file, number, defined_name in environment.find_definitions(
-                imported.names
-            )[:2]
-        ]
+    if local_module is not None:
+        location.append(local_module.text)
+    else:
+        definitions = _list_file_definitions(imported.names, environment)
     if is_relative:
         return [
             "notebook cells are not part of a package: "
@@ -250,79 +323,97 @@ def explain_module_error(
         ]
     if any("not a package" in text for text in findings):
         return [*findings, *location]
-    if findings and (on_path or not location):
+    if findings and (local_module is None or local_module.on_path):
         return findings
     if location:
         return location
-    dotted_name = ".".join([module, *imported.names[:1]])
-    distribution = distribution_names.find_distribution(dotted_name)
-    if not distribution:
-        distribution = distribution_names.find_distribution(name)
     sentences = []
+    distribution = _find_distribution(module, name, imported)
     if distribution:
-        sentences.append(describe_distribution(distribution, environment, python))
+        sentence = describe_distribution(distribution, environment, python)
+        sentences.append(sentence)
     sentences += definitions
     if sentences:
         return sentences
     similar = _find_similar_modules(name, namespace)
     if similar:
-        return [f"closest modules that can be imported: {', '.join(similar)}"]
+        joined_modules = ", ".join(similar)
+        return [f"closest modules that can be imported: {joined_modules}"]
     return [
         "no installed module has a similar name, and stepper knows no distribution "
         "that provides this one"
     ]
 
 
+def _find_distribution(module: str, name: str, imported: ImportedNames) -> str | None:
+    """Return the distribution of an imported name or of the missing module."""
+    dotted_name = ".".join([module, *imported.names[:1]])
+    distribution = distribution_names.find_distribution(dotted_name)
+    return distribution or distribution_names.find_distribution(name)
+
+
 def _describe_circular_import(fault: Fault) -> list[str]:
     message = fault.evalue
     if "partially initialized" not in message and "circular" not in message:
         return []
-    frames = [frame for frame in fault.frames if frame.file]
-    files = [f"{frame.file} line {frame.line}" for frame in frames]
-    return [f"a circular import: {' → '.join(files)}"] if files else []
+    lines = []
+    for frame in fault.frames:
+        if frame.file:
+            lines.append(f"{frame.file} line {frame.line}")
+    if not lines:
+        return []
+    path = " → ".join(lines)
+    return [f"a circular import: {path}"]
 
 
-def _describe_local_module(
-    module: str, name: str, namespace: Namespace, environment: ProjectEnvironment
-) -> tuple[list[str], bool]:
-    """Return the sentence on a local module, and whether its folder is on sys.path."""
+def _find_local_module(
+    module: str,
+    name: str,
+    namespace: Namespace,
+    environment: ProjectEnvironment,
+) -> ModuleLocation | None:
+    """Return the project's module with one of these names, or None without one."""
     cwd = namespace.cwd
     modules = environment.find_local_modules(module, cwd)
     if not modules:
         modules = environment.find_local_modules(name, cwd)
     if not modules:
-        return [], False
+        return None
     file, folder = modules[0]
-    search_path = namespace.lasting.path if namespace.lasting else ()
-    entries = {os.path.realpath(os.path.join(cwd, entry)) for entry in search_path}
-    on_path = os.path.realpath(os.path.join(cwd, folder)) in entries
-    verb = "is" if on_path else "is not"
-    sentence = (
-        f"{file} is a module of that name; its folder, {folder!r} from the kernel's "
-        f"folder, {verb} on sys.path"
-    )
-    return [sentence], on_path
+    entries = set()
+    if namespace.lasting:
+        for entry in namespace.lasting.path:
+            path = os.path.join(cwd, entry)
+            entries.add(os.path.realpath(path))
+    full_path = os.path.join(cwd, folder)
+    on_path = os.path.realpath(full_path) in entries
+    return ModuleLocation(file, folder, on_path)
 
 
 def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
-    modules = {*sys.stdlib_module_names}
+    modules = set(sys.stdlib_module_names)
     if namespace.lasting:
         modules.update(namespace.lasting.imported)
         for folder in namespace.lasting.path:
-            entries = scan_folder(os.path.join(namespace.cwd, folder))
+            full_path = os.path.join(namespace.cwd, folder)
+            entries = scan_folder(full_path)
             for entry in islice(entries, ENTRIES):
                 modules.add(entry.name.removesuffix(".py"))
-    top_name = name.partition(".")[0]
+    top_name, _, _ = name.partition(".")
     return difflib.get_close_matches(top_name, sorted(modules), cutoff=0.7)
 
 
 def describe_distribution(
-    distribution: str, environment: ProjectEnvironment, python: str
+    distribution: str,
+    environment: ProjectEnvironment,
+    python: str,
 ) -> str:
     """Return which distribution to install, with the command if one works."""
+    text = f"the distribution {distribution} provides it"
     command = environment.install_command(python, distribution)
-    install = f": {command}" if command else ""
-    return f"the distribution {distribution} provides it{install}"
+    if command:
+        text += f": {command}"
+    return text
 
 
 def parse_import(source: str, module: str) -> ImportedNames:
@@ -330,13 +421,23 @@ def parse_import(source: str, module: str) -> ImportedNames:
     match = re.search(IMPORT.format(module=module), source)
     if match is None:
         return ImportedNames("", [])
-    names = re.sub(r"#[^\n]*", "", match[2] or match[3] or "").strip("()\\ ")
-    parts = [part.split()[0] for part in names.split(",") if part.strip()]
-    return ImportedNames(match[1] or match[4], parts)
+    imported = match[2] or match[3] or ""
+    without_comments = re.sub(r"#[^\n]*", "", imported)
+    parts = without_comments.strip("()\\ ").split(",")
+    names = []
+    for part in parts:
+        words = part.split()  # with "as", the first is the module's own name
+        if words:
+            names.append(words[0])
+    module_name = match[1] or match[4]
+    return ImportedNames(module_name, names)
 
 
 def explain_file_error(
-    fault: Fault, error: ErrorFacts, environment: ProjectEnvironment, cwd: str
+    fault: Fault,
+    error: ErrorFacts,
+    environment: ProjectEnvironment,
+    cwd: str,
 ) -> list[str]:
     """Return the most similar paths, the missing folder and the kernel's folder.
 
@@ -344,19 +445,20 @@ def explain_file_error(
     """
     kernel_folder = []
     if cwd:
-        kernel_folder = [f"the kernel's folder is {environment.display_folder(cwd)}"]
+        folder = environment.display_folder(cwd)
+        kernel_folder.append(f"the kernel's folder is {folder}")
     filename = fault.attributes.get("filename")
     path = str(filename or error.path or find_quoted(fault.evalue))
     if error.program:
         findings = [finding.text for finding in error.findings]
         return findings + kernel_folder if "/" in path else findings
     if fault.ename == "IsADirectoryError":
-        entries = islice(scan_folder(os.path.join(cwd, path)), ENTRIES)
-        names = sorted(entry.name for entry in entries)
-        contents = join_items(names) or "nothing"
+        contents = _list_folder(os.path.join(cwd, path))
         return [f"{path!r} is a folder that contains {contents}", *kernel_folder]
-    paths = environment.find_similar_paths(path, cwd) if path else []
-    missing_folder, parent = find_missing_folder(path, cwd)
+    paths = []
+    if path:
+        paths = environment.find_similar_paths(path, cwd)
+    missing_folder = find_missing_folder(path, cwd)
     if path.startswith("/") and missing_folder:
         # A path of another machine: show relative paths.
         root = os.path.realpath(cwd)
@@ -366,22 +468,37 @@ def explain_file_error(
     if is_home:
         sentences.append("Python does not expand `~`: use os.path.expanduser()")
     if paths:
-        sentences.append(f"closest existing paths: {', '.join(map(repr, paths))}")
+        quoted_paths = ", ".join(map(repr, paths))
+        sentences.append(f"closest existing paths: {quoted_paths}")
     if missing_folder and not is_home:
-        exists = f" ({parent!r} does)" if parent.strip("./") else ""
-        sentences.append(f"the folder {missing_folder!r} does not exist{exists}")
+        sentence = _describe_missing_folder(missing_folder)
+        sentences.append(sentence)
     if not sentences and path:
         sentences.append("the project has no similar path")
     return sentences + kernel_folder
 
 
-def find_missing_folder(path: str, cwd: str) -> tuple[str, str]:
-    """Return the topmost missing folder of a path and its parent, '' if none is."""
-    parents = Path(path).parents if len(path) <= MAX_PATH else ()
-    missing = []
-    for folder in parents:
-        if folder.name and not os.path.lexists(os.path.join(cwd, folder)):
-            missing.append(folder)
-    if not missing:
-        return "", ""
-    return str(missing[-1]), str(missing[-1].parent)
+def _list_folder(path: str) -> str:
+    entries = islice(scan_folder(path), ENTRIES)
+    names = sorted(entry.name for entry in entries)
+    return join_items(names) or "nothing"
+
+
+def _describe_missing_folder(folder: Path) -> str:
+    text = f"the folder {str(folder)!r} does not exist"
+    parent = str(folder.parent)
+    if parent.strip("./"):
+        text += f" ({parent!r} does)"
+    return text
+
+
+def find_missing_folder(path: str, cwd: str) -> Path | None:
+    """Return the topmost missing folder of a path, or None if none is missing."""
+    if len(path) > MAX_PATH:
+        return None
+    topmost = None
+    for folder in Path(path).parents:
+        full_path = os.path.join(cwd, folder)
+        if folder.name and not os.path.lexists(full_path):
+            topmost = folder
+    return topmost

@@ -51,15 +51,33 @@ class Edit(NamedTuple):
     description: str
 
 
+class Candidate(NamedTuple):
+    """An edit to try; `is_partial`: further edits may be needed."""
+
+    edit: Edit
+    is_partial: bool
+
+
 class SyntaxPosition(NamedTuple):
-    """Where Python stops: the line, and the number of characters after it."""
+    """The line at which Python stops, and the number of characters after it."""
 
     line: int
     unread: int
 
 
+class Progress(NamedTuple):
+    """An edit after which Python parses more of the source, and where it stops then."""
+
+    edit: Edit
+    position: SyntaxPosition
+
+
 class Block(NamedTuple):
-    """The lines that may be indented together, and the indentation to try."""
+    """The lines that may be indented together, and the indentation to try.
+
+    `change` is in spaces. `header` is the index of the line that the block then belongs
+    to, or -1 if there is none.
+    """
 
     lines: Sequence[int]
     change: int
@@ -110,7 +128,7 @@ MISSING_BLOCKS = (
 def suggest_change(source: str, fault: Fault) -> str:
     """Return the change with which the source compiles, else the error's location.
 
-    '' if the fault has no location.
+    Return an empty string if the fault has no location.
     """
     text = str(fault.attributes.get("text") or "")
     line = fault.attributes.get("lineno")
@@ -118,36 +136,46 @@ def suggest_change(source: str, fault: Fault) -> str:
         line = fault.line
     if not isinstance(line, int):
         return ""
-    offset = fault.attributes.get("offset")
     column = 0
+    offset = fault.attributes.get("offset")
     if isinstance(offset, int) and offset > 0:
         column = offset
     lines = [*source.split("\n"), ""]
-    cell_line = lines[min(line, len(lines)) - 1]
+    last_index = len(lines) - 1
+    cell_line = lines[min(line - 1, last_index)]
     file = _get_file(fault)
     stripped_line = cell_line.strip()
     is_same_line = stripped_line and stripped_line == text.strip()
-    if not file and (not fault.frames or is_same_line):
+    if not file and (is_same_line or not fault.frames):
         change = ""
         if not re.search(SELF_EXPLANATORY, fault.evalue):
-            change = _find_changes(re.sub(r"\A%%.*", "", source))
+            code = re.sub(r"\A%%.*", "", source)
+            change = _find_changes(code)
         if change:
             return f"the cell compiles with {change}"
         return _format_location(line, column, cell_line)
     container = " of the text that was parsed"
     if file:
-        container = f" of {re.sub(r'[^/]+/[.][.]/', '', file)}"
+        short_path = re.sub(r"[^/]+/[.][.]/", "", file)
+        container = f" of {short_path}"
     location = _format_location(line, column, text, container)
     change = _find_changes(text.strip())
-    return f"{location}; this line compiles with {change}" if change else location
+    if not change:
+        return location
+    return f"{location}; this line compiles with {change}"
 
 
 def _get_file(fault: Fault) -> str:
-    """Return the file of a syntax error, '' if it is in a cell or in a string."""
+    """Return the file of a syntax error.
+
+    Return an empty string if the error is in a cell or in a string.
+    """
     name = str(fault.attributes.get("filename") or "")
     if name.startswith("<") or "ipykernel" in name:
         return ""
-    return name if "/" in name else ""
+    if "/" not in name:
+        return ""
+    return name
 
 
 def _format_location(line: int, column: int, text: str, container: str = "") -> str:
@@ -157,44 +185,49 @@ def _format_location(line: int, column: int, text: str, container: str = "") -> 
 
 
 def _find_changes(source: str) -> str:
-    """Return the changes with which a source compiles, '' if there are none."""
+    """Return the changes with which a source compiles, or an empty string."""
     longest_line = max(map(len, source.split("\n")))
     if len(source) > MAX_SOURCE or longest_line > MAX_LINE:
         return ""
-    # None at once if only another version of Python rejected the source.
+    # There is no error if only another version of Python rejects the source.
     position = _find_error(source)
     room = MAX_COMPILED
-    descriptions = list[str]()
+    descriptions: list[str] = []
     while position and len(descriptions) < MAX_CHANGES:
-        lines = source.split("\n")
-        index = position.line - 1
-        progress: tuple[Edit, SyntaxPosition] | None = None
-        for can_repeat, edits in (
-            (True, _iter_partial_edits(lines, index)),
-            (False, _iter_single_edits(lines, index)),
-        ):
-            for edit in edits:
-                room -= len(edit.source)
-                if room < 0:
-                    return ""
-                next_position = _find_error(edit.source)
-                if next_position is None:
-                    return ", ".join([*descriptions, edit.description])
-                is_progress = next_position.unread < position.unread
-                if can_repeat and progress is None and is_progress:
-                    progress = (edit, next_position)
+        progress: Progress | None = None
+        for edit, is_partial in _iter_candidates(source, position):
+            room -= len(edit.source)
+            if room < 0:
+                return ""
+            next_position = _find_error(edit.source)
+            if next_position is None:
+                descriptions.append(edit.description)
+                return ", ".join(descriptions)
+            is_progress = next_position.unread < position.unread
+            if is_partial and is_progress and progress is None:
+                progress = Progress(edit, next_position)
         if progress is None:
             return ""
-        edit, position = progress
-        source = edit.source
-        descriptions.append(edit.description)
+        source = progress.edit.source
+        position = progress.position
+        descriptions.append(progress.edit.description)
     return ""
 
 
-def _find_error(source: str) -> SyntaxPosition | None:
-    """Return where Python stops parsing, None if the source compiles.
+def _iter_candidates(source: str, position: SyntaxPosition) -> Iterator[Candidate]:
+    """Yield the edits to try."""
+    lines = source.split("\n")
+    index = position.line - 1
+    for edit in _iter_partial_edits(lines, index):
+        yield Candidate(edit, is_partial=True)
+    for edit in _iter_single_edits(lines, index):
+        yield Candidate(edit, is_partial=False)
 
-    The source compiles also if it does with magics replaced by expressions.
+
+def _find_error(source: str) -> SyntaxPosition | None:
+    """Return the position at which Python stops parsing.
+
+    Return None if the source compiles, possibly with expressions instead of its magics.
     """
     position = None
     without_magics = MAGIC.sub(_replace_magic, source)
@@ -202,13 +235,7 @@ def _find_error(source: str) -> SyntaxPosition | None:
         try:
             compile_statements(text)
         except SyntaxError as error:
-            lines = text.split("\n")
-            line = min(max(error.lineno or 1, 1), len(lines))
-            remaining_lines = lines[line - 1 :]
-            unread = sum(map(len, remaining_lines))
-            if error.offset:
-                unread -= error.offset
-            position = SyntaxPosition(line, unread)
+            position = _get_position(text, error)
         except Exception:  # noqa: BLE001
             # Nested too deeply, or a null byte.
             position = SyntaxPosition(1, len(text))
@@ -217,7 +244,20 @@ def _find_error(source: str) -> SyntaxPosition | None:
     return position
 
 
+def _get_position(source: str, error: SyntaxError) -> SyntaxPosition:
+    """Return the position of a syntax error in its source."""
+    lines = source.split("\n")
+    line = max(error.lineno or 1, 1)
+    line = min(line, len(lines))
+    remaining_lines = lines[line - 1 :]
+    unread = sum(map(len, remaining_lines))
+    if error.offset:
+        unread -= error.offset
+    return SyntaxPosition(line, unread)
+
+
 def _replace_magic(match: re.Match[str]) -> str:
+    """Return an expression with as many lines as a magic."""
     line_breaks = "\n" * match[0].count("\n")
     return f"{match[1]}...{line_breaks}"
 
@@ -226,7 +266,8 @@ def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield changes that may be needed together with others."""
     for row in WORDS:
         yield from _apply(lines, index, row)
-    if re.search(r"[(\[{]", "".join(lines)):
+    source = "".join(lines)
+    if re.search(r"[(\[{]", source):
         yield from _apply_nearby(lines, index, MISSING_CHARACTERS)
 
 
@@ -239,8 +280,11 @@ def _iter_single_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 
 
 def _apply_nearby(
-    lines: Sequence[str], index: int, rows: Sequence[Replacement]
+    lines: Sequence[str],
+    index: int,
+    rows: Sequence[Replacement],
 ) -> Iterator[Edit]:
+    """Yield the replacements in the lines nearest to the error, the nearest first."""
     numbers = range(len(lines))
     nearest = sorted(numbers, key=lambda number: abs(number - index))
     for row in rows:
@@ -258,50 +302,41 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     def sort_key(number: int) -> tuple[bool, int]:
         line = lines[number].rstrip()
         continues = not line or line.endswith(",")
-        return continues, abs(number - index)
+        distance = abs(number - index)
+        return continues, distance
 
     numbers = sorted(range(len(lines)), key=sort_key)
     for closer, opener in BRACKETS.items():
-        surplus = source.count(opener) - source.count(closer)
-        if surplus == 0:
+        opener_count = source.count(opener)
+        closer_count = source.count(closer)
+        if opener_count == closer_count:
             continue
-        row = Replacement(rf"{LINE_END}|$", closer, "a `{new}` at the end of")
-        if surplus < 0:
-            row = Replacement(re.escape(closer), "", "no `{old}` in")
+        if opener_count > closer_count:
+            pattern = rf"{LINE_END}|$"
+            row = Replacement(pattern, closer, "a `{new}` at the end of")
+        else:
+            pattern = re.escape(closer)
+            row = Replacement(pattern, "", "no `{old}` in")
         for number in numbers:
             yield from _apply(lines, number, row, 1)
 
 
 def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield sources in which lines at the error are moved into or out of a block."""
-    widths: dict[int, int] = {}
-    above: list[int] = []
-    below: list[int] = []
-    for number, line in enumerate(lines):
-        code = line.lstrip()
-        if not code or code.startswith("#"):
-            continue
-        width = len(line) - len(code)
-        if "\t" in line[:width]:
-            return
-        widths[number] = width
-        if index - MAX_DISTANCE < number < index:
-            above.append(number)
-        elif number > index:
-            below.append(number)
+    widths = _measure_indentation(lines)
+    above = [number for number in widths if index - MAX_DISTANCE < number < index]
+    below = [number for number in widths if number > index]
     if index not in widths or not above:
         return
     width = widths[index]
     block = [index, *takewhile(lambda number: widths[number] >= width, below)]
     # The lines above with the same indentation may belong to the block above too.
-    siblings = [*takewhile(lambda number: widths[number] == width, above[::-1])]
-    group = siblings[::-1]
+    siblings = takewhile(lambda number: widths[number] == width, reversed(above))
+    group = sorted(siblings)
     goals = {widths[number] for number in above}
     last = above[-1]
-    last_code, _, _ = lines[last].partition("#")
-    opens_block = last_code.rstrip().endswith(":")
-    last_width = widths[last]
-    goals.add(last_width + 4 if opens_block else last_width)
+    if _opens_block(lines[last]):
+        goals.add(widths[last] + 4)
     goals.discard(width)
     groups = ([index], block, [*group, index], group)
     for goal in sorted(goals, key=lambda goal: (abs(goal - width), width - goal)):
@@ -312,12 +347,42 @@ def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
             for number in above:
                 if number < numbers[0] and widths[number] < goal:
                     header = number
-            change = goal - width
-            yield _indent(lines, Block(numbers, change, header))
+            block_to_move = Block(
+                lines=numbers,
+                change=goal - width,
+                header=header,
+            )
+            yield _indent(lines, block_to_move)
+
+
+def _measure_indentation(lines: Sequence[str]) -> dict[int, int]:
+    """Return the indentation in spaces of each line with code, by its index.
+
+    Return an empty dict if a line is indented with tabs.
+    """
+    widths = {}
+    for number, line in enumerate(lines):
+        code = line.lstrip()
+        if not code or code.startswith("#"):
+            continue
+        width = len(line) - len(code)
+        if "\t" in line[:width]:
+            return {}
+        widths[number] = width
+    return widths
+
+
+def _opens_block(line: str) -> bool:
+    """Return whether a line ends with a colon."""
+    code, _, _ = line.partition("#")
+    return code.rstrip().endswith(":")
 
 
 def _apply(
-    lines: Sequence[str], number: int, row: Replacement, count: int = 0
+    lines: Sequence[str],
+    number: int,
+    row: Replacement,
+    count: int = 0,
 ) -> Iterator[Edit]:
     """Yield the source with a replacement in one line if its pattern matches there."""
     line = lines[number]
@@ -329,19 +394,18 @@ def _apply(
     description = row.description.format(new=new, old=old)
     changed = list(lines)
     changed[number] = re.sub(row.pattern, row.replacement, line, count=count)
-    yield Edit("\n".join(changed), f"{description} line {number + 1}")
+    source = "\n".join(changed)
+    yield Edit(source, f"{description} line {number + 1}")
 
 
 def _indent(lines: Sequence[str], block: Block) -> Edit:
-    """Return the source with the lines of a block indented more or less.
-
-    `block.header` is the line that the block then belongs to, -1 for none.
-    """
-    changed = [*lines]
+    """Return the source with the lines of a block indented more or less."""
+    changed = list(lines)
     for number in block.lines:
-        width = _indentation(lines[number]) + block.change
+        line = lines[number]
+        width = _indentation(line) + block.change
         indentation = " " * width
-        changed[number] = indentation + lines[number].lstrip()
+        changed[number] = indentation + line.lstrip()
     first = block.lines[0]
     last = block.lines[-1]
     name = f"line {first + 1}"
@@ -352,7 +416,8 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
     description = f"{name} indented by {new_width} spaces (now {old_width})"
     if block.header >= 0:
         description += f", in the block of line {block.header + 1}"
-    return Edit("\n".join(changed), description)
+    source = "\n".join(changed)
+    return Edit(source, description)
 
 
 def _indentation(line: str) -> int:
