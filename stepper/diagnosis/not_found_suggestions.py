@@ -217,7 +217,7 @@ def _describe_later_definition(
 def describe_live_names(namespace: Namespace) -> dict[str, str]:
     """Return descriptions of the kernel's names, such as " (the module numpy)".
 
-    The description of a name of which only the name is known is an empty string.
+    The description is an empty string if only the name is known.
     """
     descriptions = {}
     for name in namespace.names:
