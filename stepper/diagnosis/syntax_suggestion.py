@@ -66,7 +66,7 @@ class SyntaxPosition(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """An edit after which Python parses more of the source, and where it stops then."""
+    """An edit with which Python parses more of the source, and the new position."""
 
     edit: Edit
     position: SyntaxPosition
