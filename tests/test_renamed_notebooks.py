@@ -104,7 +104,7 @@ def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
 
     assert store("notebooks/a.ipynb") == "a"
     assert store("top.ipynb") == "@/top"
-    project.store_names.replace({"notebooks/b.ipynb": "a", "c.ipynb": "@/top"}, {})
+    project.renames_file.replace({"notebooks/b.ipynb": "a", "c.ipynb": "@/top"}, {})
     assert store("notebooks/b.ipynb") == "a"
     assert store("notebooks/a.ipynb") == "@2/a"
     assert store("c.ipynb") == "@/top"
@@ -125,12 +125,12 @@ def test_what_a_stranger_wrote_leads_out_of_no_folder(tmp_path: Path) -> None:
         "notebooks/g.ipynb": "same",
         "notebooks/h.ipynb": "fine",
     }
-    file = Path(project.store_names.path)
+    file = Path(project.renames_file.path)
     for content in ("", "[]", "{}", '{"stores": 3}', "\0"):
         file.write_text(content)
-        assert project.store_names.names() == {}
+        assert project.renames_file.get_stores() == {}
     file.write_text(json.dumps({"stores": stores}))
-    assert project.store_names.names() == {
+    assert project.renames_file.get_stores() == {
         "notebooks/f.ipynb": "same",
         "notebooks/h.ipynb": "fine",
     }
@@ -436,7 +436,7 @@ def test_a_rename_while_no_daemon_runs_and_one_that_a_killed_daemon_began(
     # all that a rename writes before the new current notebook
     stores = {name_of(moved): places(project.folder).get_store(str(notebook.path))}
     names = {"stores": stores, "renamed": {old: name_of(moved)}}
-    Path(project.paths.store_names).write_text(json.dumps(names))
+    Path(project.paths.renames_file).write_text(json.dumps(names))
     assert project.json("status")["notebook"] == "notebooks/renamed.ipynb"
     assert kernel_of(moved) == kernel
     again = move(moved, "notebooks/again.ipynb")

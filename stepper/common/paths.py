@@ -153,7 +153,7 @@ class Paths(HookPaths):
         self.state = os.path.join(self.home, "state.json")
         self.journals = os.path.join(self.home, "journal")
         # which journals belong to notebooks that were renamed
-        self.store_names = os.path.join(self.home, "renamed.json")
+        self.renames_file = os.path.join(self.home, "renamed.json")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
         # Contains a folder for each running `verify`.

@@ -16,7 +16,7 @@ from stepper.common.paths import Paths
 from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
 from stepper.daemon.config import Config
 from stepper.daemon.workspace.notebook_discovery import NotebookIndex
-from stepper.daemon.workspace.renames_file import StoreNames
+from stepper.daemon.workspace.renames_file import RenamesFile
 from stepper.policy.configuration import notebook_globs
 
 # The beginning of the names of notebooks that `stepper new` makes.
@@ -47,7 +47,7 @@ class NotebookPaths:
         self.paths = paths
         self.config = config
         self.index = NotebookIndex(paths.project)
-        self.store_names = StoreNames(paths.store_names)
+        self.renames_file = RenamesFile(paths.renames_file)
 
     @property
     def is_incomplete(self) -> bool:
@@ -108,15 +108,15 @@ class NotebookPaths:
 
         A renamed notebook keeps the store that it had when its journal was created.
         """
-        former_store = self.store_names.names().get(self.paths.relpath(path))
+        former_store = self.renames_file.get_stores().get(self.paths.relpath(path))
         if former_store is not None:
             return former_store
         default = self.get_default_store(path)
-        if self.store_names.notebook(default) is None:
+        if self.renames_file.get_notebook(default) is None:
             return default
         for number in itertools.count(2):
             store = f"@{number}/{default}"
-            if self.store_names.notebook(store) is None:
+            if self.renames_file.get_notebook(store) is None:
                 break
         return store
 
@@ -129,7 +129,7 @@ class NotebookPaths:
 
     def get_path_of_store(self, name: str) -> str:
         """Return the path of the notebook that a store belongs to."""
-        renamed = self.store_names.notebook(name.removesuffix(".ipynb"))
+        renamed = self.renames_file.get_notebook(name.removesuffix(".ipynb"))
         if renamed is not None:
             return self._join(renamed)
         name = NUMBER_PREFIX.sub("", name, count=1)

@@ -1,7 +1,7 @@
 """Renamed notebooks: a session goes on under the name that its notebook has now, with kernel, journal and stop.
 
 A notebook is taken for a renamed one if its cell ids are those of a journal whose own notebook is gone, or holds none
-of the cells that ran. No kernel record, journal or figure moves on disk: see `store_names`.
+of the cells that ran. No kernel record, journal or figure moves on disk: see `renames_file`.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class RenamedNotebooks:
                 return session.name
             again = time.monotonic() + SEARCH_PAUSE
             self._search_again[name] = max(again, self._search_again.get(name, 0.0))
-        renamed = self.notebook_paths.store_names.renamed_to(name) or name
+        renamed = self.notebook_paths.renames_file.get_new_name(name) or name
         is_there = os.path.lexists(os.path.join(self.paths.project, renamed))
         return renamed if is_there else name
 
@@ -353,7 +353,7 @@ class RenamedNotebooks:
         stores = {
             path: places.get_store(session.file.path) for path, session in moves.items()
         }
-        names = dict(places.store_names.names())
+        names = dict(places.renames_file.get_stores())
         for session in moves.values():
             names.pop(session.name, None)
         for path, store in stores.items():
@@ -369,7 +369,7 @@ class RenamedNotebooks:
                 for path, session in moves.items()
                 if os.path.lexists(path)
             }
-            places.store_names.replace(names, renamed)
+            places.renames_file.replace(names, renamed)
         except OSError as error:
             for session in moves.values():
                 session.add_notice(
@@ -403,7 +403,7 @@ class RenamedNotebooks:
 
     def _replaced_names(self, path: str) -> Iterator[str]:
         """Yield free paths for the session of a notebook that was replaced."""
-        names = self.notebook_paths.store_names.names()
+        names = self.notebook_paths.renames_file.get_stores()
         stem = path.removesuffix(".ipynb")
         for number in itertools.count(1):
             free = f"{stem}.replaced-{number}.ipynb"

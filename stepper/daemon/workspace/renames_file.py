@@ -1,8 +1,9 @@
-"""The stores of renamed notebooks: `.stepper/renamed.json`.
+"""The file of renamed notebooks: `.stepper/renamed.json`.
 
-A store is the name of a notebook's journal, kernel record and figures. That of a
-notebook which was never renamed is the notebook's own name
-(`notebook_paths.NotebookPaths`). A rename only replaces this file, atomically.
+It maps each renamed notebook to its store, and former names to present ones. A store is
+the name under which a notebook's journal, kernel record and figures are kept: see
+`notebook_paths`. A rename moves none of these files. It only replaces this one, which
+is atomic.
 """
 
 from __future__ import annotations
@@ -16,65 +17,85 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.text import NAME_CONTROLS
 
-NAME_LIMIT = 4096  # characters
-MAX_FORMER_NAMES = 200  # that lead to the present name
+MAX_NAME_CHARACTERS = 4096
+MAX_FORMER_NAMES = 200
+# An absolute path, or one that is a folder: this one, or one outside of it.
 OUTSIDE = re.compile(r"/|\.\.(/|$)|\.$")
 
+FileVersion = tuple[int, ...]
 
-class StoreNames:
-    """Which store belongs to which notebook, by their paths relative to the project."""
+
+class RenamesFile:
+    """The renamed notebooks of a project, with names relative to the project.
+
+    The file is read again whenever it has changed: another process may write it.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._version: tuple[int, ...] | None = None  # of the file
-        self._names: dict[str, str] = {}
-        self._notebooks: dict[str, str] = {}
-        self._renamed: dict[str, str] = {}
+        self._version: FileVersion | None = None
+        self._stores: dict[str, str] = {}  # by notebook
+        self._notebooks: dict[str, str] = {}  # by store
+        self._new_names: dict[str, str] = {}  # by former name
 
-    def names(self) -> Mapping[str, str]:
+    def get_stores(self) -> Mapping[str, str]:
         """Return the store of each renamed notebook."""
         self._refresh()
-        return self._names
+        return self._stores
 
-    def notebook(self, store: str) -> str | None:
+    def get_notebook(self, store: str) -> str | None:
         """Return the renamed notebook that has a store, or None."""
         self._refresh()
         return self._notebooks.get(store)
 
-    def renamed_to(self, notebook: str) -> str | None:
-        """Return the present name of a renamed notebook, None if it was not renamed."""
+    def get_new_name(self, notebook: str) -> str | None:
+        """Return the present name of a renamed notebook, or None if it wasn't renamed."""
         self._refresh()
-        return self._renamed.get(notebook)
+        return self._new_names.get(notebook)
 
-    def replace(self, names: Mapping[str, str], renamed: Mapping[str, str]) -> None:
-        """Replace the stores, and add renamed notebooks; raise OSError.
+    def replace(self, stores: Mapping[str, str], renamed: Mapping[str, str]) -> None:
+        """Replace the stores, and add renamed notebooks.
 
-        `names` maps notebooks to stores, `renamed` former names to new ones.
+        `stores` maps notebooks to stores, and `renamed` maps former names to new ones.
+        Raise OSError if the file can't be written.
         """
         self._refresh()
-        present_names = {}
-        for former_name, name in self._renamed.items():
-            if former_name not in renamed:
-                present_names[former_name] = renamed.get(name, name)
-        present_names.update(renamed)
-        newest = list(present_names.items())[-MAX_FORMER_NAMES:]
-        data = {"stores": dict(names), "renamed": dict(newest)}
+        new_names = self._merge_new_names(renamed)
+        newest = list(new_names.items())[-MAX_FORMER_NAMES:]
+        data = {"stores": dict(stores), "renamed": dict(newest)}
         text = json.dumps(data, indent=1) + "\n"
-        secure_files.replace(self.path, text.encode("utf-8", "surrogateescape"))
+        content = text.encode("utf-8", "surrogateescape")
+        secure_files.replace(self.path, content)
         self._version = None
 
+    def _merge_new_names(self, renamed: Mapping[str, str]) -> dict[str, str]:
+        """Return the new names, those of `renamed` last.
+
+        Former names lead to the newest name of a notebook that is renamed again.
+        """
+        new_names = {}
+        for former_name, name in self._new_names.items():
+            if former_name not in renamed:
+                new_names[former_name] = renamed.get(name, name)
+        new_names.update(renamed)
+        return new_names
+
     def _refresh(self) -> None:
+        """Read the file if it has changed."""
+        # Before the file is read: a later change is noticed by the next call.
         version = self._get_version()
         if version == self._version:
             return
         data = self._read() if version else {}
-        names = _remove_duplicates(_select_valid(data.get("stores")))
+        valid_stores = _select_valid(data.get("stores"))
+        notebooks = _map_stores_to_notebooks(valid_stores)
+        stores = {notebook: store for store, notebook in notebooks.items()}
         self._version = version
-        self._names = names
-        self._renamed = _select_valid(data.get("renamed"))
-        self._notebooks = {store: notebook for notebook, store in names.items()}
+        self._stores = stores
+        self._notebooks = notebooks
+        self._new_names = _select_valid(data.get("renamed"))
 
-    def _get_version(self) -> tuple[int, ...]:
+    def _get_version(self) -> FileVersion:
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -83,16 +104,19 @@ class StoreNames:
 
     def _read(self) -> dict[str, Any]:
         try:
-            data = json.loads(secure_files.read(self.path))
+            content = secure_files.read(self.path)
+            data = json.loads(content)
         except (OSError, ValueError):
             return {}
-        return data if isinstance(data, dict) else {}
+        if not isinstance(data, dict):
+            return {}
+        return data
 
 
 def _select_valid(names: object) -> dict[str, str]:
-    """Return the valid entries: notebook → store or name.
+    """Return the entries of a notebook with a name or store that are valid.
 
-    Another person may have written the file: no path may leave its folder.
+    Another person may have written the file, so no path may leave its folder.
     """
     if not isinstance(names, dict):
         return {}
@@ -104,18 +128,22 @@ def _select_valid(names: object) -> dict[str, str]:
     return valid
 
 
-def _remove_duplicates(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the first notebook of each store."""
+def _map_stores_to_notebooks(stores: Mapping[str, str]) -> dict[str, str]:
+    """Return the first notebook of each store: a store belongs to one notebook."""
     notebooks: dict[str, str] = {}
-    for notebook, store in names.items():
+    for notebook, store in stores.items():
         notebooks.setdefault(store, notebook)
-    return {notebook: store for store, notebook in notebooks.items()}
+    return notebooks
 
 
 def _is_name(name: object) -> bool:
     """Return whether a value is a plain relative path that does not leave its folder."""
-    if not isinstance(name, str) or not 0 < len(name) < NAME_LIMIT:
+    if not isinstance(name, str):
         return False
-    if os.path.normpath(name) != name or NAME_CONTROLS.search(name):
+    if not 0 < len(name) < MAX_NAME_CHARACTERS:
+        return False
+    if os.path.normpath(name) != name:
+        return False
+    if NAME_CONTROLS.search(name):
         return False
     return not OUTSIDE.match(name)
