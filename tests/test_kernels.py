@@ -809,13 +809,11 @@ def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None
                 "kernel", {"action": "start", "place": "local"}
             )
             assert (
-                "is already running (idle); the next kernel will run in local: a restart"
+                "is already running (idle). The next kernel will run in local. To start it"
                 in again.content[0].text
             )
             back = await client.call_tool("kernel", {"action": "start", "place": "sh"})
-            assert back.content[0].text.endswith(
-                "its kernel is already running (idle)."
-            )
+            assert back.content[0].text.endswith(" is already running (idle).")
             kept = await client.call_tool("run_cell", {"source": "echo $x"})
             assert "| 7" in kept.content[0].text
             await client.call_tool("kernel", {"action": "restart", "place": "sh"})

@@ -151,22 +151,18 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
     from stepper.policy.commands import mcp_commands  # noqa: F401  # more rows
 
     for tool in tools.TOOLS.values():
-        given = (
-            {"action": "add"}
-            if tool.name == "plan"
-            else {"code": ""}
-            if tool.name == "execute_code"
-            else {}
-        )
-        verb, told = tool.verb({**dict.fromkeys(tool.arguments, None), **given})
-        if verb:
+        for action in tool.actions or ("",):
+            given = {**dict.fromkeys(tool.arguments), "action": action}
+            request = tool.make_request(given)
             known = {
                 each.name
-                for each in dataclasses.fields(told_of.ALL_COMMANDS[verb].arguments)
+                for each in dataclasses.fields(
+                    told_of.ALL_COMMANDS[request.command].arguments
+                )
             }
-            assert {*told} - {"id"} <= known, tool.name
+            assert {*request.values} <= known, tool.name
     assert {*mcp_client_config.get_clients()} == {*cli_commands.CLIENTS}
-    assert not {*tools.FOR_PEER} & {*tools.TOOLS}
+    assert not {*tools.TOOL_BY_PEER} & {*tools.TOOLS}
 
 
 # --- arguments --------------------------------------------------------------------------------------------
@@ -316,7 +312,7 @@ def test_a_peers_name_is_answered_with_the_tool_to_use(lasting: Project) -> None
             await client.call_tool("nonsense", {})
         wrong = await client.call_tool("run_cell", {"cell_index": 3})
         assert "'cell_index' was unexpected" in text(wrong)
-        assert "it takes source, old_string" in text(wrong)
+        assert "the arguments of run_cell are source, old_string" in text(wrong)
 
     play(lasting, story)
 
@@ -376,8 +372,12 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
             "Plot",
             "Check",
         ]
-        assert "needs id" in text(await client.call_tool("plan", {"action": "remove"}))
-        assert "takes no title" in text(await client.call_tool("plan", {"title": "x"}))
+        assert "requires `id`" in text(
+            await client.call_tool("plan", {"action": "remove"})
+        )
+        assert "does not accept `title`" in text(
+            await client.call_tool("plan", {"title": "x"})
+        )
         status = (await client.call_tool("notebook_status", {})).structured_content
         assert status["notebook"] == name
         assert status["context"]["variables"]["x"].startswith("int")
@@ -397,7 +397,7 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert "was shut down" in text(
             await client.call_tool("kernel", {"action": "shutdown"})
         )
-        assert "there was none before" in text(
+        assert "a kernel was started" in text(
             await client.call_tool("kernel", {"action": "start"})
         )
         assert "is not stopped" in text(await client.call_tool("lift_stop", {}))
@@ -637,7 +637,7 @@ def test_the_daemon_is_killed_while_a_notebook_is_made(
         result = await client.call_tool("create_notebook", {"problem": "killed"})
         assert result.is_error
         assert (
-            "list_notebooks shows whether the notebook was created: if so, do not create a second one"
+            "The notebook may have been created: call list_notebooks before you create it again."
             in text(result)
         )
 
@@ -692,7 +692,7 @@ def test_the_texts_on_cells_say_what_was_done_and_number_cells_once(
 
         before = await read()
         order = ", ".join(cell["cell_id"] for cell in before)
-        unmoved = f"{name}: nothing was moved: the cells are in that order already. Its cells now: {order}"
+        unmoved = f"{name}: the cells are already in this order, so none was moved. Cells now, by id: {order}"
         for where in ({"cell_ids": [2], "after": 2}, {"cell_ids": [-1]}):
             moved = await client.call_tool("change_cells", {"action": "move", **where})
             assert text(moved) == unmoved
@@ -768,7 +768,7 @@ def test_cells_below_the_first_that_fails_are_there_as_the_tool_says(
             ("1 / 0", "failed"),
             ("c = 3", "pending"),
         ]
-        assert "the cells below it are written" in tools.TOOLS["add_cells"].about
+        assert "the cells below it are written" in tools.TOOLS["add_cells"].description
 
     play(quick, story)
 
@@ -954,7 +954,7 @@ def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(
         assert (await client.call_tool("list_notebooks", {"page": 4})).is_error
         none = await client.call_tool("list_notebooks", {"filter": "nobody"})
         assert (
-            "No notebook's path contains 'nobody'; the project has 90 notebooks"
+            "No notebook has 'nobody' in its path. The project has 90 notebooks"
             in text(none)
         )
 
@@ -1690,7 +1690,7 @@ def test_the_documentation_is_true(shop: Project) -> None:
             or not tool.arguments
         )
         assert hint == "reads" * tool.reads + "destroys" * tool.destroys
-        assert {tools.FOR_PEER[peer] for peer in re.findall(r"`(\w+)`", peers)} <= {
+        assert {tools.TOOL_BY_PEER[peer] for peer in re.findall(r"`(\w+)`", peers)} <= {
             name
         }
 

@@ -428,7 +428,7 @@ def test_what_a_client_reads_of_a_kernel_that_died(quick: Quick) -> None:
 
 
 def test_tools_name_each_other_alone() -> None:
-    named = {*tools.TOOLS, *tools.FOR_PEER}
+    named = {*tools.TOOLS, *tools.TOOL_BY_PEER}
     words = re.findall(r"\b[a-z]+_[a-z_]+\(", tools.INSTRUCTIONS)
     assert words
     assert {word.rstrip("(") for word in words} <= named

@@ -204,7 +204,7 @@ def test_no_agent_reaches_such_a_place(project: Project, watch: Watch) -> None:
             wrong = await client.call_tool(
                 "kernel", {"action": "interrupt", "place": "ssh"}
             )
-            assert wrong.is_error and "takes no place" in wrong.content[0].text
+            assert wrong.is_error and "does not accept `place`" in wrong.content[0].text
             await client.call_tool("notebook_status", {})
 
     asyncio.run(asyncio.wait_for(story(), 60))

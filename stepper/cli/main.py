@@ -29,6 +29,8 @@ from stepper.policy.commands.command_schema import (
     HELP,
     Command,
     argument_type,
+    format_option,
+    is_positional,
     list_cli_arguments,
 )
 
@@ -304,7 +306,7 @@ def make_parameter(argument: Field[Any]) -> click.Parameter:
     if argument.name in COMPLETIONS:
         completion = COMPLETIONS[argument.name]
         options["shell_complete"] = functools.partial(complete_argument, completion)
-    if HELP not in metadata:
+    if is_positional(argument):
         if metadata.get("many"):
             options["nargs"] = -1
         else:
@@ -318,9 +320,8 @@ def make_parameter(argument: Field[Any]) -> click.Parameter:
         options = {"multiple": True}
     elif not required:
         options["default"] = argument.default
-    flag = metadata.get("flag", f"--{argument.name}")
     return click.Option(
-        [flag, argument.name],
+        [format_option(argument), argument.name],
         help=metadata[HELP],
         required=required,
         **options,

@@ -1,8 +1,9 @@
-"""Resuming a stopped notebook: the client asks the user, and the agent cannot answer.
+"""Questions to the user on a stopped notebook, which the client shows as a form.
 
-With the protocol versions of 2025, the server asks during the call. With those of 2026,
-the response to the call is the question, and the client repeats the call with the
-user's answer. A token identifies the question; it is valid for one answer to one stop.
+The agent cannot answer them. With the protocol versions of 2025, the server asks during
+the call. Since 2026, the response to the call is the question, and the client repeats
+the call with the user's answer. A token identifies the question; it is valid for one
+answer to one stop.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ FORM: dict[str, Any] = {
             "title": "What now?",
             "enum": [*TEXT_ARGUMENTS],
             "description": (
-                "continue: go on; fix: new retries for the failed step; skip: leave"
-                " that step out"
+                "continue: continue with the notebook; fix: give the failed step new"
+                " retries; skip: skip the failed step"
             ),
         },
         "words": {
@@ -52,7 +53,7 @@ FORM: dict[str, Any] = {
     "required": ["decision"],
 }
 QUESTION_LIMIT = 4_000  # characters
-MAX_QUESTIONS = 100  # that wait for an answer
+MAX_QUESTIONS = 100  # without an answer
 
 
 class Stop(NamedTuple):
@@ -62,30 +63,34 @@ class Stop(NamedTuple):
     text: str
 
 
-class Stops:
-    """The questions that wait for the user's answer, by token."""
+class StopQuestions:
+    """The questions without an answer, with the stops that they are about, by token."""
 
     def __init__(self) -> None:
-        self.questions: OrderedDict[str, Stop] = OrderedDict()
+        self.stops: OrderedDict[str, Stop] = OrderedDict()
 
-    async def lift(
+    async def ask(
         self, daemon: Daemon, ctx: Context, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        """Ask the user about a stop, and do what they decide."""
+        """Ask the user how a stopped notebook continues, and run the chosen command.
+
+        If the client repeats a call with the user's answer, only run the command.
+        """
         name = (params.arguments or {}).get("notebook")
         status = await daemon.ask(
             "status", {"notebook": name, "unread": True, "resumes": True}
         )
         notebook = status["notebook"]
+        if not notebook:
+            text = "There is no notebook, so there is nothing to resume."
+            return tool_results.create_text_result(text)
         if not status["stop"]:
-            text = "No notebook."
-            if notebook:
-                text = f"{notebook} is not stopped: there is nothing to resume."
+            text = f"{notebook} is not stopped, so there is nothing to resume."
             return tool_results.create_text_result(text)
         stop = Stop(notebook, str(status["stop"]["text"]))
         if not _can_ask(ctx):
             return _explain_missing_form(daemon, stop)
-        question = mcp_wording.question(stop.text)
+        question = mcp_wording.format_question(stop.text)
         message = f"{notebook} is stopped.\n{question}"
         form = ElicitRequestFormParams(
             message=message[:QUESTION_LIMIT], requested_schema=FORM
@@ -95,26 +100,35 @@ class Stops:
                 answer = await ctx.session.elicit_form(
                     form.message, FORM, ctx.request_id
                 )
-            except MCPError:  # the client cannot show forms, although it said so
+            except MCPError:  # the client has the capability, but cannot show forms
                 return _explain_missing_form(daemon, stop)
             return await _handle_answer(daemon, stop, answer)
         response = (params.input_responses or {}).get(DECISION)
         token = params.request_state or ""
-        has_answer = isinstance(response, ElicitResult)
-        if has_answer and self.questions.pop(token, None) == stop:
-            assert isinstance(response, ElicitResult)
-            return await _handle_answer(daemon, stop, response)
+        if isinstance(response, ElicitResult):
+            expected_stop = self.stops.pop(token, None)
+            if expected_stop == stop:
+                return await _handle_answer(daemon, stop, response)
+        return self._create_question(stop, form)
+
+    def _create_question(
+        self, stop: Stop, form: ElicitRequestFormParams
+    ) -> InputRequiredResult:
+        """Return a question that the client repeats the call to answer."""
         token = secrets.token_urlsafe(16)
-        self.questions[token] = stop
-        while len(self.questions) > MAX_QUESTIONS:
-            self.questions.popitem(last=False)
+        self.stops[token] = stop
+        while len(self.stops) > MAX_QUESTIONS:
+            self.stops.popitem(last=False)
         return InputRequiredResult(
             input_requests={DECISION: ElicitRequest(params=form)}, request_state=token
         )
 
 
 def _can_ask(ctx: Context) -> bool:
-    """Return whether the client shows forms, which is the default mode."""
+    """Return whether the client can show a form to its user.
+
+    A client that supports elicitation and names no mode supports forms.
+    """
     capabilities = ctx.session.client_capabilities
     modes = capabilities.elicitation if capabilities else None
     if modes is None:
@@ -123,12 +137,12 @@ def _can_ask(ctx: Context) -> bool:
 
 
 def _explain_missing_form(daemon: Daemon, stop: Stop) -> CallToolResult:
-    """Return the result for a client that cannot ask the user."""
+    """Return the commands with which the user can resume in a terminal."""
     details = mcp_wording.translate(stop.text, for_user=True)
     text = (
-        f"{stop.notebook} stays stopped: this client can't ask the user. Tell the user"
-        " why, and that they can run one of the commands below in a terminal, in"
-        f" {daemon.paths.project}.\n{details}"
+        f"{stop.notebook} stays stopped: this client can't ask the user. Explain the"
+        " problem to the user. To resume, the user runs one of the commands below in a"
+        f" terminal, in {daemon.paths.project}.\n{details}"
     )
     return tool_results.create_translated_result(text, is_error=True)
 
@@ -141,11 +155,10 @@ async def _handle_answer(
     decision = content.get("decision")
     is_decision = isinstance(decision, str) and decision in TEXT_ARGUMENTS
     if answer.action != "accept" or not is_decision:
-        # A client may decline or cancel by itself: it is not known whether the user saw
-        # the question.
+        # The client may have declined or cancelled without showing the question.
         reasons = {
-            "decline": "the client answered: declined",
-            "cancel": "the client answered: cancelled",
+            "decline": "the client declined the question",
+            "cancel": "the client cancelled the question",
         }
         reason = reasons.get(answer.action, "the client's answer has no decision")
         details = mcp_wording.translate(stop.text, for_user=True)
@@ -159,8 +172,8 @@ async def _handle_answer(
     # Meanwhile the notebook may have been resumed, and even stopped again.
     if not present_stop or present_stop["text"] != stop.text:
         return tool_results.create_text_result(
-            f"Nothing was done: {stop.notebook} is no longer stopped for the reason in"
-            " the question."
+            f"The answer was ignored: {stop.notebook} is no longer stopped for the"
+            " reason in the question."
         )
     text = str(content.get("words") or "").strip()
     response = await daemon.ask(

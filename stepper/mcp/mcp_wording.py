@@ -116,7 +116,7 @@ def _translate_texts(value: Any) -> Any:
     return translate_data(value)
 
 
-def question(text: str) -> str:
+def format_question(text: str) -> str:
     """Return the text of a stop for the form that asks the user."""
     return translate(text.partition("\nTo resume:")[0], for_user=True)
 

@@ -21,7 +21,7 @@ from mcp_types import (
 
 from stepper.mcp import data_rendering, mcp_wording
 from stepper.mcp.daemon_client import Daemon
-from stepper.mcp.tool_calls import get_status
+from stepper.mcp.tool_calls import get_current_status
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResu
     words = given.get(prompt.argument, "").strip()
     if prompt.required and not words:
         raise MCPError(INVALID_PARAMS, f"{name} needs {prompt.argument}")
-    status = data_rendering.format_status(*await get_status(daemon, {}))
+    status = data_rendering.format_status(*await get_current_status(daemon))
     parts = {"WORDS": "", "STATUS": mcp_wording.translate(status)}
     if words:
         parts["WORDS"] = f" {words}" if prompt.required else f" The user said: {words}"

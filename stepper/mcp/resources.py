@@ -36,7 +36,7 @@ from stepper.common.errors import StepperError
 from stepper.mcp import data_rendering, mcp_wording
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.elicitation import Context
-from stepper.mcp.tool_calls import get_status
+from stepper.mcp.tool_calls import get_current_status
 
 NOTEBOOKS, STATUS = "stepper://notebooks", "stepper://status"
 PLAIN, JSON = "text/plain", "application/json"
@@ -119,7 +119,7 @@ async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
         rows = mcp_wording.translate_data(await daemon.ask("list", {}))
         return JSON, json.dumps(rows, indent=1, ensure_ascii=False)
     if which == STATUS:
-        return PLAIN, data_rendering.format_status(*await get_status(daemon, {}))
+        return PLAIN, data_rendering.format_status(*await get_current_status(daemon))
     notebook, cell = named(which)
     if not notebook:
         raise StepperError("there is no such resource")

@@ -88,7 +88,7 @@ class Face:
                 Tool(
                     name=tool.name,
                     title=tool.title,
-                    description=tool.about,
+                    description=tool.description,
                     input_schema=tool.schema,
                     output_schema=tool.output,
                     annotations=ToolAnnotations(

@@ -1,4 +1,4 @@
-"""Calls of tools: checks the arguments, asks the daemon and returns the result.
+"""Calls of tools: checking arguments, sending commands and returning results.
 
 While a call is running, its progress is reported every second.
 """
@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -27,8 +28,8 @@ from stepper.common.text import format_count, one_line
 from stepper.hook.client import DaemonExitedError
 from stepper.mcp import argument_coercion, data_rendering, tool_results
 from stepper.mcp.daemon_client import Daemon, DaemonRequest
-from stepper.mcp.elicitation import Context, Stops
-from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
+from stepper.mcp.elicitation import Context, StopQuestions
+from stepper.mcp.tools import ACTION, TOOL_BY_PEER, TOOLS, Tool, Values
 
 PROGRESS_SECONDS = 1.0
 MAX_WAIT_SECONDS = 86_400
@@ -38,78 +39,94 @@ BACKGROUND_CLIENTS = ("claude-code",)
 DELIVERING_TOOLS = ("run_cell", "add_cells", "run_notebook", "notebook_status")
 MAX_PROBLEMS = 5
 PROBLEM_LIMIT = 300  # characters
+NAME_LIMIT = 100  # characters of a text from the client in an error
 LAST_RUNS = 5  # of a notebook, in its status
-# What each action of `plan` requires, and also accepts.
-PLAN_REQUIRED = {
-    "add": ("title",),
-    "edit": ("id", "title"),
-    "remove": ("id",),
-    "move": ("id", "after"),
-    "confirm": ("reason",),
-}
-PLAN_OPTIONAL = {"add": ("after",)}
-PLAN_ARGUMENTS = ("title", "id", "after", "reason")
-Arguments = Mapping[str, Any]
 Result = CallToolResult | InputRequiredResult
-stops = Stops()
+questions = StopQuestions()
 log = logging.getLogger("stepper")
 
 
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool with valid arguments."""
+
+    daemon: Daemon
+    ctx: Context
+    tool: Tool
+    arguments: Values
+
+    @property
+    def notebook_argument(self) -> dict[str, Any]:
+        """The notebook of the call, as an argument of a command."""
+        return {"notebook": self.arguments.get("notebook")}
+
+    async def send(
+        self, command: str, values: Values, request: DaemonRequest | None = None
+    ) -> Any:
+        """Return the daemon's response; report progress to the client meanwhile."""
+        request = request or DaemonRequest()
+        started = time.monotonic()
+
+        async def report_progress() -> None:
+            while True:
+                await asyncio.sleep(PROGRESS_SECONDS)
+                seconds = round(time.monotonic() - started, 1)
+                line = request.line or None
+                await self.ctx.session.report_progress(seconds, None, line)
+
+        # A task group would wrap the daemon's errors in exception groups.
+        reporting = asyncio.create_task(report_progress())
+        try:
+            return await self.daemon.ask(command, values, request)
+        finally:
+            reporting.cancel()
+
+    async def send_arguments(self, request: DaemonRequest | None = None) -> Any:
+        """Call the tool's command; return the daemon's response."""
+        tool_request = self.tool.make_request(self.arguments)
+        return await self.send(tool_request.command, tool_request.values, request)
+
+
 async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> Result:
-    """Handle a call. Errors are results, except for the name of an unknown tool."""
+    """Handle a call. Errors are results, except for an unknown tool: MCPError."""
     tool = TOOLS.get(params.name)
     if tool is None:
         return _suggest_tool(params.name)
-    arguments: Arguments = argument_coercion.coerce_arguments(
-        tool.schema, params.arguments or {}
-    )
+    arguments = argument_coercion.coerce_arguments(tool.schema, params.arguments or {})
     params = params.model_copy(update={"arguments": arguments})
     problems = find_problems(tool, arguments)
     if problems:
         return tool_results.create_text_result(
             f"{tool.name} was not called: {'; '.join(problems)}", is_error=True
         )
-    result = await _call_tool(daemon, ctx, params, tool, arguments)
+    tool_call = ToolCall(daemon, ctx, tool, arguments)
+    result = await _call_tool(tool_call, params)
     if tool.name in DELIVERING_TOOLS or not isinstance(result, CallToolResult):
         return result
-    return await _add_undelivered(daemon, arguments, result)
+    return await _add_undelivered(tool_call, result)
 
 
 def _suggest_tool(name: str) -> CallToolResult:
-    """Return which tool to use in place of one of another server; raise MCPError."""
-    use = FOR_PEER.get(name)
-    if use is None:
+    """Return which tool replaces a tool of another server; raise MCPError."""
+    tool_name = TOOL_BY_PEER.get(name)
+    if tool_name is None:
         raise MCPError(
             INVALID_PARAMS,
-            f"there is no tool {name[:100]!r}; there are {', '.join(TOOLS)}",
+            f"unknown tool {name[:NAME_LIMIT]!r}; the tools are {', '.join(TOOLS)}",
         )
     return tool_results.create_text_result(
-        f"There is no tool {name}: use {use}. {TOOLS[use].about}", is_error=True
+        f"Unknown tool {name}. Use {tool_name}: {TOOLS[tool_name].description}",
+        is_error=True,
     )
 
 
-async def _call_tool(
-    daemon: Daemon,
-    ctx: Context,
-    params: CallToolRequestParams,
-    tool: Tool,
-    arguments: Arguments,
-) -> Result:
+async def _call_tool(tool_call: ToolCall, params: CallToolRequestParams) -> Result:
     """Return the result of a call; an error is a result, too."""
+    tool = tool_call.tool
     try:
-        can_wait = "wait_seconds" in tool.arguments and not tool.reads
-        if can_wait and _runs_in_background(ctx):
-            arguments = {"wait_seconds": MAX_WAIT_SECONDS, **arguments}
         if tool.name == "lift_stop":
-            return await stops.lift(daemon, ctx, params)
-        handle = HANDLERS.get(tool.name, _run_cells)
-        try:
-            return await handle(daemon, ctx, tool, arguments)
-        except DaemonExitedError:
-            if not tool.reads:
-                raise
-            # The next daemon has the same data.
-            return await handle(daemon, ctx, tool, arguments)
+            return await questions.ask(tool_call.daemon, tool_call.ctx, params)
+        return await _run_handler(tool_call)
     except StepperError as error:
         return tool_results.create_error_result(error)
     except Exception as error:  # the SDK would only report an internal error
@@ -119,13 +136,31 @@ async def _call_tool(
         )
 
 
+async def _run_handler(tool_call: ToolCall) -> CallToolResult:
+    """Return the result of a tool's handler; raise StepperError."""
+    tool = tool_call.tool
+    can_wait = "wait_seconds" in tool.arguments and not tool.reads
+    if can_wait and _runs_in_background(tool_call.ctx):
+        arguments = {"wait_seconds": MAX_WAIT_SECONDS, **tool_call.arguments}
+        tool_call = replace(tool_call, arguments=arguments)
+    handle_call = HANDLERS.get(tool.name, _run_cells)
+    try:
+        return await handle_call(tool_call)
+    except DaemonExitedError:
+        if not tool.reads:
+            raise
+        # The next daemon has the same data.
+        return await handle_call(tool_call)
+
+
 async def _add_undelivered(
-    daemon: Daemon, arguments: Arguments, result: CallToolResult
+    tool_call: ToolCall, result: CallToolResult
 ) -> CallToolResult:
     """Return a result with the undelivered reports on the notebook."""
-    request = {"notebook": arguments.get("notebook")}
     with suppress(StepperError):  # there may be no notebook
-        reports = await daemon.ask("cell undelivered", request, launch=False)
+        reports = await tool_call.daemon.ask(
+            "cell undelivered", tool_call.notebook_argument, launch=False
+        )
         if reports and reports["text"]:
             return tool_results.add_undelivered(result, reports["text"])
     return result
@@ -137,7 +172,7 @@ def _runs_in_background(ctx: Context) -> bool:
     return client is not None and client.client_info.name in BACKGROUND_CLIENTS
 
 
-def find_problems(tool: Tool, arguments: Arguments) -> list[str]:
+def find_problems(tool: Tool, arguments: Values) -> list[str]:
     """Return the problems that the tool's schema finds in the arguments."""
     from jsonschema import Draft202012Validator  # slow: imported by the first call
 
@@ -156,72 +191,37 @@ def find_problems(tool: Tool, arguments: Arguments) -> list[str]:
         if error.validator == "additionalProperties" and not error.path:
             has_unknown_argument = True
     if has_unknown_argument:
-        names = ", ".join(tool.arguments) or "no arguments"
-        problems.append(f"it takes {names}")
+        names = ", ".join(tool.arguments)
+        problems.append(f"the arguments of {tool.name} are {names}")
     return problems
 
 
-async def _ask(
-    daemon: Daemon,
-    ctx: Context,
-    verb: str,
-    arguments: Arguments,
-    request: DaemonRequest | None = None,
-) -> Any:
-    """Return the daemon's response; report progress to the client meanwhile."""
-    request = request or DaemonRequest()
-    started = time.monotonic()
+async def _run_cells(tool_call: ToolCall) -> CallToolResult:
+    """Run cells. If the daemon exits, request the result from the next one.
 
-    async def report_progress() -> None:
-        while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
-            seconds = round(time.monotonic() - started, 1)
-            await ctx.session.report_progress(seconds, None, request.line or None)
-
-    # A task group would wrap the daemon's errors in exception groups.
-    reporting = asyncio.create_task(report_progress())
-    try:
-        return await daemon.ask(verb, arguments, request)
-    finally:
-        reporting.cancel()
-
-
-async def _ask_to_run(
-    daemon: Daemon, ctx: Context, verb: str, arguments: Arguments
-) -> Any:
-    """Ask the daemon to run cells.
-
-    The call has an id: if the daemon exits, the next one returns the result of the run.
+    The id of the call identifies the run.
     """
-    arguments = {**arguments, "call": f"{daemon.session}-{token_hex(6)}"}
+    request = tool_call.tool.make_request(tool_call.arguments)
+    call_id = f"{tool_call.daemon.session}-{token_hex(6)}"
+    values = {**request.values, "call": call_id}
     try:
-        return await _ask(daemon, ctx, verb, arguments)
+        response = await tool_call.send(request.command, values)
     except DaemonExitedError as error:
         if not error.accepted:
             raise
-        return await _ask(daemon, ctx, verb, arguments)
-
-
-async def _run_cells(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    verb, values = tool.verb(arguments)
-    return tool_results.create_run_result(await _ask_to_run(daemon, ctx, verb, values))
-
-
-async def _run_notebook(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    # Not repeated after an exit of the daemon, which would run the cells again.
-    response = await _ask(daemon, ctx, *tool.verb(arguments))
+        response = await tool_call.send(request.command, values)
     return tool_results.create_run_result(response)
 
 
-async def _verify(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    response = await _ask(daemon, ctx, *tool.verb(arguments))
-    # If there are too many cells, leave out those that are the same.
+async def _run_notebook(tool_call: ToolCall) -> CallToolResult:
+    # Not repeated after an exit of the daemon, which would run the cells again.
+    response = await tool_call.send_arguments()
+    return tool_results.create_run_result(response)
+
+
+async def _verify(tool_call: ToolCall) -> CallToolResult:
+    response = await tool_call.send_arguments()
+    # If there are too many cells, leave out those with the same outputs.
     by_importance = sorted(
         response["cells"], key=lambda cell: cell["verdict"] == "same"
     )
@@ -232,33 +232,24 @@ async def _verify(
     return tool_results.create_data_result(data, response["text"])
 
 
-async def _execute(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    response = await _ask(daemon, ctx, *tool.verb(arguments))
+async def _execute(tool_call: ToolCall) -> CallToolResult:
+    response = await tool_call.send_arguments()
     figures = response.get("figures", ())
     return tool_results.create_text_result(response["text"], figures)
 
 
-async def _list(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
+async def _list(tool_call: ToolCall) -> CallToolResult:
     request = DaemonRequest()
-    notebooks = await _ask(daemon, ctx, *tool.verb(arguments), request)
-    text_filter = arguments.get("filter", "")
-    lower_filter = text_filter.casefold()
-    matching = [
-        notebook
-        for notebook in notebooks
-        if lower_filter in notebook["notebook"].casefold()
-    ]
+    notebooks = await tool_call.send_arguments(request)
+    text_filter = tool_call.arguments.get("filter", "")
+    matching = _filter_notebooks(notebooks, text_filter)
     pages = data_rendering.split_pages(matching)
     page_count = len(pages)
-    page = arguments.get("page", 1)
+    page = tool_call.arguments.get("page", 1)
     count = format_count(len(matching), "notebook")
     if page > page_count:
         raise UsageError(
-            f"there is no page {page}: the {count} take"
+            f"there is no page {page}: the list of {count} has"
             f" {format_count(page_count, 'page')}"
         )
     shown = pages[page - 1]
@@ -266,13 +257,13 @@ async def _list(
     if text_filter and not matching:
         total = format_count(len(notebooks), "notebook")
         text = (
-            f"No notebook's path contains {text_filter[:100]!r}; the project has"
+            f"No notebook has {text_filter[:NAME_LIMIT]!r} in its path. The project has"
             f" {total}."
         )
     if page_count > 1:
         text = (
-            f"Page {page} of {page_count} ({count}; `page` and `filter` show"
-            f" others):\n{text}"
+            f"Page {page} of {page_count} ({count}). To see others, use `page` or"
+            f" `filter`.\n{text}"
         )
     data = {
         "notebooks": data_rendering.limit_rows(shown),
@@ -286,15 +277,25 @@ async def _list(
     return tool_results.create_data_result(data, text)
 
 
-async def _create(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
+def _filter_notebooks(
+    notebooks: Sequence[data_rendering.Data], text_filter: str
+) -> list[data_rendering.Data]:
+    """Return the notebooks with a text in their path; case is ignored."""
+    lower_filter = text_filter.casefold()
+    return [
+        notebook
+        for notebook in notebooks
+        if lower_filter in notebook["notebook"].casefold()
+    ]
+
+
+async def _create(tool_call: ToolCall) -> CallToolResult:
     try:
-        response = await _ask(daemon, ctx, *tool.verb(arguments))
+        response = await tool_call.send_arguments()
     except DaemonExitedError as error:
         error.hint = (
-            "list_notebooks shows whether the notebook was created: if so, do not"
-            f" create a second one; {error.hint}"
+            "The notebook may have been created: call list_notebooks before you create"
+            f" it again. {error.hint}"
         )
         raise
     text = data_rendering.format_created(response)
@@ -310,89 +311,79 @@ async def _create(
     return result.model_copy(update={"is_error": run_result.is_error})
 
 
-async def _read(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    page = await daemon.ask(*tool.verb(arguments))
+async def _read(tool_call: ToolCall) -> CallToolResult:
+    page = await tool_call.send_arguments()
     return tool_results.create_data_result(page, page["text"])
 
 
-async def _change(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    response = await daemon.ask(*tool.verb(arguments))
+async def _change(tool_call: ToolCall) -> CallToolResult:
+    response = await tool_call.send_arguments()
     count = format_count(response["count"], "cell")
     effects = {
         "delete": f"{count} deleted",
         "move": f"{count} moved",
         "clear_output": f"outputs of {count} cleared",
     }
-    effect = effects[arguments["action"]]
+    effect = effects[tool_call.arguments["action"]]
     if response["unchanged"]:
-        effect = "nothing was moved: the cells are in that order already"
+        effect = "the cells are already in this order, so none was moved"
     notebook = one_line(response["notebook"])
-    order = ", ".join(map(one_line, response["cells"])) or "none"
-    text = f"{notebook}: {effect}. Its cells now: {order}"
+    cell_ids = ", ".join(map(one_line, response["cells"])) or "none"
+    text = f"{notebook}: {effect}. Cells now, by id: {cell_ids}"
     text = "\n".join(filter(None, [text, response["follows"]]))
     return tool_results.create_text_result(text)
 
 
-async def _plan(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    action = arguments.get("action", "show")
-    _check_plan_arguments(action, arguments)
-    verb, values = tool.verb({"action": action, **arguments})
-    response = await daemon.ask(verb, values)
+async def _plan(tool_call: ToolCall) -> CallToolResult:
+    _check_action_arguments(tool_call)
+    response = await tool_call.send_arguments()
     if "steps" not in response:
-        request = {"notebook": arguments.get("notebook")}
-        response = await daemon.ask("plan", request)
+        response = await tool_call.send("plan", tool_call.notebook_argument)
     steps = data_rendering.limit_rows(response["steps"])
     text = data_rendering.format_plan(response)
     return tool_results.create_data_result({**response, "steps": steps}, text)
 
 
-def _check_plan_arguments(action: str, arguments: Arguments) -> None:
-    """Raise UsageError if arguments of `plan` are missing or do not apply."""
-    required = PLAN_REQUIRED.get(action, ())
-    missing = [name for name in required if name not in arguments]
-    if missing:
-        raise UsageError(f"plan {action} needs {' and '.join(missing)}")
-    accepted = (*required, *PLAN_OPTIONAL.get(action, ()))
-    extra = [
-        name for name in PLAN_ARGUMENTS if name in arguments and name not in accepted
-    ]
-    if extra:
-        raise UsageError(f"plan {action} takes no {' and no '.join(extra)}")
+def _check_action_arguments(tool_call: ToolCall) -> None:
+    """Raise UsageError if arguments are missing or do not apply to the action."""
+    tool = tool_call.tool
+    action = tool_call.arguments.get(ACTION, tool.default_action)
+    call_text = f"`{tool.name}` with `{ACTION}: {action}`"
+    for name in tool.list_action_arguments(action, is_required=True):
+        if name not in tool_call.arguments:
+            raise UsageError(f"{call_text} requires `{name}`")
+    accepted = (ACTION, "notebook", *tool.list_action_arguments(action))
+    for name in tool_call.arguments:
+        if name not in accepted:
+            raise UsageError(f"{call_text} does not accept `{name}`")
 
 
-async def _kernel(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    action = arguments["action"]
-    place = arguments.get("place")
-    if place and action not in ("start", "restart"):
-        raise UsageError(f"kernel {action} takes no place")
-    request = {"notebook": arguments.get("notebook"), "unread": True}
-    status = await daemon.ask("status", request)
+async def _kernel(tool_call: ToolCall) -> CallToolResult:
+    _check_action_arguments(tool_call)
+    status = await tool_call.daemon.ask(
+        "status", {**tool_call.notebook_argument, "unread": True}
+    )
     notebook = status["notebook"]
     state = status["kernel"]["state"]
     if notebook is None:
-        raise UsageError("there is no current notebook", "create_notebook creates one")
-    is_elsewhere = False
+        raise UsageError("there is no current notebook", "`create_notebook`")
+    action = tool_call.arguments[ACTION]
+    place = tool_call.arguments.get("place")
+    needs_restart = False
     if place:
-        use = await daemon.ask("use", {"notebook": notebook, "kernel": place})
-        is_elsewhere = bool(use.get("elsewhere"))
+        values = {"notebook": notebook, "kernel": place}
+        use = await tool_call.daemon.ask("use", values)
+        needs_restart = bool(use.get("elsewhere"))
     if action == "start" and state not in ("none", "dead"):
-        text = f"{notebook}: its kernel is already running ({state})"
-        if is_elsewhere:
+        text = f"The kernel of {notebook} is already running ({state})."
+        if needs_restart:
             text += (
-                f"; the next kernel will run in {place}: a restart starts it, and all"
-                " variables are lost"
+                f" The next kernel will run in {place}. To start it now, call `kernel`"
+                " with `action: restart`: all variables will be lost."
             )
-        return tool_results.create_text_result(f"{text}.")
-    verb = "restart" if action == "start" else action
-    response = await _ask(daemon, ctx, verb, {"notebook": notebook})
+        return tool_results.create_text_result(text)
+    command = tool_call.tool.actions[action][0]
+    response = await tool_call.send(command, {"notebook": notebook})
     text = _describe_kernel_action(action, response)
     return tool_results.create_text_result(f"{notebook}: {text}.")
 
@@ -404,55 +395,65 @@ def _describe_kernel_action(action: str, response: Mapping[str, Any]) -> str:
     if action == "shutdown":
         if response["left"]:
             return (
-                f"{response['left']} was chosen by its id: stepper does not shut it"
-                " down, and it keeps its variables"
+                f"stepper did not start the kernel {response['left']} and does not shut"
+                " it down; the kernel keeps its variables"
             )
         if response["kernels"]:
-            return "its kernel was shut down; all its variables are lost"
-        return "it has no kernel"
+            return "the kernel was shut down; all its variables are lost"
+        return "no kernel was running"
     if response["had_kernel"]:
         return "a new kernel is running; all variables of the old one are lost"
-    return "a new kernel is running; there was none before"
+    return "a kernel was started"
 
 
-async def _status(
-    daemon: Daemon, ctx: Context, tool: Tool, arguments: Arguments
-) -> CallToolResult:
-    status, runs, report = await get_status(daemon, arguments, ctx)
+async def _status(tool_call: ToolCall) -> CallToolResult:
+    request = tool_call.tool.make_request(tool_call.arguments)
+    status = await tool_call.send(request.command, request.values)
+    details = await _add_runs(tool_call.daemon, status)
     finished = status.get("ended") or {}
     images: Sequence[ContentBlock] = ()
     if finished:
         images = tool_results.create_run_result(finished).content[1:]
-    data = {**data_rendering.limit_status(status), "history": runs}
-    text = data_rendering.format_status(status, runs, report)
+    data = {**data_rendering.limit_status(status), "history": details.runs}
+    text = data_rendering.format_status(*details)
     return tool_results.create_data_result(data, text, images)
 
 
-async def get_status(
-    daemon: Daemon, arguments: Arguments, ctx: Context | None = None
-) -> tuple[Any, list[Any], str]:
-    """Return the status of a notebook, its last runs and the last report.
+class StatusDetails(NamedTuple):
+    """The status of a notebook, its last runs, and the report on the last one.
 
-    The report is '' if there is none, or if the status contains it. Without `ctx`, a
-    user may be the reader: undelivered reports stay undelivered.
+    The report is empty if there is none, or if the status contains it.
     """
-    verb, values = TOOLS["notebook_status"].verb(arguments)
-    if ctx:
-        status = await _ask(daemon, ctx, verb, values)
-    else:
-        status = await daemon.ask(verb, {**values, "unread": True})
+
+    status: Any
+    runs: list[Any]
+    report: str
+
+
+async def get_current_status(daemon: Daemon) -> StatusDetails:
+    """Return the status of the current notebook; raise StepperError.
+
+    The reader may be a user, so undelivered reports stay undelivered.
+    """
+    request = TOOLS["notebook_status"].make_request({})
+    values = {**request.values, "unread": True}
+    status = await daemon.ask(request.command, values)
+    return await _add_runs(daemon, status)
+
+
+async def _add_runs(daemon: Daemon, status: Any) -> StatusDetails:
     if not status["notebook"]:
-        return status, [], ""
+        return StatusDetails(status, [], "")
     request = {"notebook": status["notebook"]}
     history = await daemon.ask("history", request)
     runs = history[-LAST_RUNS:]
     if not runs or status.get("ended"):
-        return status, runs, ""
+        return StatusDetails(status, runs, "")
     report = await daemon.ask("report", request)
-    return status, runs, report["text"]
+    return StatusDetails(status, runs, report["text"])
 
 
-Handler = Callable[[Daemon, Context, Tool, Arguments], Awaitable[CallToolResult]]
+Handler = Callable[[ToolCall], Awaitable[CallToolResult]]
 HANDLERS: dict[str, Handler] = {
     "list_notebooks": _list,
     "create_notebook": _create,

@@ -2,7 +2,7 @@
 
 The daemon executes them (`daemon/command_handlers.py`), the command line renders their
 results (`cli/rendering.py`), and `policy/edit_gate.py` decides which ones agents may
-call. MCP tools also pass the hidden arguments.
+call. MCP tools (`mcp/tools.py`) take the same arguments, and also hidden ones.
 """
 
 from __future__ import annotations
@@ -35,19 +35,73 @@ CLIENTS = (
     "claude-desktop",
     "windsurf",
 )
-NOTEBOOK_HELP = "The notebook. Default: the current one."
+CELL_TYPES = ("code", "markdown", "raw")
+DEFAULT_WAIT_SECONDS = 60
+MAX_TOOL_SECONDS = 86_400  # in calls of MCP tools
+MIN_TIMEOUT_SECONDS = 0.1
+NOTEBOOK_HELP = "The notebook: its path or name. Default: the current one."
+STOPPED_NOTEBOOK_HELP = (
+    "The notebook: its path or name. Default: the only stopped one, or else the current"
+    " one."
+)
+CELL_TYPE_HELP = (
+    "The type of the cell; only code cells run. Default: `code` for a new cell,"
+    " unchanged for an existing one."
+)
+KERNEL_HELP = (
+    "The kernel backend: a name in `kernels:` of .stepper/config.yaml, or `local`."
+)
+STEP_HELP = 'The step: "TITLE" or "TITLE :: CRITERION".'
+STEP_ID_HELP = "The number of the step."
 WAIT_FOR_CELL_HELP = (
     "Wait until the running cell has finished, then run. Without this option, a call"
     " from an agent's shell fails at once while a cell runs; in your own terminal the"
     " command waits."
 )
-CELLS_WAIT_HELP = "How many seconds the response waits for the cells."
+CELLS_WAIT_HELP = (
+    "How many seconds to wait for the cells. If they take longer, they keep running;"
+    " then notebook_status can wait for them."
+)
+TIMEOUT_HELP = (
+    "The deadline of each cell in seconds; a cell that takes longer is interrupted. It"
+    " takes precedence over the first line of a cell (`# stepper: timeout=10m`)."
+    " `max_cell_timeout_seconds` in .stepper/config.yaml limits it. Default:"
+    " `cell_timeout_seconds` there (30 if unset)."
+)
+
+
+def optional_notebook() -> Any:
+    """Declare the option for the notebook of a command with other positionals."""
+    return option(NOTEBOOK_HELP, min_length=1)
+
+
+def cell_wait(default: float | None) -> Any:
+    """Declare for how long a request waits for cells."""
+    return hidden(
+        CELLS_WAIT_HELP,
+        default,
+        tool_default=DEFAULT_WAIT_SECONDS,
+        minimum=0,
+        maximum=MAX_TOOL_SECONDS,
+    )
+
+
+def cell_timeout() -> Any:
+    """Declare the deadline of the cells that a request runs."""
+    return hidden(TIMEOUT_HELP, minimum=MIN_TIMEOUT_SECONDS, maximum=MAX_TOOL_SECONDS)
+
+
+class NewCell(Arguments):
+    """A new cell in a list of cells."""
+
+    cell_type: str | None = hidden(CELL_TYPE_HELP, choice=CELL_TYPES)
+    source: str = hidden("The text of the cell.", MISSING)
 
 
 class NotebookArguments(Arguments):
     """Base of the commands on one notebook, by default the current one."""
 
-    notebook: str | None = positional(None)
+    notebook: str | None = positional(NOTEBOOK_HELP, None, min_length=1)
 
 
 class New(
@@ -64,19 +118,21 @@ class New(
     `# stepper: timeout=6h|none wait=45s|none wake="loss.*nan"`.
     """
 
-    problem: str = positional()
-    name: str | None = option("Part of the file name. Default: from the problem.")
+    problem: str = positional("The question to answer, in a sentence.", min_length=1)
     steps: list[Any] | None = option(
-        'A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".',
+        'The steps of the plan, in order: "TITLE" or "TITLE :: CRITERION". CRITERION is'
+        " an expression over the notebook's variables, such as `df.shape[0] == 500`."
+        ' Append ":: long" for no deadline. Default: no plan.',
         flag="--step",
+        items={"type": "string", "minLength": 1},
     )
+    name: str | None = option("Part of the file name. Default: from the problem.")
     kernel: str | None = option(
-        "The backend of its kernel: a name in `kernels:` of .stepper/config.yaml, or"
-        " `local`."
+        f"{KERNEL_HELP} Default: the project's.", tool_name="place", min_length=1
     )
-    cells: list[Any] | None = hidden("The first cells, as for `cell add`.")
-    run: bool = hidden("Whether to run these cells.", default=True)
-    wait_seconds: float = hidden(CELLS_WAIT_HELP, default=60)
+    cells: list[Any] | None = hidden("The first cells. Default: none.", items=NewCell)
+    run: bool = hidden("Whether to run these cells, up to the first failure.", True)
+    wait_seconds: float = cell_wait(DEFAULT_WAIT_SECONDS)
 
 
 class Status(NotebookArguments, name="status", examples=("status", "status --json")):
@@ -87,7 +143,11 @@ class Status(NotebookArguments, name="status", examples=("status", "status --jso
     """
 
     wait_seconds: float | None = hidden(
-        "How many seconds the response waits for the running cells of this client."
+        "How many seconds to wait for the background runs of this client. The response"
+        " then contains the report of one that finished, or the output so far. Default:"
+        " do not wait, and return neither.",
+        minimum=0,
+        maximum=MAX_TOOL_SECONDS,
     )
     details: bool = hidden(
         "Whether to include the kernel's variables, and CPU, memory and GPU of the"
@@ -122,10 +182,12 @@ class Use(
 ):
     """Make NOTEBOOK the current one; in Claude Code's shell, for its session."""
 
-    notebook: str = positional()
+    notebook: str = positional("The notebook: its path or name.")
     kernel: str | None = option(
-        "The backend of its next kernel: a name in `kernels:` of .stepper/config.yaml,"
-        " or `local`."
+        f"{KERNEL_HELP} It applies to the next kernel of the notebook. Default:"
+        " unchanged.",
+        tool_name="place",
+        min_length=1,
     )
 
 
@@ -151,16 +213,15 @@ class Run(
     )
     wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
     which: str = hidden(
-        "`pending`: the cells that have not run in the current kernel; `all`: every"
-        " cell, in a new kernel; `stale`: the stale cells, and the cells that they need"
-        " and that changed; `restore`: as the command of that name.",
+        "pending: the cells that have not run in the current kernel; all: every cell,"
+        " in a new kernel; stale: the stale cells, which read a variable that a cell"
+        " above has changed since, and the changed cells that they need; restore: the"
+        " cells that succeeded, in a new kernel.",
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )
-    wait_seconds: float | None = hidden(CELLS_WAIT_HELP)
-    timeout_seconds: float | None = hidden(
-        "The deadline of each cell, in seconds.", positive=True
-    )
+    timeout_seconds: float | None = cell_timeout()
+    wait_seconds: float | None = cell_wait(None)
 
 
 class Verify(
@@ -183,8 +244,7 @@ class Verify(
         "Run in a copy of the kernel's working folder (at most 1 GB).", default=False
     )
     kernel: str | None = option(
-        "The backend for the replay: a name in `kernels:` of .stepper/config.yaml, or"
-        " `local`."
+        f"{KERNEL_HELP} Default: the notebook's own.", tool_name="place", min_length=1
     )
 
 
@@ -195,8 +255,8 @@ class History(NotebookArguments, name="history"):
 class Report(Arguments, name="report", examples=("report", "report 12")):
     """Show the report of a run again. Default: the last run."""
 
-    run: int | None = positional(None)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    run: int | None = positional("The number of the run. Default: the last one.", None)
+    notebook: str | None = optional_notebook()
 
 
 class Output(Arguments, name="output", examples=("output 3 --page 2",)):
@@ -205,7 +265,7 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
     CELL is the number of a code cell, or an id.
     """
 
-    cell: str = positional()
+    cell: str = positional("The code cell: its number or its id.")
     page: int = option("The page of a long output.", default=1)
     follow: bool = option(
         "Show new output until the cell finishes. Ctrl-C stops the display, not the"
@@ -217,7 +277,7 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
         " the names of the files. This takes seconds.",
         default=False,
     )
-    notebook: str | None = option(NOTEBOOK_HELP)
+    notebook: str | None = optional_notebook()
 
 
 class Context(
@@ -280,11 +340,13 @@ class PlanAdd(
 ):
     """Add a step: "TITLE" or "TITLE :: CRITERION"; append ":: long" for no deadline."""
 
-    title: str = positional()
+    title: str = positional(STEP_HELP, min_length=1)
     after: int | None = option(
-        "The step before the new one (0: none). Default: add it at the end."
+        "The number of the step above it (0: none). Default for a new step: the last"
+        " one.",
+        minimum=0,
     )
-    notebook: str | None = option(NOTEBOOK_HELP)
+    notebook: str | None = optional_notebook()
 
 
 class PlanEdit(
@@ -299,9 +361,9 @@ class PlanEdit(
     ":: long" restores the deadline.
     """
 
-    id: int = positional()
-    title: str = positional()
-    notebook: str | None = option(NOTEBOOK_HELP)
+    id: int = positional(STEP_ID_HELP)
+    title: str = positional(STEP_HELP, min_length=1)
+    notebook: str | None = optional_notebook()
 
 
 class PlanRemove(
@@ -309,8 +371,8 @@ class PlanRemove(
 ):
     """Remove a step that has not run."""
 
-    id: int = positional()
-    notebook: str | None = option(NOTEBOOK_HELP)
+    id: int = positional(STEP_ID_HELP)
+    notebook: str | None = optional_notebook()
 
 
 class PlanReopen(
@@ -322,8 +384,8 @@ class PlanReopen(
 ):
     """Reopen a skipped step, so that it can run."""
 
-    id: int = positional()
-    notebook: str | None = option(NOTEBOOK_HELP)
+    id: int = positional(STEP_ID_HELP)
+    notebook: str | None = optional_notebook()
 
 
 class PlanMove(
@@ -331,9 +393,11 @@ class PlanMove(
 ):
     """Move a step that has not run."""
 
-    id: int = positional()
-    after: int = option("The step before its new position (0: none).", default=MISSING)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    id: int = positional(STEP_ID_HELP)
+    after: int = option(
+        "The number of the step above its new position (0: none).", MISSING, minimum=0
+    )
+    notebook: str | None = optional_notebook()
 
 
 class Confirm(
@@ -347,8 +411,16 @@ class Confirm(
     `-` reads WORDS from standard input.
     """
 
-    words: str = positional("", many=True, stdin=True)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    words: str = positional(
+        "Why the step is done although its criterion is false.",
+        "",
+        many=True,
+        stdin=True,
+        min_length=1,
+        tool_name="reason",
+        tool_default=MISSING,
+    )
+    notebook: str | None = optional_notebook()
 
 
 class Eval(
@@ -363,11 +435,21 @@ class Eval(
     `-` reads CODE from standard input.
     """
 
-    source: str = positional(metavar="CODE", stdin=True)
+    source: str = positional(
+        "The Python code. The response shows the value of the last expression.",
+        metavar="CODE",
+        stdin=True,
+        min_length=1,
+        tool_name="code",
+    )
     wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    notebook: str | None = optional_notebook()
     timeout_seconds: float | None = hidden(
-        "The deadline of the code, in seconds.", positive=True
+        "The deadline in seconds; code that takes longer is interrupted."
+        " `max_cell_timeout_seconds` in .stepper/config.yaml limits it. Default:"
+        " `cell_timeout_seconds` there (30 if unset).",
+        minimum=MIN_TIMEOUT_SECONDS,
+        maximum=MAX_TOOL_SECONDS,
     )
 
 
@@ -452,8 +534,10 @@ class Continue(
     The agent reads ANSWER (`-`: from standard input).
     """
 
-    answer: str = positional("", many=True, stdin=True)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    answer: str = positional(
+        "The answer, which the agent reads.", "", many=True, stdin=True
+    )
+    notebook: str | None = option(STOPPED_NOTEBOOK_HELP, min_length=1)
 
 
 class Fix(
@@ -469,8 +553,10 @@ class Fix(
     standard input).
     """
 
-    hint: str = positional("", many=True, stdin=True)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    hint: str = positional(
+        "The hint, which the agent reads.", "", many=True, stdin=True
+    )
+    notebook: str | None = option(STOPPED_NOTEBOOK_HELP, min_length=1)
 
 
 class Skip(
@@ -485,8 +571,10 @@ class Skip(
     REASON is recorded (`-`: from standard input).
     """
 
-    reason: str = positional("", many=True, stdin=True)
-    notebook: str | None = option(NOTEBOOK_HELP)
+    reason: str = positional(
+        "The reason, which is recorded.", "", many=True, stdin=True
+    )
+    notebook: str | None = option(STOPPED_NOTEBOOK_HELP, min_length=1)
 
 
 class Doctor(Arguments, name="doctor", needs_daemon=False, group=SETUP):
@@ -570,7 +658,7 @@ class Completion(
     bash: `stepper completion bash > ~/.local/share/bash-completion/completions/stepper`
     """
 
-    shell: str = positional(choice=("bash", "zsh", "fish"))
+    shell: str = positional("The shell.", choice=("bash", "zsh", "fish"))
 
 
 COMMANDS = {

@@ -15,7 +15,7 @@ import shlex
 from dataclasses import dataclass, fields
 
 from stepper.policy.commands.cli_commands import COMMANDS
-from stepper.policy.commands.command_schema import HELP
+from stepper.policy.commands.command_schema import is_positional
 
 PROGRAM = "stepper"
 FIRST_WORDS = {name.split()[0] for name in COMMANDS}
@@ -67,8 +67,7 @@ class CommandLines:
         for argument in fields(arguments):
             if argument.name == "notebook":
                 quoted = shlex.quote(self.notebook)
-                is_option = HELP in argument.metadata
-                return f"--notebook {quoted}" if is_option else quoted
+                return quoted if is_positional(argument) else f"--notebook {quoted}"
         return ""
 
 

@@ -1,7 +1,10 @@
 """Base of the command tables: a command is a dataclass of typed arguments.
 
 The fields of the class are the arguments, its docstring is the help text. A subclass of
-`Arguments` that names its command is added to `ALL_COMMANDS`.
+`Arguments` that names its command is added to `ALL_COMMANDS`. Click parameters
+(`cli/main.py`), input schemas of MCP tools (`json_schema.py`), the tables in the
+documentation (`docs/command_tables.py`) and the daemon's checks of a request
+(`parse_arguments`) are derived from the fields.
 """
 
 from __future__ import annotations
@@ -27,16 +30,24 @@ MAX_SECONDS = 1e9
 SHELL = "shell"
 MCP = "mcp"
 WEB = "web"
-# The key of a field's metadata that contains the help of an option.
+# Keys of a field's metadata. The functions that declare arguments explain the others.
 HELP = "help"
+KIND = "kind"  # one of the values below
+POSITIONAL = "positional"
+OPTION = "option"
+HIDDEN = "hidden"  # only in requests, for example from MCP tools
+TOOL_NAME = "tool_name"
+TOOL_DEFAULT = "tool_default"
 # The types that an annotation accepts. The first one is the type of the argument.
 TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "float": (float, int),
     "bool": (bool,),
-    "list[Any]": (list,),
     "str | int": (str, int),
+    "list[Any]": (list,),
+    "list[str]": (list,),
+    "list[str | int]": (list,),
 }
 
 
@@ -109,42 +120,75 @@ class Arguments:
             )
 
 
-def positional(default: Any = MISSING, **metadata: Any) -> Any:
-    """Declare a positional argument of the command line.
+def positional(text: str, default: Any = MISSING, **metadata: Any) -> Any:
+    """Declare a positional argument of the command line with a help text.
 
-    Metadata: `metavar`, `many` (join all words), `stdin` (`-` reads standard input),
-    `choice` (allowed values).
+    Further metadata: `metavar` (its name in the help), `many` (the words are joined),
+    `stdin` (`-` reads standard input), and those of `hidden`.
     """
-    return field(default=default, metadata=metadata)
+    return _declare(POSITIONAL, text, default, metadata)
 
 
 def option(text: str, default: Any = None, **metadata: Any) -> Any:
-    """Declare an option with a help text: `--NAME`, or `flag` in the metadata."""
-    return field(default=default, metadata={HELP: text, **metadata})
+    """Declare an option of the command line with a help text.
+
+    Further metadata: `flag` (default: `--NAME`), and those of `hidden`.
+    """
+    return _declare(OPTION, text, default, metadata)
 
 
 def hidden(text: str, default: Any = None, **metadata: Any) -> Any:
-    """Declare an argument that the command line does not have."""
-    return field(default=default, metadata={HELP: text, "hidden": True, **metadata})
+    """Declare an argument that the command line does not have.
+
+    Further metadata:
+
+    - `choice`: the allowed values.
+    - `minimum` and `maximum`: the limits of a number.
+    - `min_length`: the minimum length of a text or a list, in MCP tools.
+    - `items`: what MCP tools accept in a list, if the annotation does not say it: a
+      JSON Schema, or a subclass of `Arguments` for objects.
+    - `tool_name`: the argument's name in MCP tools, if it is another one.
+    - `tool_default`: the default in MCP tools, if it is another one. `MISSING` makes
+      the argument required.
+    """
+    return _declare(HIDDEN, text, default, metadata)
+
+
+def _declare(kind: str, text: str, default: Any, metadata: dict[str, Any]) -> Any:
+    return field(default=default, metadata={KIND: kind, HELP: text, **metadata})
 
 
 def list_cli_arguments(arguments: type[Arguments]) -> list[Field[Any]]:
     """Return the arguments that the command line has."""
     return [
-        argument
-        for argument in fields(arguments)
-        if not argument.metadata.get("hidden")
+        argument for argument in fields(arguments) if argument.metadata[KIND] != HIDDEN
     ]
 
 
+def is_positional(argument: Field[Any]) -> bool:
+    """Return whether the command line has an argument without an option."""
+    return bool(argument.metadata[KIND] == POSITIONAL)
+
+
+def format_option(argument: Field[Any]) -> str:
+    """Return the option of the command line, such as `--notebook`."""
+    flag: str = argument.metadata.get("flag", f"--{argument.name}")
+    return flag
+
+
+def get_annotation(argument: Field[Any]) -> str:
+    """Return the annotation of an argument without `None`."""
+    return str(argument.type).removesuffix(" | None")
+
+
 def argument_type(argument: Field[Any]) -> type:
-    """Return the type of an argument."""
+    """Return the type of an argument's values."""
     return accepted_types(argument)[0]
 
 
 def accepted_types(argument: Field[Any]) -> tuple[type, ...]:
     """Return all types that an argument accepts."""
-    return TYPES[str(argument.type).removesuffix(" | None")]
+    return TYPES[get_annotation(argument)]
 
 
 def parse_arguments(
@@ -177,8 +221,12 @@ def _check_value(argument: Field[Any], value: Any) -> None:
         # The comparison is false for NaN.
         if types[0] is float and not abs(value) < MAX_SECONDS:
             raise UsageError(f"{name} is out of range")
-        if argument.metadata.get("positive") and value <= 0:
-            raise UsageError(f"{name} must be greater than 0")
+        minimum = argument.metadata.get("minimum")
+        if minimum is not None and value < minimum:
+            raise UsageError(f"{name} must be at least {minimum:g}")
+        maximum = argument.metadata.get("maximum")
+        if maximum is not None and value > maximum:
+            raise UsageError(f"{name} must be at most {maximum:g}")
     choices = argument.metadata.get("choice")
     if choices is not None and value not in choices:
         raise UsageError(f"{name} must be one of {', '.join(choices)}")

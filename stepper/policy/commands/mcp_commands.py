@@ -7,29 +7,41 @@ last cell).
 
 from __future__ import annotations
 
+from dataclasses import MISSING
 from typing import Any
 
-from stepper.policy.commands.cli_commands import NOTEBOOK_HELP
+from stepper.policy.commands.cli_commands import (
+    CELL_TYPE_HELP,
+    CELL_TYPES,
+    DEFAULT_WAIT_SECONDS,
+    NOTEBOOK_HELP,
+    List,
+    NewCell,
+    cell_timeout,
+    cell_wait,
+)
 from stepper.policy.commands.command_schema import MCP, Arguments, hidden
 
-CELL_HELP = (
-    "The cell: its id, its number among the code cells, `cell-N`, or a negative index."
+CELL_REFERENCE = (
+    "by its id, its number among the code cells, `cell-N` (N from 0, among all cells)"
+    " or a negative index (-1: the last cell)"
 )
 AFTER_HELP = (
-    "The cell above the new position, or 'top' for above all cells. Default: the end."
+    f'The cell above the new position, {CELL_REFERENCE}, or "top" (above all cells).'
+    " Default: the last cell."
 )
-TIMEOUT_HELP = (
-    "The deadline in seconds of each cell that the call runs. It takes precedence over"
-    " a deadline in the first line of a cell."
-)
-WAIT_HELP = (
-    "How many seconds to wait for the cells. Then the response is `running`, and the"
-    " cells keep running."
-)
-CELL_TYPES = ("code", "markdown", "raw")
 ACTIONS = ("delete", "move", "clear_output")
 OUTPUT_AMOUNTS = ("none", "brief", "full")
-DEFAULT_WAIT_SECONDS = 60
+
+
+def notebook_argument() -> Any:
+    """Declare the notebook of a request."""
+    return hidden(NOTEBOOK_HELP, min_length=1)
+
+
+def call_id() -> Any:
+    """Declare the id of a call."""
+    return hidden("The id of this call. A repeated call returns the result of the run.")
 
 
 class CellEditArguments(Arguments):
@@ -37,59 +49,73 @@ class CellEditArguments(Arguments):
 
 
 class CellRun(CellEditArguments, name="cell run", runs_code=True, interface=MCP):
-    """Write a cell and run it at once; a cell that may not run is not written.
+    """Write a cell, run it and return the report. `source` alone adds a new cell.
 
-    `source` alone adds a new cell. `cell_id` with `source` replaces a cell's source.
-    `old_string` and `new_string` edit a cell (without `cell_id`, the only cell that
-    contains `old_string`). `cell_id` alone runs the cell again, with `cell_type` it
-    also changes the type. Text cells are written, but do not run.
+    With `cell_id`, `source` replaces the source of that cell. `old_string` and
+    `new_string` edit a cell; without `cell_id`, the only cell that contains
+    `old_string`. `cell_id` alone runs the cell again; with `cell_type`, the type
+    changes, too. Markdown and raw cells are only written. If the cell may not run,
+    nothing is written.
     """
 
-    notebook: str | None = hidden(NOTEBOOK_HELP)
     source: str | None = hidden("The whole source of the cell.")
-    old_string: str | None = hidden("The text to replace.")
-    new_string: str | None = hidden("The text that replaces it.")
-    cell_id: str | int | None = hidden(CELL_HELP)
+    old_string: str | None = hidden(
+        "The text to replace. It must occur exactly once.", min_length=1
+    )
+    new_string: str | None = hidden("The text that replaces `old_string`.")
+    cell_id: str | int | None = hidden(
+        f"The cell to change or to run again, {CELL_REFERENCE}. Default: a new cell."
+    )
     after: str | int | None = hidden(AFTER_HELP)
-    cell_type: str | None = hidden(
-        "The type of the cell. Default: unchanged; for a new cell, `code`.",
-        choice=CELL_TYPES,
-    )
+    cell_type: str | None = hidden(CELL_TYPE_HELP, choice=CELL_TYPES)
     expected_source_hash: str | None = hidden(
-        "The hash of the cell's source that the caller has read."
+        "The hash of the source of the cell, from read_notebook. If the cell now has"
+        " another source, nothing is written and the response contains that source.",
+        min_length=1,
     )
-    call: str | None = hidden("The id of this call, to request its result again.")
-    timeout_seconds: float | None = hidden(TIMEOUT_HELP, positive=True)
-    wait_seconds: float = hidden(WAIT_HELP, default=DEFAULT_WAIT_SECONDS)
+    notebook: str | None = notebook_argument()
+    call: str | None = call_id()
+    timeout_seconds: float | None = cell_timeout()
+    wait_seconds: float = cell_wait(DEFAULT_WAIT_SECONDS)
 
 
 class CellAdd(CellEditArguments, name="cell add", runs_code=True, interface=MCP):
-    """Write new cells at once, then run the code cells up to the first failure."""
+    """Write several new cells, then run the code cells in order.
+
+    The run stops at the first cell that fails: the cells below it are written, but do
+    not run.
+    """
 
     cells: list[Any] = hidden(
-        "Objects with `source` and `cell_type` (default: `code`).", default=()
+        "The new cells, in order.", MISSING, items=NewCell, min_length=1
     )
-    notebook: str | None = hidden(NOTEBOOK_HELP)
     after: str | int | None = hidden(AFTER_HELP)
-    run: bool = hidden("Whether to run the cells.", default=True)
-    call: str | None = hidden("The id of this call, to request its result again.")
-    timeout_seconds: float | None = hidden(TIMEOUT_HELP, positive=True)
-    wait_seconds: float = hidden(WAIT_HELP, default=DEFAULT_WAIT_SECONDS)
+    run: bool = hidden("Whether to run the code cells.", default=True)
+    notebook: str | None = notebook_argument()
+    call: str | None = call_id()
+    timeout_seconds: float | None = cell_timeout()
+    wait_seconds: float = cell_wait(DEFAULT_WAIT_SECONDS)
 
 
 class CellChange(CellEditArguments, name="cell change", interface=MCP):
     """Delete cells, move them below another cell, or clear their outputs.
 
-    Moved cells are in the order in which they are given. Nothing runs.
+    Moved cells are in the order in which they are given. No cell runs, and the kernel
+    keeps its variables.
     """
 
-    action: str = hidden("What to do with the cells.", default="", choice=ACTIONS)
-    cell_ids: list[Any] = hidden("The cells.", default=())
-    expected_source_hashes: list[Any] | None = hidden(
-        "The hashes of their sources, in the same order."
+    action: str = hidden(
+        "The change. `after` applies to `move` only.", MISSING, choice=ACTIONS
     )
-    notebook: str | None = hidden(NOTEBOOK_HELP)
+    cell_ids: list[str | int] = hidden(
+        f"The cells to change, each {CELL_REFERENCE}.", MISSING, min_length=1
+    )
     after: str | int | None = hidden(AFTER_HELP)
+    expected_source_hashes: list[str] | None = hidden(
+        "The hashes of the sources of these cells, from read_notebook, in the same"
+        " order. If one of the cells now has another source, no cell changes."
+    )
+    notebook: str | None = notebook_argument()
 
 
 class CellUndelivered(Arguments, name="cell undelivered", interface=MCP):
@@ -98,18 +124,36 @@ class CellUndelivered(Arguments, name="cell undelivered", interface=MCP):
     Each text is shown once.
     """
 
-    notebook: str | None = hidden(NOTEBOOK_HELP)
+    notebook: str | None = notebook_argument()
 
 
 class CellRead(Arguments, name="cell read", interface=MCP):
-    """Show cells with sources and outputs, in pages of at most 10,000 characters."""
+    """Show cells, in pages of at most 10,000 characters.
 
-    notebook: str | None = hidden(NOTEBOOK_HELP)
-    cells: list[Any] | None = hidden("The cells. Default: all.")
+    Each cell has its id, number, index, type, source, source hash, execution count,
+    step, status and text outputs, and the paths of its figures.
+    """
+
+    notebook: str | None = notebook_argument()
+    cells: list[str | int] | None = hidden(
+        f"The cells to show, each {CELL_REFERENCE}. Default: all."
+    )
     outputs: str = hidden(
-        "How much of the outputs: `none`, the beginning and end (`brief`), or `full`.",
+        "How much of the outputs to show. brief: the beginning and the end.",
         default="brief",
         choice=OUTPUT_AMOUNTS,
     )
-    page: int = hidden("The number of the first page.", default=1)
-    many: int = hidden("The number of pages.", default=1)
+    page: int = hidden("The number of the page, from 1.", default=1, minimum=1)
+    many: int = hidden("The number of pages.", default=1, minimum=1)
+
+
+class ListPage(List):
+    """The arguments of the tool that lists notebooks.
+
+    The MCP server selects the notebooks and the page; the daemon returns all.
+    """
+
+    filter: str | None = hidden(
+        "Show only notebooks with this text in their path. Default: all."
+    )
+    page: int = hidden("The number of the page, from 1.", default=1, minimum=1)

@@ -15,7 +15,7 @@ from stepper.messages import mcp_cells, run_report
 from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_list_edits, changed_cells, edit_gate
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.commands import mcp_commands
+from stepper.policy.commands import cli_commands, mcp_commands
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
 from stepper.session import responses, stale_cells, status_queries, undelivered_reports
 from stepper.session.background import backgrounding
@@ -150,8 +150,8 @@ def _parse_cell(value: object) -> Cell:
     if not isinstance(value, dict) or not isinstance(value.get("source"), str):
         raise UsageError("each of `cells` must be an object with a string `source`")
     cell_type = value.get("cell_type") or "code"
-    if cell_type not in mcp_commands.CELL_TYPES:
-        cell_types = ", ".join(mcp_commands.CELL_TYPES)
+    if cell_type not in cli_commands.CELL_TYPES:
+        cell_types = ", ".join(cli_commands.CELL_TYPES)
         raise UsageError(f"a cell's `cell_type` must be one of {cell_types}")
     problem = changed_cells.find_encoding_problem(value["source"])
     if problem:
