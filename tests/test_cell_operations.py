@@ -844,7 +844,8 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     gone = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
     assert gone["cells"] == [c, a] and gone["count"] == 2  # cells, not names
     for how, told in [
-        ({"action": "delete"}, "`action` and `cell_ids`"),
+        ({"action": "delete"}, "'cell_ids' is missing"),
+        ({"action": "delete", "cell_ids": []}, "`cell_ids` is empty"),
         ({"action": "burn", "cell_ids": [1]}, "one of"),
         ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'"),
     ]:

@@ -307,8 +307,8 @@ def test_a_peers_name_is_answered_with_the_tool_to_use(lasting: Project) -> None
         ):
             result = await client.call_tool(peer, {"cell_index": 1})
             assert result.is_error
-            assert f"use {use}." in text(result)
-        with pytest.raises(MCPError, match="there is no tool 'nonsense'"):
+            assert f"Use {use}: " in text(result)
+        with pytest.raises(MCPError, match="unknown tool 'nonsense'"):
             await client.call_tool("nonsense", {})
         wrong = await client.call_tool("run_cell", {"cell_index": 3})
         assert "'cell_index' was unexpected" in text(wrong)
@@ -397,7 +397,7 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert "was shut down" in text(
             await client.call_tool("kernel", {"action": "shutdown"})
         )
-        assert "a kernel was started" in text(
+        assert "a new kernel is running" in text(
             await client.call_tool("kernel", {"action": "start"})
         )
         assert "is not stopped" in text(await client.call_tool("lift_stop", {}))

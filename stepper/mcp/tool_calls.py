@@ -403,7 +403,7 @@ def _describe_kernel_action(action: str, response: Mapping[str, Any]) -> str:
         return "no kernel was running"
     if response["had_kernel"]:
         return "a new kernel is running; all variables of the old one are lost"
-    return "a kernel was started"
+    return "a new kernel is running"
 
 
 async def _status(tool_call: ToolCall) -> CallToolResult:

@@ -14,7 +14,6 @@ from typing import Any
 from stepper.policy.commands import mcp_commands
 from stepper.policy.commands.command_schema import (
     ALL_COMMANDS,
-    TOOL_DEFAULT,
     Arguments,
 )
 from stepper.policy.commands.json_schema import (
@@ -233,8 +232,10 @@ class Tool:
             name = get_tool_name(argument)
             if name in arguments:
                 values[argument.name] = arguments[name]
-            elif name in self.selected and TOOL_DEFAULT in argument.metadata:
-                values[argument.name] = argument.metadata[TOOL_DEFAULT]
+            elif name in self.selected:
+                default = get_tool_default(argument)
+                if default is not MISSING and default != argument.default:
+                    values[argument.name] = default
         return Request(command, values)
 
 

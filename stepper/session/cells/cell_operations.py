@@ -452,11 +452,9 @@ def change_cells(
 
 
 def _check_change_arguments(arguments: mcp_commands.CellChange) -> None:
-    """Raise UsageError if the arguments of `change_cells` are incomplete."""
-    if not arguments.cell_ids or arguments.action not in mcp_commands.ACTIONS:
-        raise UsageError(
-            "`action` and `cell_ids` are required: what to do, and with which cells"
-        )
+    """Raise UsageError if arguments of `change_cells` contradict each other."""
+    if not arguments.cell_ids:
+        raise UsageError("`cell_ids` is empty: there is nothing to change")
     if arguments.after is not None and arguments.action != "move":
         raise UsageError(
             f"`after` is for `move`, not for `{arguments.action}`; nothing was changed"
