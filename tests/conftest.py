@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import functools
 import json
@@ -391,6 +392,20 @@ def text_of(cell: dict[str, Any]) -> str:
         for out in cell["outputs"]
         if out["output_type"] == "stream"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases after the first N of a test with `nightly_after(N)` as nightly."""
+    counts: collections.Counter[str] = collections.Counter()
+    for item in items:
+        marker = item.get_closest_marker("nightly_after")
+        if marker is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        counts[test] += 1
+        if counts[test] > marker.args[0]:
+            item.add_marker(pytest.mark.nightly)
 
 
 def some_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:

@@ -185,6 +185,7 @@ class Said:
                     os.write(self.terminal, b"\x1b[1;1R")
 
 
+@pytest.mark.nightly
 def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(
     project: Project, notebook: Notebook
 ) -> None:
@@ -292,6 +293,7 @@ def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
     assert "| now" in notebook.replace(cell, "print(there)").text
 
 
+@pytest.mark.nightly
 def test_what_ran_while_the_daemon_was_dead_has_bound_names(
     project: Project, notebook: Notebook
 ) -> None:
@@ -315,6 +317,7 @@ def test_what_ran_while_the_daemon_was_dead_has_bound_names(
     ]
 
 
+@pytest.mark.nightly
 def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
     project: Project, notebook: Notebook, tmp_path: Path
 ) -> None:
@@ -395,6 +398,7 @@ def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
     assert "ran ok" in notebook.insert("print(a)")[1].text
 
 
+@pytest.mark.nightly
 def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
     tmp_path: Path,
 ) -> None:
@@ -449,6 +453,7 @@ def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
 # --- a notebook that is open elsewhere -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
     untouched: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> Non
     assert "ran ok" in notebook.insert("2")[1].text
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(
     project: Project,

@@ -853,6 +853,7 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
             agent.ask("cell change", **how)
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
 def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
     agent: Agent, minor: int, name: str | int
@@ -1250,6 +1251,7 @@ def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_call_gives_its_cells_a_deadline(agent: Agent, project: Quick) -> None:
     notebook = project.new()
     endless, lasting = (

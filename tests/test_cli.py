@@ -164,6 +164,7 @@ def test_use_is_of_the_session_in_whose_shell_it_is_given(
     assert project.json("status")["notebook"] == "notebooks/theirs.ipynb"
 
 
+@pytest.mark.nightly
 def test_a_stop_without_a_question_asks_nothing(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("raise PermissionError(13, 'no', 'x.csv')")
@@ -175,6 +176,7 @@ def test_a_stop_without_a_question_asks_nothing(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_status_without_a_plan_lists_cells(project: Project) -> None:
     cells = [code("x = 1\nx", "a"), code("1 / 0", "b"), code("# later\ny = 2", "c")]
     notebook = project.notebook("cells.ipynb", cells)
@@ -410,6 +412,7 @@ def test_ctrl_c_says_what_became_of_it(project: Project, verb: str) -> None:
         assert "■ cell 2" in out and "1 of 2 cells ran ok" in out
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
     project.notebook("busy.ipynb", [code("import time\ntime.sleep(60)", "a")])
     with running(project, "run", "busy") as first:
@@ -514,6 +517,7 @@ def test_a_terminal_sees_colours_and_a_pipe_none(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_times_are_the_persons_and_utc_where_that_is_asked(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

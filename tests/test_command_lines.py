@@ -370,6 +370,7 @@ def test_the_name_is_used_where_it_is_found_on_the_path_and_is_this_program(
     assert found() == "stepper"  # no path works better
 
 
+@pytest.mark.nightly
 def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
     tmp_path: Path,
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_contracts_hold(package: Path) -> None:
     assert broken(package) == set()
 
 
+@pytest.mark.nightly_after(4)
 @pytest.mark.parametrize(
     ("module", "line", "contracts"),
     [

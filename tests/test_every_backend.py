@@ -126,6 +126,7 @@ def gone(pid: int) -> bool:
     return True
 
 
+@pytest.mark.nightly_after(2)
 @whole(by_day=(*FOUR, "gateway"))
 def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_nothing(
     there: Elsewhere, cells: Cells
@@ -252,6 +253,7 @@ def test_a_daemon_killed_at_any_point_of_a_run(
     )
 
 
+@pytest.mark.nightly_after(1)
 @whole(by_day=("jupyter", "r"))
 def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(
     there: Elsewhere, cells: Cells
@@ -283,6 +285,7 @@ def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
+@pytest.mark.nightly_after(1)
 @whole(by_day=("slurm", "jupyter"))
 def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(
     there: Elsewhere, cells: Cells
@@ -498,6 +501,7 @@ def told(text: str) -> str:
     return text
 
 
+@pytest.mark.nightly_after(1)
 @whole("helper", lacks="watched", by_day=("slurm", "ssh", "jupyter"))
 def test_reports_are_those_of_a_local_kernel_but_for_what_the_place_says_once(
     there: Elsewhere, tmp_path_factory: pytest.TempPathFactory

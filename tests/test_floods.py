@@ -137,6 +137,7 @@ def test_a_flood_of_pictures(project: Project) -> None:
     becomes_small(process, before)
 
 
+@pytest.mark.nightly
 def test_a_traceback_of_30_mb(project: Project) -> None:
     notebook = project.new()
     run(notebook, "import os")
@@ -271,6 +272,7 @@ def test_pictures_that_are_not_saved_are_not_held() -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_an_interrupt_between_a_cells_end_and_its_reply_costs_no_kernel(
     project: Project,
 ) -> None:

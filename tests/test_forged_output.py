@@ -457,6 +457,7 @@ def test_long_lines_are_cut_where_a_line_ends() -> None:
         assert not any(line.startswith(FORGED) for line in lines)
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     "namespace",
     [

@@ -187,6 +187,7 @@ def test_nothing_but_the_named_packages_is_asked_for(
     )
 
 
+@pytest.mark.nightly
 def test_what_is_not_named_is_seen(index: Index, tmp_path: Path) -> None:
     """The other half: another package, and another index, are in the record."""
     env = only(index, Path(os.environ["PATH"]), tmp_path) | {

@@ -108,6 +108,7 @@ def by_escape(notebook: Notebook, source: str) -> None:
 WAYS = [by_deadline, by_command, by_escape]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("interrupt", some_nightly(WAYS, by_command))
 def test_a_server_of_an_earlier_cell_goes_on(
     notebook: Notebook, interrupt: Callable[[Notebook, str], None]
@@ -144,6 +145,7 @@ CELLS = {
 }
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("kind", some_nightly([*CELLS], "subprocess.run", "!"))
 def test_a_cells_own_child_is_interrupted(
@@ -158,6 +160,7 @@ def test_a_cells_own_child_is_interrupted(
     assert "| 42" in notebook.insert("print(6 * 7)")[1].text
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_takes_a_run_over_knows_the_earlier_children(
     untouched: Project,
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
     assert len(asked(shop)) == 3  # with what is locked, then without
 
 
+@pytest.mark.nightly
 def test_install_names_it_where_it_is_asked_to(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_package
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["kernel-3.0", f"kernel-{VERSION}"])
 def test_where_the_copy_cannot_serve_the_message_stays(
     without: Project, name: str
@@ -237,6 +239,7 @@ def test_where_the_copy_cannot_serve_the_message_stays(
     assert without.json("status")["kernel"]["state"] == "none"
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
     copy = Path(ipykernel_folder(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -207,6 +207,7 @@ def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) 
     )
 
 
+@pytest.mark.nightly
 def test_files_as_large_as_no_file_of_steppers_is_are_not_read(
     project: Project,
 ) -> None:
@@ -223,6 +224,7 @@ def test_files_as_large_as_no_file_of_steppers_is_are_not_read(
     )
 
 
+@pytest.mark.nightly
 def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")

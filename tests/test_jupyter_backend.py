@@ -312,6 +312,7 @@ def test_more_than_the_kernel_remembers_is_whole_where_the_server_has_it(
     assert done.outcome is Outcome.OK and len(text(done)) == 2_000_010, done.notes
 
 
+@pytest.mark.nightly
 def test_a_server_that_replays_nothing_has_it_recalled_from_the_kernels_record(
     room: Room,
 ) -> None:
@@ -329,6 +330,7 @@ def test_a_server_that_replays_nothing_has_it_recalled_from_the_kernels_record(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seconds", some_nightly((1.6, 13.0), 1.6))
 def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) -> None:
     """As long as its deadline, and ten seconds more; that waits."""
@@ -404,6 +406,7 @@ def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +435,7 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
     before = room.kernel.id
     done = room.run(
@@ -476,6 +480,7 @@ def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
     room.kernel = room.begin(room.place())
 
 
+@pytest.mark.nightly
 def test_one_that_dies_while_its_line_is_cut_is_not_run_again(room: Room) -> None:
     room.run("kept = 1")
     pid, file = room.pid(), room.folder / "runs"
@@ -515,6 +520,7 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
     room.kernel = room.begin(room.place())
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
     room.served.ask(f"kernels/{room.kernel.id}", "DELETE")
     room.kernel.process.checked_at = 0.0  # half a minute later
@@ -1031,6 +1037,7 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
         assert text_of(notebook.raw["cells"][0]) == "begun\nover\n"
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_they_are(
     room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -424,6 +424,7 @@ def test_of_a_cell_that_catches_its_interrupt_is_known_where_it_was(room: Room) 
     )
 
 
+@pytest.mark.nightly_after(3)
 @contract(by_day=ELSEWHERE)
 def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
     done = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
@@ -547,6 +548,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
@@ -632,6 +634,7 @@ def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
     ] == ["nobody was there"]
 
 
+@pytest.mark.nightly_after(2)
 @contract("helper", by_day=("slurm", "ssh", "jupyter"))
 def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
@@ -686,6 +689,7 @@ def test_of_one_that_ended_meanwhile_nothing_is_claimed(
     assert text(done) == "" and "its outcome is unknown" in done.fault.evalue
 
 
+@pytest.mark.nightly_after(1)
 @contract("helper")
 def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
     source = "import time\nprint('loss nan')\nfor n in range(20):\n    print('loss', n)\n    time.sleep(0.1)\nprint('loss nan', n)\ntime.sleep(0.8)"
@@ -721,6 +725,7 @@ def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
     assert kernel.partial_output is None
 
 
+@pytest.mark.nightly_after(1)
 @contract()
 def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
     room: Room, cells: Cells

@@ -163,6 +163,7 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
         fresh.close()
 
 
+@pytest.mark.nightly
 def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None:
     fresh = Lab(lab.kernel.describe().python)
     loaded = "'tell' in dir(_h) and sorted({'exception_facts', 'error_facts'} & {*_h.tell.__globals__['parts']})"
@@ -433,6 +434,7 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
     )  # IPython would call them
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     "code",
     [

@@ -663,6 +663,7 @@ def test_cells_in_bash_are_steps_with_outputs_attempts_and_a_stop(
     assert project.json("context")["variables"] == {}
 
 
+@pytest.mark.nightly
 def test_a_cell_in_bash_has_a_deadline_and_may_die(
     project: Project, shell: Notebook
 ) -> None:
@@ -676,12 +677,14 @@ def test_a_cell_in_bash_has_a_deadline_and_may_die(
     assert "KernelDied" in answer.stop and "SIGKILL" in answer.stop
 
 
+@pytest.mark.nightly
 def test_a_killed_daemon_finds_what_bash_ran(project: Project, shell: Notebook) -> None:
     shell.insert("x=4")
     project.kill_daemon()
     assert "| 4" in shell.insert("echo $x")[1].text
 
 
+@pytest.mark.nightly
 def test_a_cell_whose_end_nobody_heard_is_not_run_again(
     project: Project, shell: Notebook
 ) -> None:
@@ -767,6 +770,7 @@ def test_a_kernelspec_that_is_not_there_is_named(project: Project) -> None:
     assert "'cobol' is not installed; installed: " in said and "bash" in said
 
 
+@pytest.mark.nightly
 def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
     project: Project, shell: Notebook
 ) -> None:
@@ -793,6 +797,7 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
     assert "| 5" in shell.insert("echo $x")[1].text
 
 
+@pytest.mark.nightly
 def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None:
     async def story() -> None:
         async with Client(Face(str(project.folder)).server()) as client:
@@ -823,6 +828,7 @@ def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
+@pytest.mark.nightly
 def test_a_place_that_is_another_now_is_the_next_kernels(
     project: Project, shell: Notebook
 ) -> None:

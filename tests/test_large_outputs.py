@@ -107,6 +107,7 @@ def project(lasting: Project) -> Iterator[Project]:
             process.kill()
 
 
+@pytest.mark.nightly_after(3)
 @pytest.mark.parametrize("many", [300, 6000], ids=["whole", "part"])
 @pytest.mark.parametrize("kind", [*CELLS])
 def test_a_report_counts_what_it_says(project: Project, kind: str, many: int) -> None:
@@ -141,6 +142,7 @@ def test_what_is_not_in_the_notebook_is_not_said_to_be(
     assert re.search(UNKNOWN, answer.text)
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_deleted_while_it_runs(project: Project) -> None:
     notebook = project.new()
     notebook.insert("import pathlib, time")
@@ -157,6 +159,7 @@ def test_a_cell_that_is_deleted_while_it_runs(project: Project) -> None:
     assert re.search(UNKNOWN, text)
 
 
+@pytest.mark.nightly
 def test_a_background_cell_is_not_in_the_notebook_yet(project: Project) -> None:
     notebook = project.new()
     wait = "\nimport pathlib, time\nwhile not pathlib.Path('go2').exists(): time.sleep(0.02)"
@@ -169,6 +172,7 @@ def test_a_background_cell_is_not_in_the_notebook_yet(project: Project) -> None:
     assert WHOLE in edit.woken
 
 
+@pytest.mark.nightly
 def test_mcp_counts_what_it_says(project: Project) -> None:
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client
@@ -193,6 +197,7 @@ def test_mcp_counts_what_it_says(project: Project) -> None:
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_a_cell_that_prints_the_line_of_a_gap(project: Project) -> None:
     """It is the kernel's output that is counted, not what a cell says of itself."""
     notebook = project.new()
@@ -201,6 +206,7 @@ def test_a_cell_that_prints_the_line_of_a_gap(project: Project) -> None:
     assert f"left out; {WHOLE}" in text and PART not in text
 
 
+@pytest.mark.nightly
 def test_warnings_are_counted(project: Project) -> None:
     notebook = project.new()
     distinct = (

@@ -130,6 +130,7 @@ def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
     return [shown(notebook, cell) for cell in cells], "\n".join(texts)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("write", some_nightly(WRITES, "print('LATE')"))
 def test_a_task_that_goes_on_writes_on_its_own_cell(
     notebook: Notebook, write: str
@@ -195,6 +196,7 @@ def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
     notebook.insert("open('stop', 'w').close()")
 
 
+@pytest.mark.nightly
 def test_an_edit_that_began_before_it_was_put_drops_none_of_it(
     notebook: Notebook,
 ) -> None:
@@ -280,6 +282,7 @@ def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
     assert shown(notebook, three) == "'last'", "another kernel's"
 
 
+@pytest.mark.nightly
 def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(
     notebook: Notebook,
 ) -> None:
@@ -320,6 +323,7 @@ def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(
     )
 
 
+@pytest.mark.nightly
 def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
     cell, answer = notebook.insert(
         "import threading\nprint('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\n"
@@ -364,6 +368,7 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
     json.loads(notebook.path.read_bytes().decode("utf-8"))
 
 
+@pytest.mark.nightly
 def test_the_threads_of_a_pool_work_for_the_cell_that_asks(notebook: Notebook) -> None:
     notebook.insert(
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\n"
@@ -376,6 +381,7 @@ def test_the_threads_of_a_pool_work_for_the_cell_that_asks(notebook: Notebook) -
     )
 
 
+@pytest.mark.nightly
 def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
     count = "import os, threading\nlen(os.listdir('/proc/self/fd')) + threading.active_count()"
     counts = []
@@ -422,6 +428,7 @@ def test_what_the_kernel_says_of_itself_is_of_no_cell(notebook: Notebook) -> Non
     assert "after its run" not in first.text + second.text
 
 
+@pytest.mark.nightly
 def test_magics_of_the_shell_say_all_in_every_cell(notebook: Notebook) -> None:
     for number in range(4):
         for magic in ("%%bash", "%%sh", "%%script bash"):
@@ -437,6 +444,7 @@ def test_magics_of_the_shell_say_all_in_every_cell(notebook: Notebook) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_helper_of_another_version_takes_over(notebook: Notebook) -> None:
     notebook.insert(
         "import os, subprocess, sys, threading\nsys.modules['_stepper_helper'].version = 'old'"

@@ -223,6 +223,7 @@ def test_a_short_cell_wakes_nobody(project: Project) -> None:
     assert edit.woken == "" and not (project.folder / ".stepper" / "handed").exists()
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("words", ["stop the cell", "/notebook-status stop"])
 def test_the_persons_words_end_it_and_the_agent_reads_that_once(
     project: Project, words: str
@@ -235,6 +236,7 @@ def test_the_persons_words_end_it_and_the_agent_reads_that_once(
     assert edit.woken == "" and say(notebook, "And?") == "" and running(project) is None
 
 
+@pytest.mark.nightly
 def test_interrupt_in_a_terminal_wakes_the_agent(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
@@ -260,6 +262,7 @@ def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
     assert say(other, "What now?") == "" == say(notebook, "And here?")
 
 
+@pytest.mark.nightly
 def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
@@ -289,6 +292,7 @@ def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None
     assert "finished in the meantime" not in start_session(notebook, "resume")
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("waker", [True, False])
 def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -> None:
     notebook = project.new("Train")
@@ -320,6 +324,7 @@ def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -
     )
 
 
+@pytest.mark.nightly
 def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> None:
     notebook = project.new("Load", "Train")
     notebook.insert("rows = [1, 2, 3]")
@@ -334,6 +339,7 @@ def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> No
     )
 
 
+@pytest.mark.nightly
 def test_code_cells_are_refused_meanwhile_and_all_else_goes_on(
     project: Project,
 ) -> None:
@@ -387,6 +393,7 @@ def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
     assert "CANCELLED" in edit.woken and "nothing ran" in behind.woken
 
 
+@pytest.mark.nightly
 def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(
     project: Project,
 ) -> None:
@@ -399,6 +406,7 @@ def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(
     assert "was CANCELLED after" in say(notebook, "What happened?")
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("why", ["plain -p", "a subagent"])
 def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(
     project: Project, why: str
@@ -416,6 +424,7 @@ def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(
     assert "ran ok" in edit.answer.text
 
 
+@pytest.mark.nightly
 def test_shutdown_ends_it(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
@@ -470,6 +479,7 @@ def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(
     assert woken(rearmed(notebook)) == "" == say(notebook, "And?")
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(
     project: Project,
 ) -> None:
@@ -567,6 +577,7 @@ def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
     assert "ran ok" in edit.woken
 
 
+@pytest.mark.nightly
 def test_who_asks_the_next_daemon_late_wakes_the_agent_at_once(
     project: Project,
 ) -> None:

@@ -320,6 +320,7 @@ def test_a_peers_name_is_answered_with_the_tool_to_use(lasting: Project) -> None
 # --- working ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly_after(1)
 @BOTH
 def test_each_tool_does_its_work(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
@@ -441,6 +442,7 @@ def test_a_replay_is_an_answer_with_its_verdicts(quick: Quick) -> None:
     play(quick, story)
 
 
+@pytest.mark.nightly
 def test_a_cancelled_replay_ends(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
         slow = "import os, time\nif os.path.exists('slow'): time.sleep(25)\nprint(1)"
@@ -579,6 +581,7 @@ def test_fifty_calls_at_once(project: Project) -> None:
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_an_interrupt_gets_past_all_calls_that_wait(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,6 +609,7 @@ def test_an_interrupt_gets_past_all_calls_that_wait(
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_the_daemon_is_killed_during_a_call(untouched: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "killed")
@@ -657,6 +661,7 @@ def test_a_notebook_that_is_not_there_and_a_cell_that_is_not(project: Project) -
     play(project, story)
 
 
+@pytest.mark.nightly
 @BOTH
 def test_the_texts_on_cells_say_what_was_done_and_number_cells_once(
     project: Project, era: str
@@ -815,6 +820,7 @@ def test_pictures_are_made_small_enough(tmp_path: Path) -> None:
     assert tool_results.load_image(str(tmp_path / "gone.png")) is None
 
 
+@pytest.mark.nightly
 def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
     endless = "import time\nwhile True:\n    time.sleep(0.01)"
 
@@ -844,6 +850,7 @@ def test_a_result_is_bounded() -> None:
     assert tool_results.limit_text("short") == "short"
 
 
+@pytest.mark.nightly
 def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> None:
     sources = [f"value_{n} = {n}  # {'long ' * n}" for n in range(40)]
     sources += [
@@ -992,6 +999,7 @@ FOREIGN = re.compile(
 )
 
 
+@pytest.mark.nightly
 def test_reports_and_refusals_speak_of_the_tools_here(project: Project) -> None:
     async def story(client: Client) -> None:
         nothing = await client.call_tool("run_cell", {"source": "1"})
@@ -1094,6 +1102,7 @@ def test_a_person_leaves_a_stop(project: Project, era: str, action: str) -> None
     play(project, story, era, elicitation_callback=ask)
 
 
+@pytest.mark.nightly
 def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_persons_no(
     project: Project,
 ) -> None:
@@ -1342,6 +1351,7 @@ def spoken(process: subprocess.Popen[bytes], **message: Any) -> Any:
     return json.loads(process.stdout.readline()) if "id" in message else None
 
 
+@pytest.mark.nightly
 def test_the_era_of_2025_06_18_on_the_wire_and_a_client_that_dies(
     project: Project,
 ) -> None:
@@ -1607,6 +1617,7 @@ OF_PROJECT = [
 ]
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("name", OF_PROJECT)
 def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> None:
     client = mcp_client_config.get_clients()[name]
@@ -1884,6 +1895,7 @@ def test_uninstall_takes_the_lines_out(
     assert not (shop.folder / ".gemini").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("more", "words"),
     [

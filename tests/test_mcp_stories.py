@@ -213,6 +213,7 @@ def test_the_text_for_an_agent_without_tools_keeps_the_context(shared: Project) 
         assert word in said
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mended", [True, False])
 def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> None:
     async def story(client: Client) -> None:
@@ -252,6 +253,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
     play(shared, story)
 
 
+@pytest.mark.nightly
 def test_a_changed_module_and_the_outputs_that_differ(shared: Project) -> None:
     module = shared.folder / "notebooks" / "prices.py"
     module.write_text("RATE = 2\n")

@@ -249,6 +249,7 @@ def test_a_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
     assert "the interrupt had no effect" in done.death.reason and share(done) > 300
 
 
+@pytest.mark.nightly
 def test_above_the_limit_at_the_start(lab: Lab) -> None:
     """It warns, and stops only what has grown by more than 5 % of the limit itself."""
     now = present()
@@ -291,6 +292,7 @@ while True:
     except KeyboardInterrupt: pass"""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dies", some_nightly([False, True], False))
 def test_the_largest_variables_are_those_of_the_time_that_is_named(
     untouched: Project, dies: bool

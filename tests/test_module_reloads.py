@@ -205,6 +205,7 @@ def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
     assert project.json("status", name)["stale"] == []
 
 
+@pytest.mark.nightly
 def test_a_reload_ends_with_the_cells_deadline(project: Project) -> None:
     made = project.folder / "notebooks" / "slow.py"
     made.write_text("A = 1\n")
@@ -403,6 +404,7 @@ def compiled_module(folder: Path, rate: int) -> Path:
     return made
 
 
+@pytest.mark.nightly
 def test_a_compiled_module_is_named_and_the_printed_command_loads_it(
     project: Project, tmp_path: Path
 ) -> None:

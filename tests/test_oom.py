@@ -146,6 +146,7 @@ def named(stop: str) -> bool:
     )
 
 
+@pytest.mark.nightly
 def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(
     project: Project, small: Group
 ) -> None:

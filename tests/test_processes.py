@@ -232,6 +232,7 @@ BY_OTHERS = [
 ]
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     "end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_a_kill_without_a_daemon)
 )
@@ -270,6 +271,7 @@ def test_a_tree_that_forks_on_is_cleared(project: Project, sleepers: Sleepers) -
     assert sleepers.found() == []
 
 
+@pytest.mark.nightly
 def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(
     project: Project, tmp_path: Path
 ) -> None:
@@ -308,6 +310,7 @@ def cell(source: str, cell_id: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "then", some_nightly(["a cell", "shutdown", "force"], "a cell")
 )
@@ -407,6 +410,7 @@ def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
     assert left(project) == []
 
 
+@pytest.mark.nightly
 def test_a_machine_that_restarted(
     project: Project, foreign: subprocess.Popen[bytes]
 ) -> None:
@@ -447,6 +451,7 @@ def test_a_daemons_pid_that_another_process_has_got_is_not_waited_for(
     assert kill_processes(project.paths) == 0
 
 
+@pytest.mark.nightly
 def test_a_socket_that_is_none(project: Project) -> None:
     notebook = project.new()
     project.stepper("shutdown")
@@ -454,6 +459,7 @@ def test_a_socket_that_is_none(project: Project) -> None:
     assert "| 2" in notebook.insert("print(1 + 1)")[1].text
 
 
+@pytest.mark.nightly
 def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")

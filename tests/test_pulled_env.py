@@ -142,6 +142,7 @@ def test_a_pulled_environment_is_never_run(
     assert stranger.ran() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["folder", "link out"])
 def test_doctor_names_it_and_install_mends_it(
     main: Checkout, stranger: Stranger, kind: str
@@ -198,6 +199,7 @@ def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(
     assert found["PATH"].split(os.pathsep) == ["/x/bin", "/usr/bin", "/bin"]
 
 
+@pytest.mark.nightly
 def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
     main: Checkout, stranger: Stranger, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(
     )
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
 def test_what_ends_the_wait_withdraws_the_job(
     full: Full, project: Project, how: str
@@ -172,6 +173,7 @@ def test_what_ends_the_wait_withdraws_the_job(
     assert how == "shutdown" or kernel(project)["state"] == "none"
 
 
+@pytest.mark.nightly
 def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)", CLAUDE_CODE_ENTRYPOINT="sdk-cli")
@@ -193,6 +195,7 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
     assert kernel(project)["state"] == "none"
 
 
+@pytest.mark.nightly
 def test_kernels_wait_is_over_when_the_cell_begins(
     full: Full, project: Project
 ) -> None:
@@ -316,6 +319,7 @@ def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(
     assert notebook.insert("print(6 * 7)")[1].text
 
 
+@pytest.mark.nightly
 def test_mcp_interrupts_a_queued_kernel(full: Full, project: Project) -> None:
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client

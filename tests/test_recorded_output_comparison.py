@@ -184,6 +184,7 @@ def test_a_changed_file_is_named_by_the_outputs_that_differ(project: Project) ->
     }
 
 
+@pytest.mark.nightly
 def test_what_threads_and_later_cells_add_is_no_difference(project: Project) -> None:
     notebook = ran(
         project,
@@ -200,6 +201,7 @@ def test_what_threads_and_later_cells_add_is_no_difference(project: Project) -> 
     assert project.json("run", notebook.path.name, "--all")["changed_outputs"] == []
 
 
+@pytest.mark.nightly
 def test_outputs_of_another_source_are_not_compared(project: Project) -> None:
     notebook = ran(project, "x = 1", "print(x)", "print('a')")
     raw = notebook.raw
@@ -210,6 +212,7 @@ def test_outputs_of_another_source_are_not_compared(project: Project) -> None:
     assert project.json("run", notebook.path.name, "--all")["changed_outputs"] == []
 
 
+@pytest.mark.nightly
 def test_a_cell_that_verify_found_nondeterministic_is_not_named(
     project: Project,
 ) -> None:
@@ -221,6 +224,7 @@ def test_a_cell_that_verify_found_nondeterministic_is_not_named(
     assert project.json("run", name, "--all")["changed_outputs"] == []
 
 
+@pytest.mark.nightly
 def test_cells_before_a_failing_one_are_named_too(project: Project) -> None:
     data = project.folder / "notebooks" / "n.txt"
     data.write_text("3")

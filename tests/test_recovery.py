@@ -161,6 +161,7 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     assert [run["outcome"] for run in project.json("history")] == ["ok", "ok"]
 
 
+@pytest.mark.nightly
 def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -> None:
     notebook = project.new("Load", "Next")
     notebook.insert("x = 1")
@@ -257,6 +258,7 @@ def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
     assert "| 1" in notebook.insert("print(x)")[1].text
 
 
+@pytest.mark.nightly
 def test_a_write_whose_daemon_dies_goes_on_with_the_rest(project: Project) -> None:
     notebook = project.notebook("w.ipynb")
     cells = [
@@ -323,6 +325,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
     assert "| 10" in notebook.replace(cell_id, "print(y)").text
 
 
+@pytest.mark.nightly
 def test_the_last_words_of_a_kernel_are_told(project: Project) -> None:
     notebook = project.new()
     _, answer = notebook.insert(
@@ -382,6 +385,7 @@ def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> No
     assert "ran ok" in notebook.replace(cell_id, "x = 1").text
 
 
+@pytest.mark.nightly
 def test_daemon_and_kernel_killed_together(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 5")
@@ -401,6 +405,7 @@ def test_daemon_and_kernel_killed_together(project: Project) -> None:
     assert times(project, "count") == 1 and project.json("status")["state"] == "stopped"
 
 
+@pytest.mark.nightly
 def test_a_session_after_a_machine_restart_begins_with_the_way_out(
     project: Project,
 ) -> None:
@@ -425,6 +430,7 @@ def test_a_session_after_a_machine_restart_begins_with_the_way_out(
     assert project.json("status")["state"] == "ready"
 
 
+@pytest.mark.nightly
 def test_restore_stops_at_a_cell_that_ends_otherwise(project: Project) -> None:
     notebook = project.new("Load", "Transform", "Plot")
     notebook.insert("x = 1")
@@ -464,6 +470,7 @@ ENDLESS = {
 DEAF = ("a loop that swallows the interrupt", "a loop in C that no signal ends")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", some_nightly(ENDLESS, "a loop"))
 def test_what_never_ends_is_interrupted_or_killed_while_status_answers(
     project: Project, what: str
@@ -671,6 +678,7 @@ def test_eight_notebooks_at_once_have_eight_kernels(project: Project) -> None:
     assert len(pids) == 8
 
 
+@pytest.mark.nightly
 def test_a_clock_set_back_changes_no_deadline_and_no_order(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 1")

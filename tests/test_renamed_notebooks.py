@@ -213,6 +213,7 @@ def test_who_looks_on_in_another_process_sees_the_history_under_the_new_name(
     assert (runs("looked-at"), runs(notebook.path.stem)) == (2, None)
 
 
+@pytest.mark.nightly
 def test_a_rename_there_and_back_and_a_new_notebook_under_the_old_name(
     project: Project,
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_change_by_a_shell_and_a_rename_in_one_command(project: Project) -> No
     assert ran(moved) == ["ok"]
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_stop_moves_along(project: Project, restarted: bool) -> None:
     notebook = project.new("Load", "Plot")
@@ -319,6 +321,7 @@ def test_a_copy_moves_nothing_also_where_the_original_is_renamed_later(
     assert kernel_of(moved) == kernel
 
 
+@pytest.mark.nightly
 def test_where_a_copy_may_be_the_renamed_one_it_is_said_and_the_stop_holds_in_both(
     project: Project,
 ) -> None:
@@ -345,6 +348,7 @@ def test_where_a_copy_may_be_the_renamed_one_it_is_said_and_the_stop_holds_in_bo
 # --- notebooks that change places
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("by_prompt", [False, True])
 def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
     project: Project, by_prompt: bool
@@ -375,6 +379,7 @@ def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
     assert (len(ran(one)), len(ran(other))) == (4, 1)
 
 
+@pytest.mark.nightly
 def test_a_notebook_over_which_another_is_moved_keeps_its_kernel_under_a_name(
     project: Project,
 ) -> None:
@@ -396,6 +401,7 @@ def test_a_notebook_over_which_another_is_moved_keeps_its_kernel_under_a_name(
 # --- while a cell runs, while the daemon is gone
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("looked_at", [False, True])
 def test_a_run_that_goes_on_during_a_rename_ends_in_the_new_file(
     project: Project, looked_at: bool
@@ -448,6 +454,7 @@ def test_a_rename_while_no_daemon_runs_and_one_that_a_killed_daemon_began(
 # --- other folders
 
 
+@pytest.mark.nightly
 def test_the_kernel_keeps_its_folder_until_it_is_restarted(project: Project) -> None:
     project.config("kernel_cwd: notebook\n")
     notebook = project.new()
@@ -460,6 +467,7 @@ def test_the_kernel_keeps_its_folder_until_it_is_restarted(project: Project) -> 
     assert "'deep'" in moved.insert("import os\nos.path.basename(os.getcwd())")[1].text
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_is_moved_where_no_pattern_leads_is_named(
     project: Project,
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_fault_is_found_before_anything_ran(
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
+@pytest.mark.nightly
 def test_the_same_code_written_again_runs(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("nothing_defines_it")
@@ -87,6 +88,7 @@ def test_the_same_code_written_again_runs(project: Project) -> None:
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
+@pytest.mark.nightly
 def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
     notebook = project.new("One")
     cell, answer = notebook.insert("undefined_1")
@@ -130,6 +132,7 @@ def test_preflight_can_be_turned_off(project: Project) -> None:
     assert len(runs(project)) == 1
 
 
+@pytest.mark.nightly
 def test_names_of_earlier_cells_are_known(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     assert (
@@ -299,6 +302,7 @@ def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
     assert "| →   2      return x / 0" in answer.text
 
 
+@pytest.mark.nightly
 def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One", "Two")
@@ -350,6 +354,7 @@ def test_eval_that_fails_exits_1_with_the_suggestion(project: Project) -> None:
     assert project.json("status")["state"] == "complete"
 
 
+@pytest.mark.nightly
 def test_eval_keeps_the_deadline(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One")
@@ -427,6 +432,7 @@ def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
 # --- what a review found -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("{}['a']")
@@ -457,6 +463,7 @@ def test_eval_leaves_the_last_results_alone(project: Project) -> None:
     assert "| {1: 42} 42" in answer.text
 
 
+@pytest.mark.nightly
 def test_eval_names_its_own_lines(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
@@ -480,6 +487,7 @@ def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(
     assert len(events(notebook, "scratch")) == 1
 
 
+@pytest.mark.nightly
 def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert(
@@ -488,6 +496,7 @@ def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
     assert "ran ok" in notebook.insert("c.go()\nprint(made)")[1].text
 
 
+@pytest.mark.nightly
 def test_an_error_that_a_cell_only_shows_is_no_failure(project: Project) -> None:
     notebook = project.new("One")
     _, answer = notebook.insert(
@@ -508,6 +517,7 @@ def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_long_message_stays_short_in_the_journal(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("raise ValueError('x' * 3_000_000)")

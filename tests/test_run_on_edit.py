@@ -83,6 +83,7 @@ def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
     assert len(project.json("history")) == 1
 
 
+@pytest.mark.nightly
 def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(
     project: Project,
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(
     assert answer.line.startswith("✗ step 2 of 2")
 
 
+@pytest.mark.nightly
 def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(
     project: Project,
 ) -> None:
@@ -244,6 +246,7 @@ def test_another_language_is_named_and_not_run(project: Project) -> None:
     assert "'r'" in answer.text
 
 
+@pytest.mark.nightly
 def test_files_that_a_cell_makes_have_the_usual_mode(project: Project) -> None:
     notebook = project.new()
     notebook.insert("open('made', 'w').close()")
@@ -294,6 +297,7 @@ def test_a_dead_kernel_is_said_and_the_loss_too(project: Project) -> None:
     assert project.json("history")[-1]["outcome"] == "kernel_died"
 
 
+@pytest.mark.nightly
 def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new()
@@ -518,6 +522,7 @@ def test_rich_outputs_display_updates_and_clear_output(project: Project) -> None
     assert text_of(notebook.cell(cell_id)) == "2\n"
 
 
+@pytest.mark.nightly
 def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(
     project: Project,
 ) -> None:
@@ -611,6 +616,7 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     assert "idle for" in notebook.insert("1")[1].text
 
 
+@pytest.mark.nightly
 def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None:
     untouched.new().insert("1")
     logged = Path(untouched.paths.log).read_text()
@@ -629,6 +635,7 @@ def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None
     assert re.fullmatch(r"process \d+ launched", launched)
 
 
+@pytest.mark.nightly
 def test_the_kernels_that_were_idle_longest_end_beyond_max_kernels(
     untouched: Project,
 ) -> None:
@@ -691,6 +698,7 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
     assert project.json("context")["variables"] == {}
 
 
+@pytest.mark.nightly
 def test_a_run_records_the_language_info_of_the_kernel(
     project: Project, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.nightly
 def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ ENDS = {
 }
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("how", ENDS)
 def test_nothing_says_that_a_cell_runs_once_it_has_ended(
     project: Project, how: str

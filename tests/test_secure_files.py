@@ -62,6 +62,7 @@ FILES = (
 )
 
 
+@pytest.mark.nightly
 def test_files_that_are_links_are_replaced_or_moved_never_written_through(
     project: Project, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_files_that_are_links_are_replaced_or_moved_never_written_through(
     assert seen(treasure) == before
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("name", ["kernels/n.stderr", "kernels/n.stack"])
 def test_a_kernel_does_not_start_onto_a_link(
     project: Project, tmp_path: Path, name: str
@@ -145,6 +147,7 @@ def test_no_daemon_starts_onto_a_link(
     assert seen(treasure) == before
 
 
+@pytest.mark.nightly
 def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
     project: Project, tmp_path: Path
 ) -> None:

@@ -212,7 +212,11 @@ def here(test: Callable[..., None]) -> Callable[..., None]:
         test.__closure__,
     )
     made.__dict__.update(test.__dict__)
-    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name != "nightly"]
+    marks = [
+        mark
+        for mark in getattr(test, "pytestmark", [])
+        if mark.name not in ("nightly", "nightly_after")
+    ]
     made.pytestmark = [*marks, UNCLOSED]  # type: ignore[attr-defined]
     return made
 

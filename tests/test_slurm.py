@@ -263,6 +263,7 @@ def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_controller_that_does_not_answer_ends_nothing(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +309,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
     assert room.kernel.describe().problem == "" and text(room.run("print(1)")) == "1\n"
 
 
+@pytest.mark.nightly
 def test_the_queue_is_not_asked_while_the_heart_beats(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +354,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(
     room.begin(place())
 
 
+@pytest.mark.nightly
 def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> None:
     other.begin(place(mem="300M"))
     done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
@@ -368,6 +371,7 @@ def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> Non
     assert done.death.cause == "OutOfMemory" and "memory limit" in done.death.stderr
 
 
+@pytest.mark.nightly
 def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
     at, asked = place(extra=["--begin=now+1hour"], queue_seconds=3), other.provider()
     ahead = other.lab.ask(
@@ -414,6 +418,7 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     assert not other.record.exists()
 
 
+@pytest.mark.nightly
 def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> None:
     asked, script = other.provider(), other.folder / "squeue"
     script.write_text(
@@ -578,6 +583,7 @@ def test_what_can_not_be(
     ]
 
 
+@pytest.mark.nightly
 def test_stepper_kernels_marks_only_what_was_checked(
     cluster: Lab, untouched: Project
 ) -> None:
@@ -616,6 +622,7 @@ def test_stepper_kernels_marks_only_what_was_checked(
     assert re.search(rf"(?m)^✗ fine .*\n +{silent}$", text), text
 
 
+@pytest.mark.nightly
 def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None:
     once = other.folder / "once"
     python = other.folder / "python"
@@ -632,6 +639,7 @@ def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None
     )
 
 
+@pytest.mark.nightly
 def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
     held = int(
         other.lab.ask(
@@ -773,6 +781,7 @@ def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         assert "slurmstepd" in said and "To connect another client" not in said, said
 
 
+@pytest.mark.nightly
 def test_what_a_daemon_finds_at_its_start(cluster: Lab, tmp_path: Path) -> None:
     held = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
     mine = {"slurm": {"jobid": held, "python": sys.executable}}
@@ -884,6 +893,7 @@ def test_memory_that_a_cgroup_holds() -> None:
         lab.stop()
 
 
+@pytest.mark.nightly
 def test_a_kernel_whose_ports_are_reached_through_its_node(
     other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

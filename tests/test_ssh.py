@@ -218,6 +218,7 @@ def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
     assert text(room.run("print('on the same sockets')")) == "on the same sockets\n"
 
 
+@pytest.mark.nightly
 def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
     room.run("runs = 0")
     told: list[str] = []
@@ -233,6 +234,7 @@ def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -
     assert text(room.run("print(runs)")) == "1\n" and not room.kernel.describe().problem
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", some_nightly(("deadline", "user"), "deadline"))
 def test_a_host_that_went_away_is_never_called_dead(
     room: Room, hasty: None, how: str
@@ -268,6 +270,7 @@ def test_a_host_that_went_away_is_never_called_dead(
     )
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_is_killed_while_the_line_is_down(
     room: Room, hasty: None
 ) -> None:
@@ -338,6 +341,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         )
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     room: Room, hasty: None
 ) -> None:
@@ -367,6 +371,7 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
 
 
+@pytest.mark.nightly
 def test_what_is_ended_is_ended_there_or_told_and_ended_later(
     room: Room, hasty: None
 ) -> None:
@@ -485,6 +490,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shell", some_nightly(SHELLS, "a profile that prints"))
 def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
     if shell in ("csh", "fish"):
@@ -502,6 +508,7 @@ def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
         other.close()
 
 
+@pytest.mark.nightly
 def test_an_sshd_that_forbids_forwarding(room: Room) -> None:
     with own_host(AllowTcpForwarding="no") as host:
         began = time.monotonic()
@@ -629,6 +636,7 @@ def trouble(notebook: Notebook) -> str:
     return str(notebook.project.json("status")["kernel"]["trouble"])
 
 
+@pytest.mark.nightly
 def test_a_host_key_that_changes_while_a_kernel_lives(
     there: tuple[Host, Notebook],
 ) -> None:
@@ -653,6 +661,7 @@ def test_a_host_key_that_changes_while_a_kernel_lives(
     assert "| 20" in notebook.insert("print(x)")[1].text
 
 
+@pytest.mark.nightly
 def test_the_time_of_a_run_leaves_out_a_link_that_was_down(
     there: tuple[Host, Notebook],
 ) -> None:

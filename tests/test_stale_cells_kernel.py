@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Project, code
 from tests.environments import environment
 
@@ -26,6 +28,7 @@ READ = [
 ]
 
 
+@pytest.mark.nightly
 def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
     packages = Path(
         environment(sys.executable, "numpy", "pandas>=2.2,<4")

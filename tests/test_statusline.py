@@ -247,6 +247,7 @@ def shown(repo: Path, stdin: bytes) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("before", ["none", "users", "projects"])
 def test_the_persons_own_comes_first_and_is_given_back(
     tmp_path: Path, home: Path, kernel: Path, before: str

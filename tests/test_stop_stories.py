@@ -45,6 +45,7 @@ async def call(client: Client, tool: str, **given: Any) -> str:
     return text(await client.call_tool(tool, given))
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("command", ["continue", "fix"])
 @pytest.mark.parametrize(
     ("tool", "given"),
@@ -75,6 +76,7 @@ def test_an_agent_reads_once_what_the_user_says_in_a_terminal(
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_of_two_stopped_notebooks_the_user_is_asked_about_the_one_that_is_named(
     project: Project,
 ) -> None:
@@ -128,6 +130,7 @@ def test_an_agent_rebuilds_what_a_kernel_held_that_died_while_nothing_ran(
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_an_agent_rebuilds_but_does_not_resume_where_a_cell_ended_the_kernel(
     project: Project,
 ) -> None:
@@ -211,6 +214,7 @@ def test_after_a_restart_of_the_machine_claude_code_shows_the_way_out_first(
     assert ways[0] in context, context
 
 
+@pytest.mark.nightly
 def test_after_a_restart_of_the_machine_a_terminal_shows_the_ways_out(
     project: Project, after_restart: Notebook
 ) -> None:
@@ -221,6 +225,7 @@ def test_after_a_restart_of_the_machine_a_terminal_shows_the_ways_out(
     assert state(project, after_restart.name) == "ready"
 
 
+@pytest.mark.nightly
 def test_after_a_restart_of_the_machine_an_mcp_agent_reads_the_way_out_first(
     project: Project, after_restart: Notebook
 ) -> None:

@@ -260,6 +260,7 @@ def test_what_this_python_reads_is_not_changed() -> None:
     assert suggest_change("x = y", refused) == "line 1: `x = y`"
 
 
+@pytest.mark.nightly_after(3)
 @pytest.mark.parametrize(
     "source",
     [

@@ -118,6 +118,7 @@ def test_it_survives_the_daemon_and_another_session_reads_it(
     assert project.json("status")["unheard"] == ""
 
 
+@pytest.mark.nightly
 def test_the_next_report_tells_it_too(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("rows = [1]")
@@ -137,6 +138,7 @@ def test_the_next_report_tells_it_too(project: Project) -> None:
     assert "WAS applied" not in notebook.insert("print('later')", first)[1].text
 
 
+@pytest.mark.nightly
 def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
     project: Project,
 ) -> None:
@@ -146,6 +148,7 @@ def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
     assert "was CANCELLED after" in say(notebook, "Well?")
 
 
+@pytest.mark.nightly
 def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
     notebook = project.new("Load", "Count", "Tell")
     first = notebook.edited(
@@ -275,6 +278,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("rows = 1")
@@ -284,6 +288,7 @@ def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
     assert "cell 2 (id b) has NOT run here" in message(notebook, "Bash").text
 
 
+@pytest.mark.nightly
 def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("rows = 1")
@@ -330,6 +335,7 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
         trace.unlink()
 
 
+@pytest.mark.nightly
 def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("x = 1")
@@ -343,6 +349,7 @@ def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_steps_of_a_notebook_that_was_written_anew_are_not_done(
     project: Project,
 ) -> None:
@@ -493,6 +500,7 @@ def test_a_prompt_that_limits_the_turn_is_recognized(
     assert final_message.limits_work(prompt) == limited
 
 
+@pytest.mark.nightly
 def test_the_turns_end_is_silent_where_the_user_limited_the_turn(
     project: Project,
 ) -> None:
@@ -505,6 +513,7 @@ def test_the_turns_end_is_silent_where_the_user_limited_the_turn(
     assert end_turn(notebook) == {}
 
 
+@pytest.mark.nightly
 def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(
     project: Project,
 ) -> None:

@@ -665,6 +665,7 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
         trust.save_record(hostile.paths, {})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["a FIFO", "a device"])
 def test_what_stands_in_gits_place_is_not_waited_for(
     hostile: Hostile, kind: str

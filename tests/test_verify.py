@@ -296,6 +296,7 @@ def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None:
     shown = "display({'text/plain': 'one'}, raw=True, display_id='d')"
     ran(
@@ -413,6 +414,7 @@ def test_verify_auto_runs_it_when_a_notebook_becomes_complete(project: Quick) ->
     assert project.hook("UserPromptSubmit", prompt).text == "", "once"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("config", ["", "verify: auto\nverify_seconds: 0.0001\n"])
 def test_verify_is_named_where_it_does_not_run_by_itself(
     project: Quick, config: str
@@ -475,6 +477,7 @@ def test_notebooks_without_cell_ids(project: Quick, minor: int) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_two_at_once_wait_for_each_other(project: Quick) -> None:
     ran(
         project,
@@ -492,6 +495,7 @@ def test_two_at_once_wait_for_each_other(project: Quick) -> None:
     assert [each["reproduces"] for each in found] == [True, True]
 
 
+@pytest.mark.nightly
 def test_what_is_edited_while_a_replay_waits_for_another_is_what_it_compares(
     project: Quick,
 ) -> None:
@@ -749,6 +753,7 @@ def test_ctrl_c_ends_it(real: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
     python = environment(sys.executable, *demo.PACKAGES)
     found = json.loads(
@@ -788,6 +793,7 @@ def test_a_client_that_is_killed_ends_it(real: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_killed_daemon_leaves_nothing_behind(real: Project) -> None:
     ran(real, WAITS, name="abeh5.ipynb")
     doing = begun(real, "abeh5")

@@ -266,6 +266,7 @@ def test_the_browser_is_led_by_a_file_of_the_users_alone(
     view.end()
 
 
+@pytest.mark.nightly
 def test_what_a_killed_view_left_goes_with_the_next(
     project: Project, tmp_path: Path
 ) -> None:
@@ -455,6 +456,7 @@ def test_an_event_is_on_the_page_within_half_a_second(
     assert min(took) < 0.5, took
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_is_killed_and_comes_back(
     project: Project, view: View, page: Page
 ) -> None:
@@ -824,6 +826,7 @@ def large(project: Project) -> Notebook:
     return notebook
 
 
+@pytest.mark.nightly
 def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(
     project: Project, view: View, page: Page
 ) -> None:
@@ -899,6 +902,7 @@ COLOURS = "\n".join(
 )
 
 
+@pytest.mark.nightly
 def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(
     project: Project, view: View, page: Page
 ) -> None:
@@ -980,6 +984,7 @@ def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(
 # --- what it leaves alone -------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_an_empty_project_is_told_what_to_type_and_no_daemon_is_started(
     untouched: Project, browser: Browser
 ) -> None:
@@ -1019,6 +1024,7 @@ server.main()
 """
 
 
+@pytest.mark.nightly
 def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
     notebook = untouched.notebook("a.ipynb", [code("1 + 1", "a")])
     with subprocess.Popen(

@@ -221,6 +221,7 @@ def test_what_is_installed_is_packed_as_the_wheel_that_it_was(
     }
 
 
+@pytest.mark.nightly
 def test_installing_the_package_changes_nothing_anywhere(
     wheel: Path, tmp_path: Path
 ) -> None:
@@ -281,6 +282,7 @@ def test_it_says_what_there_is(installed: Path, path: Path, tmp_path: Path) -> N
     assert "./install.sh" not in helped.stdout and "--notebooks" in helped.stdout
 
 
+@pytest.mark.nightly
 def test_what_is_refused_is_refused_as_from_a_clone(
     installed: Path, path: Path, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ def test_commands_are_for_the_worktree_in_which_they_are_given(
     )
 
 
+@pytest.mark.nightly
 def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(
     main: Checkout, tmp_path: Path
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(
     assert json.loads(done.stdout)["daemon"]["socket"] == main.paths.socket, done.stderr
 
 
+@pytest.mark.nightly
 def test_doctor_names_the_environment_and_finds_nothing_wrong(
     main: Checkout, worktree: Checkout
 ) -> None:
@@ -252,6 +254,7 @@ def test_what_the_worktree_has_of_its_own_comes_first(
     assert "ok   config: .stepper/config.yaml" in worktree.stepper("doctor").stdout
 
 
+@pytest.mark.nightly
 def test_a_session_in_a_worktree_has_the_command_on_its_path(
     main: Checkout, worktree: Checkout, tmp_path: Path
 ) -> None:

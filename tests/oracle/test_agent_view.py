@@ -31,6 +31,7 @@ def models(notebook: Notebook) -> dict[str, Any]:
     return notebook.raw["metadata"]["widgets"][STATE]["state"]
 
 
+@pytest.mark.nightly
 def test_an_output_widget_takes_what_is_its_own(widgets: Notebook) -> None:
     widgets.insert("import ipywidgets as w\nout = w.Output()\nout")
     cell, answer = widgets.insert(
@@ -107,6 +108,7 @@ def test_what_a_pager_shows_and_what_jupyter_would_make_is_told(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "source",
     some_nightly(["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"], "%pdb on\n1 / 0"),
@@ -119,6 +121,7 @@ def test_a_debugger_is_named_and_nothing_hangs(project: Project, source: str) ->
     )
 
 
+@pytest.mark.nightly
 def test_a_debugger_that_shows_its_error_itself_ends_well_as_in_jupyter(
     project: Project,
 ) -> None:
@@ -157,6 +160,7 @@ def test_cells_that_share_an_id_get_ids_of_their_own_before_anything_runs(
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("timing", some_nightly([True, False], True))
 def test_the_same_run_again_changes_the_timings_and_nothing_else(
     project: Project, timing: bool

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stepper.common.paths import Paths
 from stepper.hook import client as daemon
 
@@ -33,6 +35,7 @@ def ask(folder: Path, verb: str, **given: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_an_edit_after_another_agents_cell_is_not_refused(
     project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:

@@ -66,6 +66,7 @@ def statuses(notebook: Path) -> list[str]:
     return [found["state"], *(step["status"] for step in found["steps"])]
 
 
+@pytest.mark.nightly
 def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
     project: Path,
     notebook: Path,
