@@ -213,7 +213,7 @@ async def _listed(request: Request, everything: bool) -> list[responses.Notebook
     workspace.all_sessions()  # those with a kernel
     for session in [*workspace.sessions.values()]:
         if not workspace.exists(session):
-            workspace.renames.find(session)
+            workspace.renames.follow_missing(session)
     if not await _searched(request, everything):
         line = (
             "Not all folders of this project were searched. To list every notebook,"
@@ -532,7 +532,7 @@ async def _status(
     unaware = beside_words.format_not_reloaded(
         [server.url for server in jupyter_saves.find_servers_without_reload(path)]
     )
-    renamed = request.workspace.renames.notice(session)
+    renamed = request.workspace.renames.get_notice(session)
     return replace(
         await status_queries.get_status(session), jupyter=unaware, renamed=renamed
     )

@@ -116,7 +116,7 @@ class Daemon:
             workspace.config.limits,
             partial(workspace.place, path),
         )
-        session.file.relocate = partial(workspace.renames.find, session)
+        session.file.relocate = partial(workspace.renames.follow_missing, session)
         return session
 
     def _open_replay(

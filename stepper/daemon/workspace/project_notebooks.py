@@ -220,7 +220,11 @@ class Workspace:
         stem = name if name and name.endswith(".ipynb") else f"{name}.ipynb"
         for session in self.all_sessions():
             same = session.name == stem or session.name.endswith(f"/{stem}")
-            if same and not self.exists(session) and not self.renames.find(session):
+            if (
+                same
+                and not self.exists(session)
+                and not self.renames.follow_missing(session)
+            ):
                 return session
         return None
 
@@ -284,7 +288,7 @@ class Workspace:
                 raise UsageError(
                     "there is no current notebook", 'stepper new "PROBLEM"'
                 )
-            name = self.renames.current_name(name)
+            name = self.renames.resolve_name(name)
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
         try:
             return self.session(self.notebook_paths.find(name, cwd))
@@ -304,7 +308,7 @@ class Workspace:
         for base in (cwd, self.paths.project, *self.notebook_paths.list_folders()):
             path = os.path.realpath(os.path.join(base, stem))
             former = self.paths.relpath(path)
-            now = self.renames.current_name(former)
+            now = self.renames.resolve_name(former)
             if now != former:
                 return now
         return ""
@@ -393,7 +397,7 @@ class Workspace:
         return self._working(name) if name else None
 
     def _working(self, name: str) -> Session | None:
-        name = self.renames.current_name(name)
+        name = self.renames.resolve_name(name)
         path = os.path.join(self.paths.project, name)
         try:
             found = (
@@ -434,7 +438,7 @@ class Workspace:
                 ending = f"_{number}" if number > 1 else ""
                 path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
                 # a renamed notebook's journal may still have that name
-                self.renames.current_name(self.paths.relpath(path))
+                self.renames.resolve_name(self.paths.relpath(path))
                 with contextlib.suppress(FileExistsError):
                     create_notebook(self.resolve(path), plan)
                     break
