@@ -436,7 +436,7 @@ class Eval(
     """
 
     source: str = positional(
-        "The Python code. The response shows the value of the last expression.",
+        "The code. The response shows the value of its last expression.",
         metavar="CODE",
         stdin=True,
         min_length=1,
@@ -511,7 +511,7 @@ class Restore(
 
 
 class Shutdown(
-    NotebookArguments,
+    Arguments,
     name="shutdown",
     group=KERNEL,
     examples=("shutdown", "shutdown analysis"),
@@ -520,6 +520,10 @@ class Shutdown(
 
     Only this project is affected.
     """
+
+    notebook: str | None = positional(
+        "The notebook: its path or name. Default: all notebooks, and the daemon.", None
+    )
 
 
 class Continue(
