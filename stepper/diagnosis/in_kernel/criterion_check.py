@@ -1,4 +1,4 @@
-"""Evaluates a step's criterion without running the user's code.
+"""The evaluation of a step's criterion without running the user's code.
 
 Names are looked up as in `expression_values`, then plain values are compared. An
 expression that would have to run code has an unknown result. Functions of numpy and
@@ -38,8 +38,16 @@ TEXT_LIMIT = 60  # characters of an expression or a value
 MAX_BITS = 4096  # of an integer
 CHECK_ALL_ITEMS = {"check_dict_values": True, "deep": True}
 FUNCTIONS = {
-    each.__name__: each
-    for each in (abs, len, list, max, min, round, set, sorted, sum, tuple)
+    "abs": abs,
+    "len": len,
+    "list": list,
+    "max": max,
+    "min": min,
+    "round": round,
+    "set": set,
+    "sorted": sorted,
+    "sum": sum,
+    "tuple": tuple,
 }
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 COMPARISONS: dict[Any, Any] = {
@@ -60,14 +68,15 @@ NUMBER_KINDS = "biuf"  # numpy's kinds of bool, int, unsigned int and float
 def holds(text: str) -> dict[str, Any] | None:
     """Return whether an expression is true, and the values that it compares.
 
-    Return None if that is not known.
+    Return None if the result is unknown.
     """
     values = CriterionValues({**FUNCTIONS, **shell.user_ns})
     try:
+        expression = ast.parse(text, mode="eval")
         # Warnings of a library must not become outputs of the cell.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = values[ast.parse(text, mode="eval").body]
+            result = values[expression.body]
     except Exception:  # unknown, or an error of a library, such as a missing label
         return None
     if type(result) is not bool:
@@ -85,12 +94,10 @@ class CriterionValues(Values):
 
     def __getitem__(self, node: Any) -> Any:
         if isinstance(node, ast.Call):
-            return to_python_value(self.call(node))
+            result = self.call(node)
+            return to_python_value(result)
         if isinstance(node, ast.BinOp):
-            operands = (self[node.left], self[node.right])
-            if isinstance(node.op, ARITHMETIC) and all(map(is_number, operands)):
-                return Evaluator.__getitem__(self, node)
-            raise CannotEval
+            return self.compute(node)
         if isinstance(node, ast.Compare):
             return self.compare(node)
         if isinstance(node, ast.Subscript):
@@ -98,21 +105,33 @@ class CriterionValues(Values):
             if is_a(owner, dict):
                 # The search for a key would call `__eq__` of the user's own keys.
                 of_standard_types(owner, check_dict_values=False, deep=True)
-        return to_python_value(super().__getitem__(node))
+        value = super().__getitem__(node)
+        return to_python_value(value)
+
+    def compute(self, node: ast.BinOp) -> Any:
+        """Return the result of arithmetic with numbers."""
+        operands = (self[node.left], self[node.right])
+        if not isinstance(node.op, ARITHMETIC):
+            raise CannotEval
+        if not all(map(is_number, operands)):
+            raise CannotEval
+        return Evaluator.__getitem__(self, node)
 
     def compare(self, node: ast.Compare) -> Any:
-        """Return the result of a comparison; remember the compared values."""
+        """Return the result of a comparison; record the compared values."""
         for side in (node.left, *node.comparators):
             value = self[side]
-            if not isinstance(side, LITERALS) and is_shown(value):
-                expression = shorten(ast.unparse(side), TEXT_LIMIT)
-                self.compared[expression] = shorten(repr(value), TEXT_LIMIT)
+            if isinstance(side, LITERALS) or not is_shown(value):
+                continue
+            expression = shorten(ast.unparse(side), TEXT_LIMIT)
+            self.compared[expression] = shorten(repr(value), TEXT_LIMIT)
         if len(node.ops) > 1:
             return Evaluator.__getitem__(self, node)
         left = self[node.left]
         right = self[node.comparators[0]]
         comparison = node.ops[0]
-        if isinstance(comparison, (ast.In, ast.NotIn)) and is_pandas(right):
+        is_membership = isinstance(comparison, (ast.In, ast.NotIn))
+        if is_membership and is_pandas(right):
             of_standard_types(left, **CHECK_ALL_ITEMS)
             check_labels(right)
             is_label = bool(left in right)  # of a column or a row
@@ -129,7 +148,8 @@ class CriterionValues(Values):
         if isinstance(node.func, ast.Attribute):
             if node.args:
                 raise CannotEval
-            return self.call_method(self[node.func.value], node.func.attr)
+            owner = self[node.func.value]
+            return self.call_method(owner, node.func.attr)
         function = self[node.func]
         arguments = [self[argument] for argument in node.args]
         shape: Any = None
@@ -145,7 +165,8 @@ class CriterionValues(Values):
         if len(shape) > 1 or not length <= MAX_CONVERTED_ITEMS:
             raise CannotEval
         items = arguments[0].tolist()
-        return function(of_standard_types(items, **CHECK_ALL_ITEMS))
+        checked_items = of_standard_types(items, **CHECK_ALL_ITEMS)
+        return function(checked_items)
 
     def call_method(self, owner: Any, name: str) -> Any:
         """Return the result of a method of an array, a column or a data frame."""
@@ -154,7 +175,8 @@ class CriterionValues(Values):
             is_allowed = is_pandas(owner) and is_small(owner)
         if not is_allowed:
             raise CannotEval
-        return getattr(owner, name)()
+        method = getattr(owner, name)
+        return method()
 
 
 def is_shown(value: Any) -> bool:
@@ -162,9 +184,12 @@ def is_shown(value: Any) -> bool:
     kind = type(value)
     if is_one_of(kind, SCALARS):
         return True
-    if not is_one_of(kind, (tuple, list)) or len(value) >= MAX_SHOWN_ITEMS:
+    if not is_one_of(kind, (tuple, list)):
         return False
-    return bool(is_standard_types(value, **CHECK_ALL_ITEMS))
+    if len(value) >= MAX_SHOWN_ITEMS:
+        return False
+    is_plain = is_standard_types(value, **CHECK_ALL_ITEMS)
+    return bool(is_plain)
 
 
 def to_python_value(value: Any) -> Any:
@@ -175,11 +200,12 @@ def to_python_value(value: Any) -> Any:
     if not is_library_object(value):
         return value
     kind = type(value)
-    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    shape = getattr(value, "shape", None)
+    is_scalar = shape == () and hasattr(value, "item")
     if is_scalar and top_module(kind) in ("numpy", "torch"):
         return value.item()
-    is_dtype = "dtype" in name_of(kind).lower()
-    if is_dtype and type(value.name) is str:
+    class_name = name_of(kind).lower()
+    if "dtype" in class_name and type(value.name) is str:
         return value.name
     return value
 
@@ -193,7 +219,9 @@ def is_number(value: Any) -> bool:
 
 def is_pandas(value: Any) -> bool:
     """Return whether a value is an object of pandas."""
-    return is_library_object(value) and top_module(type(value)) == "pandas"
+    if not is_library_object(value):
+        return False
+    return top_module(type(value)) == "pandas"
 
 
 def is_small(value: Any) -> bool:
@@ -212,7 +240,12 @@ def is_numeric(value: Any) -> bool:
         dtypes = [value.dtype]
     else:
         dtypes = list(getattr(value, "dtypes", ["?"]))
-    return all(
-        is_library_object(dtype) and getattr(dtype, "kind", "O") in NUMBER_KINDS
-        for dtype in dtypes
-    )
+    return all(map(is_number_dtype, dtypes))
+
+
+def is_number_dtype(dtype: Any) -> bool:
+    """Return whether a library's dtype is one of numbers."""
+    if not is_library_object(dtype):
+        return False
+    kind = getattr(dtype, "kind", "O")
+    return kind in NUMBER_KINDS

@@ -1,7 +1,7 @@
-"""Explains texts, bytes and files that could not be read.
+"""Explanations of texts, bytes and files that could not be read.
 
-The explanation names the likely encoding or file type, and the position at which
-reading stopped.
+An explanation names the likely encoding or file type, and the position at which reading
+stopped.
 """
 
 from __future__ import annotations
@@ -60,13 +60,14 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
     document_position = peek(error, "pos")
     files = list(find_files(frames))
     if type(data) is str and type(position) is int:
-        yield describe_character(data, position, peek(error, "encoding"))
+        encoding = peek(error, "encoding")
+        yield describe_character(data, position, encoding)
     if type(document) is str and type(document_position) is int:
         yield describe_document_position(document, document_position)
-    if files and (re.search(READ_ERRORS, name) or re.search(FORMAT_MESSAGES, message)):
+    if files and is_read_error(name, message):
         head = read_start(files[0])
         is_text_error = re.search(TEXT_ERRORS, name)
-        if not head or find_file_type(head) or not is_text_error:
+        if not head or not is_text_error or find_file_type(head):
             yield describe_file(files[0], head)
             return
     if type(data) is bytes and type(position) is int:
@@ -74,13 +75,23 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
     if document is None and files:
         match = re.search(r"\bline (\d+)", message)
         if match:
-            yield from quote_line(files[0], int(match[1]))
+            number = int(match[1])
+            yield from quote_line(files[0], number)
+
+
+def is_read_error(name: str, message: str) -> bool:
+    """Return whether the name or message of an error is about a file's content."""
+    if re.search(READ_ERRORS, name):
+        return True
+    match = re.search(FORMAT_MESSAGES, message)
+    return match is not None
 
 
 def describe_character(text: str, position: int, encoding: Any) -> str:
-    """Return which character an encoding does not have."""
+    """Return a sentence on a character that an encoding does not have."""
     start = max(0, position - CONTEXT_SIZE)
-    context = shorten(text[start : position + CONTEXT_SIZE], 40)
+    end = position + CONTEXT_SIZE
+    context = shorten(text[start:end], 40)
     character = shorten(text[position])
     return (
         f"{encoding} does not have the character {character!r} in {context!r}; utf-8"
@@ -90,12 +101,14 @@ def describe_character(text: str, position: int, encoding: Any) -> str:
 
 def quote_line(path: str, number: int) -> Iterator[str]:
     """Yield the line of a file that an error names, if the file has it."""
-    lines = read_start(path, MAX_FILE_SIZE).split(b"\n")
-    if number <= len(lines):
-        line = lines[number - 1].decode("utf-8", "replace")
-        text = shorten(line.strip(), 120)
-        name = shorten(path, 120)
-        yield f"line {number} of `{name}` is `{text}`"
+    content = read_start(path, MAX_FILE_SIZE)
+    lines = content.split(b"\n")
+    if number > len(lines):
+        return
+    line = lines[number - 1].decode("utf-8", "replace")
+    text = shorten(line.strip(), 120)
+    name = shorten(path, 120)
+    yield f"line {number} of `{name}` is `{text}`"
 
 
 def find_files(frames: list[UserFrame]) -> Iterator[str]:
@@ -103,13 +116,16 @@ def find_files(frames: list[UserFrame]) -> Iterator[str]:
     for frame in frames:
         values = [value for _, value, _ in frame.iterate_values()]
         values += [getattr(node, "value", None) for node in frame.nodes]
-        for path in dict.fromkeys(map(get_path, values)):
-            if path and len(path) < HEAD_SIZE and os.path.isfile(path):
+        paths = dict.fromkeys(map(get_path, values))
+        for path in paths:
+            if not path or len(path) >= HEAD_SIZE:
+                continue
+            if os.path.isfile(path):
                 yield path
 
 
 def get_path(value: Any) -> str:
-    """Return a value as a path, '' if it cannot be one."""
+    """Return a value as a path, or an empty string if it cannot be one."""
     kind = type(value)
     if is_one_of(kind, STREAMS):
         name = value.name
@@ -122,7 +138,7 @@ def get_path(value: Any) -> str:
 
 
 def read_start(path: str, size: int = HEAD_SIZE) -> bytes:
-    """Return the first bytes of a file, b'' if it cannot be read."""
+    """Return the first bytes of a file, or no bytes if the file cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(size)
@@ -131,7 +147,10 @@ def read_start(path: str, size: int = HEAD_SIZE) -> bytes:
 
 
 def find_file_type(head: bytes) -> str:
-    """Return the type of a file with these first bytes, '' if it is unknown."""
+    """Return the type of a file with these first bytes.
+
+    Return an empty string if the type is unknown.
+    """
     for mark, file_type in FILE_TYPES:
         if head.startswith(mark):
             return file_type
@@ -139,14 +158,15 @@ def find_file_type(head: bytes) -> str:
 
 
 def describe_file(path: str, head: bytes) -> str:
-    """Return size, type and first bytes of a file."""
+    """Return the size, type and first bytes of a file."""
     name = shorten(path, 120)
     if not head:
         return f"`{name}` is empty (0 bytes)"
     file_type = find_file_type(head)
     verb = f" is {file_type}:" if file_type else ":"
     size = os.path.getsize(path)
-    start = shorten(repr(head[:40]))
+    first_bytes = repr(head[:40])
+    start = shorten(first_bytes)
     return f"`{name}` ({size:,} bytes){verb} it begins with {start}"
 
 
@@ -160,13 +180,14 @@ def describe_document_position(text: str, position: int) -> str:
     shown_start = line_start
     if position - line_start > 60:
         shown_start = max(line_start, position - 40)
-    line = text[shown_start:].partition("\n")[0]
+    line, _, _ = text[shown_start:].partition("\n")
     shown = shorten(line.strip(), 100)
     sentence = f"line {number} of {count} of the text is `{shown}`"
-    earlier_lines = text[:line_start].split()
-    if earlier_lines:
-        previous = text[:line_start].rstrip().splitlines()[-1]
-        sentence += f", after `{shorten(previous.strip(), 80)}`"
+    text_above = text[:line_start].rstrip()
+    if text_above:
+        lines = text_above.splitlines()
+        previous = shorten(lines[-1].strip(), 80)
+        sentence += f", after `{previous}`"
     return sentence
 
 
@@ -177,34 +198,53 @@ def describe_byte(data: bytes, position: int, files: list[str]) -> str:
     if file_type:
         return f"{byte}; the bytes are {file_type}"
     encodings = guess_encodings(data[:MAX_GUESS_SIZE])
+    encoding = encodings[0]
     start = max(0, position - CONTEXT_SIZE)
-    context = data[start : position + CONTEXT_SIZE]
-    if encodings[0] in ("utf-16", "utf-8-sig"):
+    end = position + CONTEXT_SIZE
+    context = data[start:end]
+    if encoding in ("utf-16", "utf-8-sig"):
         context = data[:40]  # with the byte order mark
-    readings = {
-        encoding: repr(shorten(context.decode(encoding, "replace"), 40))
-        for encoding in encodings
-    }
-    if len(encodings) > 1:
-        choices = [f"{encoding} ({text})" for encoding, text in readings.items()]
-        guess = f"the bytes may be {' or '.join(choices)}"
-    else:
-        reading = readings[encodings[0]]
-        guess = f"the bytes look like {encodings[0]}, which reads {reading}"
+    guess = describe_encodings(encodings, context)
     sentence = f"{byte}; {guess}"
-    if encodings[0].startswith("utf-16"):
+    if encoding.startswith("utf-16"):
         return sentence
-    searched_start = max(0, position - SEARCHED_SIZE)
-    searched = data[searched_start : position + 1]
     for path in files:
-        contents = read_start(path, MAX_FILE_SIZE)
-        index = contents.find(searched)
-        if index >= 0:
-            end = index + min(position, SEARCHED_SIZE)
-            line = contents.count(b"\n", 0, end) + 1
+        line = find_byte_line(path, data, position)
+        if line is not None:
             name = shorten(path, 120)
             return f"{sentence}; the byte is on line {line:,} of `{name}`"
     return sentence
+
+
+def describe_encodings(encodings: list[str], context: bytes) -> str:
+    """Return the clause on the likely encodings, with the bytes decoded by each."""
+    texts = []
+    for encoding in encodings:
+        decoded = context.decode(encoding, "replace")
+        text = shorten(decoded, 40)
+        texts.append(repr(text))
+    if len(encodings) == 1:
+        return f"the bytes look like {encodings[0]}, which reads {texts[0]}"
+    choices = []
+    for encoding, text in zip(encodings, texts):
+        choices.append(f"{encoding} ({text})")
+    alternatives = " or ".join(choices)
+    return f"the bytes may be {alternatives}"
+
+
+def find_byte_line(path: str, data: bytes, position: int) -> int | None:
+    """Return the line of a byte in the file that contains the bytes before it.
+
+    Return None if the file does not contain them.
+    """
+    start = max(0, position - SEARCHED_SIZE)
+    searched = data[start : position + 1]
+    contents = read_start(path, MAX_FILE_SIZE)
+    index = contents.find(searched)
+    if index < 0:
+        return None
+    end = index + min(position, SEARCHED_SIZE)
+    return contents.count(b"\n", 0, end) + 1
 
 
 def is_decodable(data: bytes, encoding: str) -> bool:
@@ -225,8 +265,10 @@ def guess_encodings(data: bytes) -> list[str]:
         if data.startswith(mark):
             return [encoding]
     if data.count(0) > len(data) // 4:
-        is_little_endian = data[1::2].count(0) > data[::2].count(0)
-        return ["utf-16-le" if is_little_endian else "utf-16-be"]
+        odd_zeros = data[1::2].count(0)
+        even_zeros = data[::2].count(0)
+        encoding = "utf-16-le" if odd_zeros > even_zeros else "utf-16-be"
+        return [encoding]
     if is_decodable(data, "utf-8"):
         return ["utf-8"]
     # Western texts have few non-ASCII bytes, each between letters. Cyrillic, Chinese

@@ -1,8 +1,8 @@
-"""Explains imports that failed.
+"""Explanations of failed imports.
 
-The explanation names where else in its package a name is defined, the closest names,
-and a module file that changed after the import. Loaded modules are inspected, and
-source files are read up to limits of number, size and time. Nothing is imported.
+An explanation names other modules of the package that define the name, the closest
+names, and a module file that changed after the import. Loaded modules are inspected,
+and source files are read up to limits of number, size and time. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
 from stepper.diagnosis.in_kernel.close_matches import (
     find_close_names,
@@ -56,12 +56,13 @@ IGNORED_NAMES = {
 }
 # The definition of a name at the top level of a module.
 DEFINITION = r"^(?:async +def|def|class) +({0})\b|^({0})\s*(?::[^=\n]+)?=[^=]"
-ANY_DEFINITION = re.compile(r"^(?:async +def|def|class) +([A-Za-z]\w*)", re.M)
+ANY_DEFINITION = re.compile(r"^(?:async +def|def|class) +([A-Za-z]\w*)", re.MULTILINE)
 started_at = time.time()
 
 
 def explain_import_error(
-    error: BaseException, frames: list[UserFrame]
+    error: BaseException,
+    frames: list[UserFrame],
 ) -> Finding | None:
     """Return where a missing name or module is, or the closest names."""
     is_module = is_a(error, ModuleNotFoundError)
@@ -76,23 +77,30 @@ def explain_import_error(
     if changed_file:
         return make_finding(changed_file)
     path = peek(module, "__file__")
-    if is_module and type(path) is str and peek(module, "__path__") is None:
-        path = os.path.relpath(path) if is_user_file(path) else path
-        return make_finding(
-            f"`{module_name}` is the file {shorten(path, 200)} here, not a package"
-        )
-    statement = frames[0].statement if frames else None
+    is_package = peek(module, "__path__") is not None
+    if is_module and type(path) is str and not is_package:
+        if is_user_file(path):
+            path = os.path.relpath(path)
+        short_path = shorten(path, 200)
+        text = f"`{module_name}` is the file {short_path} here, not a package"
+        return make_finding(text)
     imported_names: list[str] = []
+    statement = frames[0].statement if frames else None
     if isinstance(statement, ast.ImportFrom):
         imported_names = [alias.name for alias in statement.names]
     searched_names = imported_names[:3] if is_module else [missing_name]
     sentences = describe_alternatives(
-        module, module_name, missing_name, searched_names, imported_names
+        module,
+        module_name,
+        missing_name,
+        searched_names,
+        imported_names,
     )
     intro = format_name(module_name)
     if is_module:
         intro = f"there is no `{missing_name}` in {intro}"
-    return make_finding("; ".join([intro, *sentences]))
+    text = "; ".join([intro, *sentences])
+    return make_finding(text)
 
 
 def split_missing_module(module_name: str, missing_name: str) -> tuple[str, str]:
@@ -115,23 +123,31 @@ def describe_alternatives(
     """Return sentences on where the names are, or on the names that the module has."""
     names = list_module_names(module, imported_names)
     close_names = find_close_names(missing_name, names, 5)
-    has_same_letters = bool(close_names) and (
-        normalize_name(close_names[0]) == normalize_name(missing_name)
-    )
+    has_same_letters = False
+    if close_names:
+        letters = normalize_name(missing_name)
+        has_same_letters = normalize_name(close_names[0]) == letters
     sentences = []
-    package = module_name.split(".", maxsplit=1)[0]
+    package, _, _ = module_name.partition(".")
+    known_names = {*names, *imported_names}
     for name in searched_names:
         modules = find_loaded_modules(module_name, name)
         similar: list[str] = []
         if not modules:
-            modules, similar = search_sources(package, name, {*names, *imported_names})
+            modules, similar = search_sources(package, name, known_names)
+        short_name = shorten(name, 80)
         for dotted_name in modules[:2]:
-            sentences.append(f"`{shorten(name, 80)}` is in {dotted_name}")
+            sentences.append(f"`{short_name}` is in {dotted_name}")
         if similar and not has_same_letters:
-            sentences.append(f"closest in its package: {', '.join(similar)}")
+            joined_names = ", ".join(similar)
+            sentences.append(f"closest in its package: {joined_names}")
     if close_names:
-        sentences.append(f"closest in it: {', '.join(close_names)}")
-    return sentences or [f"it has {join_items(names, 240)}"]
+        joined_names = ", ".join(close_names)
+        sentences.append(f"closest in it: {joined_names}")
+    if sentences:
+        return sentences
+    all_names = join_items(names, 240)
+    return [f"it has {all_names}"]
 
 
 def list_module_names(module: Any, imported_names: list[str]) -> list[str]:
@@ -146,55 +162,65 @@ def list_module_names(module: Any, imported_names: list[str]) -> list[str]:
             if submodule.isidentifier():
                 names.add(submodule)
     names.difference_update(imported_names)
-    return select_public(sorted(names))[:MAX_NAMES]
+    public_names = select_public(sorted(names))
+    return public_names[:MAX_NAMES]
 
 
 def list_package_folders(module: Any) -> list[str]:
     """Return the existing folders of a package."""
-    paths = list(peek(module, "__path__") or [])[:MAX_FOLDERS]
-    return [path for path in paths if type(path) is str and os.path.isdir(path)]
+    paths = list(peek(module, "__path__") or [])
+    folders = []
+    for path in paths[:MAX_FOLDERS]:
+        if type(path) is str and os.path.isdir(path):
+            folders.append(path)
+    return folders
 
 
 def find_loaded_modules(module_name: str, name: str) -> list[str]:
     """Return up to two loaded modules of the same package that define a name.
 
-    The shortest names come first; submodules of a found module are left out.
+    The shortest names come first; submodules of these modules are left out.
     """
-    package = module_name.split(".", maxsplit=1)[0]
+    package, _, _ = module_name.partition(".")
     defining = []
     for dotted_name in list(sys.modules):
         if type(dotted_name) is not str or "._" in dotted_name:
             continue
-        if not (dotted_name + ".").startswith(package + "."):
+        if not f"{dotted_name}.".startswith(f"{package}."):
             continue
-        if name in own_names(sys.modules.get(dotted_name)):
+        module = sys.modules.get(dotted_name)
+        if name in own_names(module):
             defining.append(dotted_name)
     defining.sort(key=lambda dotted_name: (dotted_name.count("."), len(dotted_name)))
-    outermost = [
-        dotted_name
-        for dotted_name in defining
-        if not any(dotted_name.startswith(parent + ".") for parent in defining)
-    ]
+    prefixes = tuple(f"{dotted_name}." for dotted_name in defining)
+    outermost = []
+    for dotted_name in defining:
+        if not dotted_name.startswith(prefixes):
+            outermost.append(dotted_name)
     return outermost[:2]
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
-    """Return that a module's file defines a name that the loaded module lacks.
+    """Return a sentence on a name that only a module's changed file defines.
 
-    The file changed after the import. Return '' otherwise.
+    Return an empty string if the file did not change after the import, or does not
+    define the name.
     """
     module = sys.modules.get(module_name)
     if module is None or peek(module, name, missing) is not missing:
         return ""
-    if peek(peek(module, "__spec__"), "_initializing") is True:
+    spec = peek(module, "__spec__")
+    if peek(spec, "_initializing") is True:
         return ""
     path = peek(module, "__file__")
-    if type(path) is not str or not path.endswith(".py") or not os.path.isfile(path):
+    if type(path) is not str or not path.endswith(".py"):
+        return ""
+    if not os.path.isfile(path):
         return ""
     if os.stat(path).st_mtime <= started_at:
         return ""
-    text = read_start(path, MAX_FILE_SIZE).decode("utf-8", "replace")
-    definition = re.search(DEFINITION.format(re.escape(name)), text, re.M)
+    text = read_source(path)
+    definition = compile_definition(name).search(text)
     if definition is None:
         return ""
     number = text.count("\n", 0, definition.start()) + 1
@@ -206,33 +232,52 @@ def explain_changed_file(module_name: str, name: str) -> str:
     )
 
 
+def compile_definition(name: str) -> re.Pattern[str]:
+    """Return the pattern of a definition of a name at the top level of a module."""
+    pattern = DEFINITION.format(re.escape(name))
+    return re.compile(pattern, re.MULTILINE)
+
+
+def read_source(path: str) -> str:
+    """Return the beginning of a source file."""
+    content = read_start(path, MAX_FILE_SIZE)
+    return content.decode("utf-8", "replace")
+
+
 # --- source files
 
 
-def search_sources(
-    package: str, name: str, known_names: set[str]
-) -> tuple[list[str], list[str]]:
+class SourceNames(NamedTuple):
+    """The modules whose files define a name, or similar names of the package."""
+
+    modules: list[str]
+    similar: list[str]  # dotted names
+
+
+def search_sources(package: str, name: str, known_names: set[str]) -> SourceNames:
     """Return the modules whose files define a name, else similar names.
 
     Similar names are dotted names of the package that are not in `known_names`.
     """
     deadline = clock() + SECONDS
-    pattern = re.compile(DEFINITION.format(re.escape(name)), re.M)
+    pattern = compile_definition(name)
     defining: dict[str, None] = {}
     others: dict[str, str] = {}  # name → its module
     for dotted_name, path in iterate_sources(package):
         if clock() > deadline:
             break
-        text = read_start(path, MAX_FILE_SIZE).decode("utf-8", "replace")
+        text = read_source(path)
         if name in text and pattern.search(text):
             defining[dotted_name] = None
         for other in ANY_DEFINITION.findall(text):
             if other not in known_names:
                 others.setdefault(other, dotted_name)
     if defining:
-        return list(defining)[:3], []
+        modules = list(defining)
+        return SourceNames(modules[:3], [])
     close_names = find_close_names(name, others, 4)
-    return [], [f"{others[other]}.{other}" for other in close_names]
+    similar = [f"{others[other]}.{other}" for other in close_names]
+    return SourceNames([], similar)
 
 
 def iterate_sources(package: str) -> Iterator[tuple[str, str]]:
@@ -246,7 +291,8 @@ def iterate_sources(package: str) -> Iterator[tuple[str, str]]:
         dotted_name, folder = pending.pop(0)
         if not os.path.isdir(folder):
             continue
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        for entry in entries:
             stem, suffix = os.path.splitext(entry.name)
             if stem in IGNORED_NAMES:
                 continue
@@ -261,7 +307,7 @@ def iterate_sources(package: str) -> Iterator[tuple[str, str]]:
 
 
 def find_package_folders(package: str) -> list[str]:
-    """Return the folders of a package, which may not be loaded."""
+    """Return the folders of a package, even if the package is not loaded."""
     module = sys.modules.get(package)
     if module is not None:
         return list_package_folders(module)

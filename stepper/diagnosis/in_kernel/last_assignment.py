@@ -1,4 +1,4 @@
-"""Finds where a name was last assigned: in a function, a cell or an earlier cell."""
+"""The search for the last assignment of a name, in functions and cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_EARLIER_CELLS = 80
 LINE_LIMIT = 160  # characters
 END_OF_FILE = 1 << 30  # a line number below all lines
 # A line of code as a JSON object: `cell` (its execution count, 0 for a file), `file`,
-# `line` and `text`. Optional: `name`, what was assigned there; `argument`, whether the
+# `line` and `text`. Optional: `name`, the assigned expression; `argument`, whether the
 # line is that of a call; `verb`; `changed_cell` and others, the line that changed the
 # value in place.
 Bound = dict[str, Any]
@@ -42,7 +42,9 @@ UNKNOWN = Assignment(None, None)
 
 
 def find_assignment(
-    node: ast.AST, frame: UserFrame, caller: UserFrame | None = None
+    node: ast.AST,
+    frame: UserFrame,
+    caller: UserFrame | None = None,
 ) -> Assignment:
     """Return where a name, or an attribute of one, was last assigned.
 
@@ -59,9 +61,7 @@ def find_assignment(
     if function is not None:
         assigned = find_last_binding(function, target, last_line)
         if assigned is not None:
-            line = get_line(frame.filename, assigned.lineno)
-            bound = {**line, "name": target}
-            return Assignment(bound, get_assigned_value(assigned))
+            return describe_binding(frame.filename, assigned, target)
         if target in list_arguments(function):
             if caller is None:
                 return UNKNOWN
@@ -77,13 +77,21 @@ def find_assignment(
     return UNKNOWN
 
 
+def describe_binding(filename: str, binding: Any, target: str) -> Assignment:
+    """Return the line and the value of the node that assigns a target."""
+    line = get_line(filename, binding.lineno)
+    bound = {**line, "name": target}
+    value = get_assigned_value(binding)
+    return Assignment(bound, value)
+
+
 def list_arguments(function: Any) -> set[str]:
     """Return the names of a function's arguments."""
-    return {
-        argument.arg
-        for argument in ast.walk(function.args)
-        if isinstance(argument, ast.arg)
-    }
+    names = set()
+    for node in ast.walk(function.args):
+        if isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
 
 
 def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment | None:
@@ -92,21 +100,21 @@ def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment |
     In the present cell only lines above `last_line` count. A later change in place is
     included.
     """
-    name = target.split(".", maxsplit=1)[0]
+    name, _, _ = target.partition(".")
     changed: Bound = {}
-    for filename in [frame.filename, *list_earlier_cells(frame)]:
+    for filename in (frame.filename, *list_earlier_cells(frame)):
         source = Source.for_filename(filename)
         if name in source.text:
-            assigned = find_last_binding(source.tree, target, last_line)
-            first_line = assigned.lineno if assigned else 0
+            binding = find_last_binding(source.tree, target, last_line)
             if not changed:
-                changed = find_change_in_place(
-                    source.tree, filename, target, first_line, last_line
-                )
-            if assigned is not None:
-                line = get_line(filename, assigned.lineno)
+                first_line = 1 if binding is None else binding.lineno + 1
+                lines = range(first_line, last_line)
+                changed = find_change_in_place(source.tree, filename, target, lines)
+            if binding is not None:
+                line = get_line(filename, binding.lineno)
                 bound = {**line, **changed, "name": target}
-                return Assignment(bound, get_assigned_value(assigned))
+                value = get_assigned_value(binding)
+                return Assignment(bound, value)
         last_line = END_OF_FILE
     return None
 
@@ -114,44 +122,51 @@ def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment |
 def find_comprehension_loop(target: str, frame: UserFrame) -> Any:
     """Return the `for` of an enclosing comprehension that assigns a name, or None."""
     for scope in frame.list_enclosing(*COMPREHENSIONS, *FUNCTIONS):
-        for loop in getattr(scope, "generators", ()):
+        if isinstance(scope, FUNCTIONS):
+            return None
+        for loop in scope.generators:
             for node in ast.walk(loop.target):
                 if isinstance(node, ast.Name) and node.id == target:
                     return loop
-        if isinstance(scope, FUNCTIONS):
-            break
     return None
 
 
 def find_change_in_place(
-    tree: Any, filename: str, target: str, first_line: int, last_line: int
+    tree: Any,
+    filename: str,
+    target: str,
+    lines: range,
 ) -> Bound:
-    """Return the last line between two lines that changed a value in place.
+    """Return the last of some lines that changed a value in place.
 
     The keys have the prefix `changed_`; the result is empty if there is no such line.
     """
     if not isinstance(tree, ast.Module):
         return {}
-    lines: list[int] = []
+    last_line = 0
     for statement in tree.body:
         if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
             continue
         for node in ast.walk(statement):
             number = getattr(node, "lineno", 0)
-            if first_line < number < last_line and find_changed_name(node) == target:
-                lines.append(number)
-    if not lines:
+            if number not in lines or number < last_line:
+                continue
+            if find_changed_name(node) == target:
+                last_line = number
+    if not last_line:
         return {}
-    line = get_line(filename, max(lines))
+    line = get_line(filename, last_line)
     return {f"changed_{key}": value for key, value in line.items()}
 
 
 def list_earlier_cells(frame: UserFrame) -> list[str]:
     """Return the file names of the cells that ran before, the last one first."""
     cell_files = get_cell_files()
-    filenames = sorted(
-        cell_files, key=lambda name: order(cell_files[name]), reverse=True
-    )
+
+    def sort_key(filename: str) -> Any:
+        return order(cell_files[filename])
+
+    filenames = sorted(cell_files, key=sort_key, reverse=True)
     earlier = []
     for filename in filenames[:MAX_EARLIER_CELLS]:
         if filename != frame.filename:
@@ -165,19 +180,21 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
     Local names of inner functions are ignored. A node on the line itself does not
     count, because it has not run when the line fails.
     """
+    pending: list[Any] = []
     body = getattr(scope, "body", None)
-    pending: list[Any] = list(body) if isinstance(body, list) else []
+    if isinstance(body, list):
+        pending += body
     last = None
     highest_line = 0
     while pending:
         node = pending.pop()
-        is_candidate = is_binding(node, target) and node.lineno < last_line
-        if is_candidate and node.lineno > highest_line:
+        if is_binding(node, target) and highest_line < node.lineno < last_line:
             last = node
             highest_line = node.lineno
         if isinstance(node, ast.comprehension):
             # Its target is local to the comprehension.
-            pending += [node.iter, *node.ifs]
+            pending.append(node.iter)
+            pending += node.ifs
         elif not isinstance(node, FUNCTIONS) or "." in target:
             pending += ast.iter_child_nodes(node)
     return last
@@ -186,11 +203,19 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
 def is_binding(node: Any, target: str) -> bool:
     """Return whether a node assigns a name or an attribute."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        names = [alias.asname or alias.name for alias in node.names]
-        return target in [name.split(".")[0] for name in names]
+        for alias in node.names:
+            name = alias.asname or alias.name
+            top_name, _, _ = name.partition(".")
+            if top_name == target:
+                return True
+        return False
     if isinstance(node, (ast.Name, ast.Attribute)):
-        return isinstance(node.ctx, ast.Store) and ast.unparse(node) == target
-    return isinstance(node, ast.stmt) and getattr(node, "name", None) == target
+        if not isinstance(node.ctx, ast.Store):
+            return False
+        return ast.unparse(node) == target
+    if not isinstance(node, ast.stmt):
+        return False
+    return getattr(node, "name", None) == target
 
 
 def get_assigned_value(target: ast.AST) -> ast.expr | None:
@@ -222,9 +247,9 @@ def get_line(filename: str, line: int) -> Bound:
 
 
 def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
-    """Return why a name that exists cannot be used, or None.
+    """Return a finding on a name that exists but cannot be used, or None.
 
-    A function makes it local, or it is defined in a class body.
+    A function makes the name local, or the name is defined in a class body.
     """
     for scope in frame.list_enclosing(*FUNCTIONS, ast.ClassDef):
         assigned = find_last_binding(scope, name, END_OF_FILE)
@@ -237,15 +262,21 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
                 " and comprehensions inside its body can't see; in a method, write"
                 f" `{scope.name}.{name}`"
             )
-            return {"text": text, "bound": {**line, "verb": "set by"}}
-        text = f"`{name}` is local to {format_function_name(scope)}, which assigns it"
+            bound = {**line, "verb": "set by"}
+            return {"text": text, "bound": bound}
+        function = format_function_name(scope)
+        text = f"`{name}` is local to {function}, which assigns it"
         if name in frame.frame.f_globals:
             text += " (a global of that name exists)"
-        return {"text": text, "bound": {**line, "verb": "assigned by"}}
+        bound = {**line, "verb": "assigned by"}
+        return {"text": text, "bound": bound}
     return None
 
 
 def format_function_name(function: Any) -> str:
     """Return the name of a function for a message."""
     name = getattr(function, "name", "")
-    return f"`{shorten(name, 80)}`" if name else "a lambda"
+    if not name:
+        return "a lambda"
+    short_name = shorten(name, 80)
+    return f"`{short_name}`"
