@@ -391,7 +391,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
     }
     assert found.describe_side_effects({"changed": told}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); assigned `x`",
-        "Changed while the cell ran (stepper does not know by which process): data/out.csv (1,200 bytes)",
+        "Changed while the cell ran (stepper does not know which process changed them): data/out.csv (1,200 bytes)",
     ]
 
 

@@ -58,29 +58,39 @@ class SavedImages:
     def save(self, outputs: Sequence[Mapping[str, Any]], run: int) -> list[SavedImage]:
         """Save the first eight images of a run and return an entry for each image.
 
-        No exception is raised for an image. One that is shown twice has equal entries.
+        An image that is shown twice has equal entries. No exception is raised for an
+        image.
         """
         saved: dict[int, SavedImage] = {}
-        texts = [text for text in map(get_image, outputs) if text]
-        for text in texts:
-            image_key = get_image_key(text)
-            if image_key not in saved and len(saved) < MAX_SAVED_IMAGES:
-                name = f"{run:04d}-{len(saved) + 1}.png"
-                saved[image_key] = self._save_image(text, image_key, name)
+        keys = []
+        for output in outputs:
+            text = get_image(output)
+            if not text:
+                continue
+            key = get_image_key(text)
+            keys.append(key)
+            if key not in saved and len(saved) < MAX_SAVED_IMAGES:
+                name = _format_name(run, len(saved) + 1)
+                saved[key] = self._save_image(text, key, name)
         if saved:
             with suppress(OSError):
                 self._remove_old_files()
         images = []
-        for image_key in map(get_image_key, texts):
-            skipped = SavedImage(why=NOT_SAVED, key=image_key)
-            images.append(saved.get(image_key, skipped))
+        for key in keys:
+            skipped = SavedImage(why=NOT_SAVED, key=key)
+            image = saved.get(key, skipped)
+            images.append(image)
         return images
 
     def list_paths(self, run: int) -> list[str]:
         """Return the paths of the saved images of a run, in order. Raise OSError."""
-        names = [f"{run:04d}-{number}.png" for number in range(1, MAX_SAVED_IMAGES + 1)]
-        paths = [os.path.join(self.folder, name) for name in names]
-        return [path for path in paths if os.path.exists(path)]
+        paths = []
+        for number in range(1, MAX_SAVED_IMAGES + 1):
+            name = _format_name(run, number)
+            path = os.path.join(self.folder, name)
+            if os.path.exists(path):
+                paths.append(path)
+        return paths
 
     def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
         try:
@@ -95,21 +105,35 @@ class SavedImages:
             path = ""
             reason = f"cannot write the file: {error.strerror}"
         return SavedImage(
-            path, image.width, image.height, image.is_single_color, reason, image_key
+            path=path,
+            width=image.width,
+            height=image.height,
+            single_color=image.is_single_color,
+            why=reason,
+            key=image_key,
         )
 
     def _remove_old_files(self) -> None:
+        """Remove the oldest images if there are more than MAX_FILES."""
         now = time.time_ns()
         files = []
         for name, status in secure_files.list_files(self.folder):
-            if FILE_NAME.fullmatch(name):
-                modified = status.st_mtime_ns
-                # A file from the future was saved before the clock was set back.
-                if modified > now:
-                    modified = 0
-                files.append((modified, name))
-        for _, name in sorted(files)[:-MAX_FILES]:
-            secure_files.remove(os.path.join(self.folder, name))
+            if not FILE_NAME.fullmatch(name):
+                continue
+            modified = status.st_mtime_ns
+            # A file from the future was saved before the clock was set back.
+            if modified > now:
+                modified = 0
+            files.append((modified, name))
+        files.sort()
+        for _, name in files[:-MAX_FILES]:
+            path = os.path.join(self.folder, name)
+            secure_files.remove(path)
+
+
+def _format_name(run: int, number: int) -> str:
+    """Return the file name of an image of a run; numbers begin with 1."""
+    return f"{run:04d}-{number}.png"
 
 
 def prepare_image(text: str) -> PreparedImage:
@@ -126,17 +150,21 @@ def prepare_image(text: str) -> PreparedImage:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+            stream = io.BytesIO(data)
+            image: Image.Image = Image.open(stream, formats=FORMATS)
         width, height = image.size
-        if width * height > MAX_PIXELS:
+        pixel_count = width * height
+        if pixel_count > MAX_PIXELS:
             raise Image.DecompressionBombError
         # Load all of it: a client fails on a broken image.
         image.load()
-        is_small = width * height <= MAX_COLOR_PIXELS
-        single_color = is_small and is_single_color(image)
+        is_small = pixel_count <= MAX_COLOR_PIXELS
+        has_single_color = is_small and is_single_color(image)
         fits = max(width, height) <= LONG_EDGE
-        png = data if fits and image.format == "PNG" else convert_to_png(image)
-        return PreparedImage(width, height, single_color, png)
+        png = data
+        if not fits or image.format != "PNG":
+            png = convert_to_png(image)
+        return PreparedImage(width, height, has_single_color, png)
     except Image.DecompressionBombError as error:
         raise UnreadableError("the image is too large") from error
     except Exception as error:  # decoders raise any class of exception
@@ -145,10 +173,12 @@ def prepare_image(text: str) -> PreparedImage:
 
 
 def is_single_color(image: Image) -> bool:
-    """Whether all pixels have the same color or are transparent."""
+    """Return whether all pixels have the same color or are transparent."""
     extremes: Any = image.convert("RGBA").getextrema()
-    is_transparent = extremes[3][1] == 0
-    return is_transparent or all(low == high for low, high in extremes)
+    _, max_opacity = extremes[3]
+    if max_opacity == 0:
+        return True
+    return all(low == high for low, high in extremes)
 
 
 def convert_to_png(image: Image) -> bytes:
@@ -157,10 +187,12 @@ def convert_to_png(image: Image) -> bytes:
 
     if image.mode.startswith("I"):
         # 16 bits, which convert() alone would clip.
-        image = image.convert("I").point(lambda value: value / 256).convert("L")
+        wide_image = image.convert("I")
+        image = wide_image.point(lambda value: value / 256).convert("L")
     elif image.mode not in ("L", "RGB", "RGBA"):
         has_alpha = "A" in image.mode or "transparency" in image.info
-        image = image.convert("RGBA" if has_alpha else "RGB")
+        mode = "RGBA" if has_alpha else "RGB"
+        image = image.convert(mode)
     image.thumbnail((LONG_EDGE, LONG_EDGE), Resampling.LANCZOS)
     stream = io.BytesIO()
     image.save(stream, "PNG")

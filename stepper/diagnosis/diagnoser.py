@@ -94,7 +94,7 @@ def returns_on_error(
 class Diagnoser:
     """The diagnosis of the cells of one notebook.
 
-    `path` is the notebook's: stepper itself writes that file.
+    `path` is the path of the notebook, which stepper itself writes.
     """
 
     path: str
@@ -104,9 +104,9 @@ class Diagnoser:
 
     def for_language(self, language: str) -> Diagnosis:
         """Return the diagnosis for a language: only of images if it is not Python."""
-        if language in PYTHON_LANGUAGES:
-            return self
-        return OtherLanguageDiagnosis(self)
+        if language not in PYTHON_LANGUAGES:
+            return OtherLanguageDiagnosis(self)
+        return self
 
     def move(self, path: str) -> None:
         """Use another path for the notebook."""
@@ -118,7 +118,7 @@ class Diagnoser:
 
     @returns_on_error(lambda cell, namespace: None)
     def check_before_run(self, cell: Cell, namespace: Namespace) -> Fault | None:
-        """Return the error that a cell would certainly raise, None if it may run."""
+        """Return the error that a cell would certainly raise, or None if it may run."""
         lasting = namespace.lasting
 
         def can_import(name: str) -> bool:
@@ -140,12 +140,21 @@ class Diagnoser:
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with its suggestion. `python`: the kernel's interpreter."""
+        """Return the fault with its suggestion.
+
+        `python` is the kernel's interpreter.
+        """
         if fault.ename == "MemoryLimit":
             return fault  # its message already names the largest variables
         error = decode(ErrorFacts, facts.get("look") or {})
-        count = execution_count(fault)
-        notebook = NotebookNames(cell, cells, state, namespace, self.transform, count)
+        notebook = NotebookNames(
+            cell=cell,
+            cells=cells,
+            state=state,
+            namespace=namespace,
+            transform=self.transform,
+            count=get_execution_count(fault),
+        )
         sentences: Sequence[str] = []
         # The report matters more than a folder that was deleted meanwhile.
         with contextlib.suppress(OSError):
@@ -157,9 +166,16 @@ class Diagnoser:
         return replace(fault, suggestion=suggestion)
 
     def _explain(
-        self, fault: Fault, error: ErrorFacts, notebook: NotebookNames, python: str
+        self,
+        fault: Fault,
+        error: ErrorFacts,
+        notebook: NotebookNames,
+        python: str,
     ) -> Sequence[str]:
-        """Return the sentences on an error, [] if the kernel's findings say it all."""
+        """Return the sentences on an error.
+
+        Return an empty list if the kernel's findings are sufficient.
+        """
         classes = {fault.ename, *fault.mro}
         environment = self.environment
         source = notebook.cell.source
@@ -169,19 +185,26 @@ class Diagnoser:
             return findings or explain_name_error(fault, error, notebook, environment)
         if "ImportError" in classes:
             return explain_module_error(
-                fault, error, source, namespace, environment, python
+                fault,
+                error,
+                source,
+                namespace,
+                environment,
+                python,
             )
         if classes.intersection(FILE_ERRORS):
             return explain_file_error(fault, error, environment, namespace.cwd)
         if "SyntaxError" in classes:
-            return [syntax_suggestion.suggest_change(source, fault)]
+            suggestion = syntax_suggestion.suggest_change(source, fault)
+            return [suggestion]
         if fault.ename == "KernelDied":
             return describe_running_line(fault, notebook)
         if fault.ename == "Timeout":
             running = describe_running_line(fault, notebook)
             if not running:
-                running = ["which line was running is not known"]
-            return [*running, *format_findings(error, notebook)[:2]]
+                running = ["stepper does not know which line was running"]
+            findings = format_findings(error, notebook)
+            return running + findings[:2]
         if fault.ename == "StdinNotImplementedError":
             return [
                 "cells cannot ask for input: set the value in the cell, "
@@ -189,7 +212,8 @@ class Diagnoser:
             ]
         for distribution, message in NEEDED_DISTRIBUTIONS.items():
             if message.search(fault.evalue):
-                return [describe_distribution(distribution, environment, python)]
+                sentence = describe_distribution(distribution, environment, python)
+                return [sentence]
         if RUNNING_LOOP.search(fault.evalue):
             return [
                 "the kernel's event loop is already running: "
@@ -199,26 +223,23 @@ class Diagnoser:
 
     @returns_on_error(lambda *_: [])
     def describe_side_effects(
-        self, facts: Mapping[str, Any], since_ns: int | None, how: str = "failing"
+        self,
+        facts: Mapping[str, Any],
+        since_ns: int | None,
+        how: str = "failing",
     ) -> list[str]:
         """Return lines on failed commands, assigned names and changed files.
 
-        Files are left out if `since_ns`, the start of the cell, is None. `how` says
-        how the cell ended, as in "before failing".
+        Files are left out if `since_ns`, the start of the cell, is None. `how` is the
+        participle in the line on names: "before failing, this cell assigned `a`".
         """
+        command_warnings = self._list_command_warnings(facts)
+        lines = run_warnings.format_warnings([], command_warnings)
         changes = decode(NamespaceChanges, facts.get("changed") or {})
-        rebound = [f"`{name}`: {old} → {new}" for name, old, new in changes.rebound]
-        in_place = [f"`{name}` (line {line})" for name, line in changes.in_place]
-        bound = [f"`{name}`" for name in changes.bound]
-        parts = {
-            "rebound": join_items(rebound, 300),
-            "changed in place": join_items(in_place, 200),
-            "assigned": join_items(bound, 120),
-        }
-        actions = "; ".join(f"{verb} {names}" for verb, names in parts.items() if names)
-        lines = run_warnings.format_warnings([], self._list_command_warnings(facts))
+        actions = format_changes(changes)
         if actions:
-            lines.append(one_line(f"before {how}, this cell {actions}", 600))
+            line = one_line(f"before {how}, this cell {actions}", 600)
+            lines.append(line)
         if since_ns is not None:
             files = decode(FileFacts, facts.get("files") or {})
             lines += format_file_lines(files, self.environment, self.path, since_ns)
@@ -230,36 +251,37 @@ class Diagnoser:
 
     @returns_on_error(lambda run, namespace: True)
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Whether a file of the project or its environment changed after a run."""
-        started = parse_moment(run.started_at).timestamp()
-        missing = run.fault.attributes.get("filename") if run.fault else None
-        # The walk through the project may not reach that file.
-        if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
-            return True
+        """Return whether a file of the project or environment changed after a run."""
+        if run.fault is not None:
+            missing = run.fault.attributes.get("filename")
+            # The walk through the project may not reach that file.
+            path = os.path.join(namespace.cwd, str(missing))
+            if missing and os.path.lexists(path):
+                return True
         # Times in the journal are truncated to milliseconds.
-        ended = int((started + run.duration_s + 0.001) * 1e9)
-        if ended > time.time_ns():
+        started = parse_moment(run.started_at).timestamp()
+        ended = started + run.duration_s + 0.001
+        ended_ns = int(ended * 1e9)
+        if ended_ns > time.time_ns():
             return True  # the clock was set back, so times cannot be compared
         folders = namespace.lasting.path if namespace.lasting else ()
-        return self.environment.has_changed_since(ended, [self.path], folders)
+        return self.environment.has_changed_since(ended_ns, [self.path], folders)
 
     @returns_on_error(lambda facts: None)
     def get_criterion_result(self, facts: Mapping[str, Any]) -> CriterionResult | None:
-        """Return the result of the step's criterion, None if it was not evaluated."""
-        results = decode_valid_items(CriterionResult, [facts.get("criterion")])
+        """Return the result of the step's criterion, or None without a result."""
+        criterion = facts.get("criterion")
+        results = decode_valid_items(CriterionResult, [criterion])
         return next(iter(results), None)
 
     @returns_on_error(lambda execution: [])
     def find_warnings(self, execution: Execution) -> list[str]:
         """Return the warnings on a successful run."""
         facts = execution.diagnosis_data
-        command_warnings = [
-            *self._list_command_warnings(facts),
-            *shell_warnings.format_shell_errors(execution.outputs),
-        ]
-        return run_warnings.format_warnings(
-            facts.get("warnings") or [], command_warnings
-        )
+        command_warnings = self._list_command_warnings(facts)
+        shell_errors = shell_warnings.format_shell_errors(execution.outputs)
+        reported = facts.get("warnings") or []
+        return run_warnings.format_warnings(reported, command_warnings + shell_errors)
 
     @returns_on_error(lambda execution, run: [])
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
@@ -277,13 +299,12 @@ class Diagnoser:
     @returns_on_error(lambda execution: {})
     def describe_figures(self, execution: Execution) -> dict[str, str]:
         """Return short descriptions of the figures of a run, by image key."""
-        return figure_summary.describe_figures(
-            execution.diagnosis_data.get("figures") or []
-        )
+        facts = execution.diagnosis_data.get("figures") or []
+        return figure_summary.describe_figures(facts)
 
     @returns_on_error(lambda execution: False)
     def can_render(self, execution: Execution) -> bool:
-        """Whether a run showed a plotly figure and the project has kaleido."""
+        """Return whether a run showed a plotly figure and the project has kaleido."""
         namespace = execution.namespace
         lasting = namespace.lasting
         has_figure = any(
@@ -321,15 +342,30 @@ class OtherLanguageDiagnosis(NoDiagnosis):
         return list(self.diagnoser.list_saved_figures(run))
 
 
+def format_changes(changes: NamespaceChanges) -> str:
+    """Return the names that a cell changed, with the verbs for the changes."""
+    rebound = [f"`{name}`: {old} → {new}" for name, old, new in changes.rebound]
+    in_place = [f"`{name}` (line {line})" for name, line in changes.in_place]
+    bound = [f"`{name}`" for name in changes.bound]
+    parts = {
+        "rebound": join_items(rebound, 300),
+        "changed in place": join_items(in_place, 200),
+        "assigned": join_items(bound, 120),
+    }
+    return "; ".join(f"{verb} {names}" for verb, names in parts.items() if names)
+
+
 def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
     """Return the findings as sentences, with the last assignment of each subject."""
     sentences = []
     for finding in error.findings:
         text = finding.text
         if finding.lost:
-            text = f"{describe_lost_column(finding.lost, notebook)}; now {text}"
+            change = describe_lost_column(finding.lost, notebook)
+            text = f"{change}; now {text}"
         if finding.bound:
-            text += f"; {describe_assignment(finding.bound, text, notebook)}"
+            assignment = describe_assignment(finding.bound, text, notebook)
+            text += f"; {assignment}"
         sentences.append(text)
     return sentences
 
@@ -340,11 +376,12 @@ def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str
     line = f"line {bound.line} of {cell}: `{bound.text}`"
     if bound.verb:
         return f"{bound.verb} {line}"
+    subject = f"`{bound.name}`" if bound.name else "the value"
     if bound.argument:
-        subject = f"`{bound.name}`" if bound.name else "the value"
         return f"{subject} is an argument, passed by {line}"
-    is_subject = not bound.name or text.startswith(f"`{bound.name}`")
-    verb = "last assigned by" if is_subject else f"`{bound.name}` was last assigned by"
+    verb = f"{subject} was last assigned by"
+    if not bound.name or text.startswith(subject):
+        verb = "last assigned by"
     clause = f"{verb} {line}"
     if bound.changed_line:
         cell = describe_location(bound.changed_cell, bound.changed_file, notebook)
@@ -356,7 +393,7 @@ def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str
 
 
 def describe_lost_column(lost: Lost, notebook: NotebookNames) -> str:
-    """Return which run removed a column from a DataFrame."""
+    """Return the clause on the run that removed a column from a DataFrame."""
     change = f"changed `{lost.name}`, which had {lost.label} before"
     if lost.now:
         return f"this run of the cell {change}"
@@ -375,8 +412,9 @@ def describe_location(count: int, file: str, notebook: NotebookNames) -> str:
         return one_line(file, 200)
     counts = notebook.state.cells_by_execution_count
     if count not in counts:
-        is_newest = count > max(counts, default=0)
-        is_failed_cell = count == notebook.count if notebook.count else is_newest
+        is_failed_cell = count > max(counts, default=0)
+        if notebook.count:
+            is_failed_cell = count == notebook.count
         return "this cell" if is_failed_cell else "code executed outside a cell"
     for cell in notebook.cells:
         if cell.id == counts[count]:
@@ -384,13 +422,18 @@ def describe_location(count: int, file: str, notebook: NotebookNames) -> str:
     return "a deleted cell"
 
 
-def execution_count(fault: Fault) -> int:
-    """Return the execution count of the cell that failed, 0 if unknown."""
-    return fault.frames[0].cell if fault.frames else 0
+def get_execution_count(fault: Fault) -> int:
+    """Return the execution count of the cell that failed, or 0 if it is unknown."""
+    if not fault.frames:
+        return 0
+    return fault.frames[0].cell
 
 
 def describe_running_line(fault: Fault, notebook: NotebookNames) -> list[str]:
-    """Return the line that was running, [] if unknown."""
+    """Return the sentence on the line that was running.
+
+    Return an empty list if the line is unknown.
+    """
     if not fault.frames:
         return []
     frame = fault.frames[-1]

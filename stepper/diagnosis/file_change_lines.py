@@ -16,11 +16,14 @@ from stepper.diagnosis.kernel_facts import FileChange, FileFacts
 MAX_LIST = 200
 MAX_LINE = 600
 BY_KERNEL = "opened for writing by this kernel, but perhaps not by this cell"
-UNKNOWN = "stepper does not know by which process"
+UNKNOWN = "stepper does not know which process changed them"
 
 
 def format_file_lines(
-    facts: FileFacts, environment: ProjectEnvironment, notebook: str, since_ns: int
+    facts: FileFacts,
+    environment: ProjectEnvironment,
+    notebook: str,
+    since_ns: int,
 ) -> list[str]:
     """Return the lines on changed files.
 
@@ -34,10 +37,11 @@ def format_file_lines(
             changes[path] = change
     by_cell = set()
     by_kernel = set(changes)
-    for path, is_own in facts.open:
-        by_kernel.add(relative(path))
+    for open_path, is_own in facts.open:
+        path = relative(open_path)
+        by_kernel.add(path)
         if is_own:
-            by_cell.add(relative(path))
+            by_cell.add(path)
     unchanged = {relative(notebook)}
     unchanged.update(map(relative, facts.earlier))
     for path, change in changes.items():
@@ -80,33 +84,38 @@ def _format_cell_changes(
 ) -> list[str]:
     """Return the line on files that the cell wrote, renamed, created or deleted."""
     relative = environment.relative_path
-    renamed = {}
+    new_paths = set()
+    renamed = []
     folders = []
     deleted = []
     for change in changes:
         path = relative(change.path)
         if change.change == "renamed":
-            new_path = change.renamed_to
-            renamed[path] = relative(new_path) or new_path
+            new_path = relative(change.renamed_to) or change.renamed_to
+            new_paths.add(new_path)
+            renamed.append(f"{path} to {new_path}")
         elif change.change == "new folder":
             folders.append(path)
         elif change.change == "deleted":
             deleted.append(path)
-    new_paths = renamed.values()
     folders = [path for path in folders if path not in new_paths]
     written = [path for path in written if path not in new_paths]
     plural = "s" if len(folders) > 1 else ""
     actions = {
         "wrote": _add_sizes(written, sizes),
         f"created the folder{plural}": folders,
-        "renamed": [f"{old} to {new}" for old, new in renamed.items()],
+        "renamed": renamed,
         "deleted": deleted,
     }
     parts = []
     for verb, paths in actions.items():
         if paths:
-            parts.append(f"{verb} {join_items(paths, MAX_LIST)}")
-    return [f"This cell {'; '.join(parts)}"] if parts else []
+            joined_paths = join_items(paths, MAX_LIST)
+            parts.append(f"{verb} {joined_paths}")
+    if not parts:
+        return []
+    text = "; ".join(parts)
+    return [f"This cell {text}"]
 
 
 def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
@@ -118,11 +127,17 @@ def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
 
 
 def _format_size(size: int) -> str:
-    return "1 byte" if size == 1 else f"{size:,} bytes"
+    if size == 1:
+        return "1 byte"
+    return f"{size:,} bytes"
 
 
 def _format_other_changes(author: str, files: Sequence[str]) -> list[str]:
-    """Return the line on files that changed while a cell ran, [] if there are none."""
+    """Return the line on files that changed while a cell ran.
+
+    Return an empty list if there are no such files.
+    """
     if not files:
         return []
-    return [f"Changed while the cell ran ({author}): {join_items(files, MAX_LIST)}"]
+    joined_files = join_items(files, MAX_LIST)
+    return [f"Changed while the cell ran ({author}): {joined_files}"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import one_line
 
-# The number of warnings that the helper counted but did not keep.
+# The number of warnings that the helper counted but did not report.
 MORE = re.compile(r"(\d{1,9})( or more)?")
 MAX_WARNINGS = 3
 MAX_LENGTH = 160
@@ -29,6 +29,13 @@ class RunWarning:
     text: str
 
 
+class UnreportedWarnings(NamedTuple):
+    """The number of warnings that the helper left out, or a lower bound of it."""
+
+    total: int
+    is_lower_bound: bool
+
+
 def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     """Return at most three warnings, one line each, and the number of further ones.
 
@@ -37,25 +44,29 @@ def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     reported = decode_valid_items(RunWarning, facts)
     warnings = [warning for warning in reported if warning.kind in KINDS]
     warnings.sort(key=lambda warning: KINDS.index(warning.kind))
-    texts = [*first, *(one_line(warning.text, MAX_LENGTH) for warning in warnings)]
-    left_out = max(0, len(texts) - MAX_WARNINGS)
-    uncounted, is_lower_bound = _count_unreported(reported)
-    left_out += uncounted
+    texts = list(first)
+    for warning in warnings:
+        text = one_line(warning.text, MAX_LENGTH)
+        texts.append(text)
     shown = texts[:MAX_WARNINGS]
+    unreported = _count_unreported(reported)
+    left_out = len(texts) - len(shown) + unreported.total
     if left_out:
-        or_more = " or" if is_lower_bound else ""
+        or_more = " or" if unreported.is_lower_bound else ""
         plural = "s" if left_out > 1 else ""
         shown.append(f"… and {left_out:,}{or_more} more warning{plural}")
     return shown
 
 
-def _count_unreported(reported: Iterable[RunWarning]) -> tuple[int, bool]:
-    """Return how many warnings the helper left out, and whether there may be more."""
+def _count_unreported(reported: Iterable[RunWarning]) -> UnreportedWarnings:
+    """Return the number of warnings that the helper left out."""
     total = 0
     is_lower_bound = False
     for warning in reported:
-        match = MORE.fullmatch(warning.text) if warning.kind == "more" else None
+        if warning.kind != "more":
+            continue
+        match = MORE.fullmatch(warning.text)
         if match:
             total += int(match[1])
-            is_lower_bound = bool(match[2])
-    return total, is_lower_bound
+            is_lower_bound = match[2] is not None
+    return UnreportedWarnings(total, is_lower_bound)

@@ -29,8 +29,8 @@ SHELL_ERROR = re.compile(r"^(?:\S*/)?(?:ba|da|k|z)?sh: (?:line )?\d+: .+", re.MU
 class Command:
     """A shell command as the helper reports it; the field names are JSON keys.
 
-    `into` is the interpreter that the command installed `wanted` for, '' if that is
-    the kernel's own but lacks pip. `own` is the kernel's interpreter.
+    `into` is the interpreter that the command installed `wanted` for, or an empty string
+    if the kernel's own interpreter lacks pip. `own` is the kernel's interpreter.
     """
 
     text: str
@@ -45,20 +45,25 @@ class Command:
 
 
 def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list[str]:
-    """Return a warning for each command, those for another Python first."""
+    """Return a warning for each command, those for another interpreter first."""
     commands = decode_valid_items(Command, facts)
     commands = sorted(commands, key=lambda command: not command.into)
     return [_format_warning(command, environment) for command in commands]
 
 
 def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a warning on the lines that a shell reported on stderr as not runnable."""
+    """Return a warning on the lines of a script that a shell could not run.
+
+    The shell reports these lines on stderr.
+    """
     errors = []
     for output in outputs:
-        if output.get("name") == "stderr":
-            text = str(output.get("text"))
-            matches = SHELL_ERROR.finditer(text)
-            errors += [one_line(match[0], MAX_OUTPUT_LINE) for match in matches]
+        if output.get("name") != "stderr":
+            continue
+        text = str(output.get("text"))
+        for match in SHELL_ERROR.finditer(text):
+            error = one_line(match[0], MAX_OUTPUT_LINE)
+            errors.append(error)
     if not errors:
         return []
     last_errors = " / ".join(errors[-OUTPUT_LINES:])
@@ -74,7 +79,8 @@ def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
             f"installs for {target}, not for this kernel's interpreter {kernel}"
         )
     if command.code:
-        parts.append(_format_failure(command))
+        failure = _format_failure(command)
+        parts.append(failure)
     install = ""
     if command.wanted and command.own:
         install = environment.install_command(command.own, *command.wanted)
@@ -82,15 +88,20 @@ def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
         parts.append(f"to install for this kernel, run: {install}")
     location = f"line {command.line}: " if command.line else ""
     text = one_line(command.text, MAX_COMMAND)
-    return one_line(f"{location}`{text}` {'; '.join(parts)}", MAX_WARNING)
+    details = "; ".join(parts)
+    return one_line(f"{location}`{text}` {details}", MAX_WARNING)
 
 
 def _format_failure(command: Command) -> str:
+    text = _format_exit(command.code)
+    if command.count > 1:
+        text = f"{command.count} × {text}"
     lines = [one_line(line, MAX_OUTPUT_LINE) for line in command.tail]
-    tail = [line for line in lines if line][-OUTPUT_LINES:]
-    times = f"{command.count} × " if command.count > 1 else ""
-    output = f'; its last output: "{" / ".join(tail)}"' if tail else ""
-    return times + _format_exit(command.code) + output
+    output_lines = [line for line in lines if line]
+    if output_lines:
+        output = " / ".join(output_lines[-OUTPUT_LINES:])
+        text += f'; its last output: "{output}"'
+    return text
 
 
 def _format_exit(code: int) -> str:

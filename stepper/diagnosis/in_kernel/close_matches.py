@@ -11,7 +11,10 @@ MIN_PART = 3  # letters of a name that may be contained in another
 
 
 def find_close_names(
-    name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.6
+    name: str,
+    names: Iterable[str],
+    count: int = 3,
+    cutoff: float = 0.6,
 ) -> list[str]:
     """Return the names most similar to one.
 
@@ -33,7 +36,8 @@ def find_close_names(
         if _contains(letters, other_letters) or _contains(other_letters, letters):
             containing.append(other)
         by_lower.setdefault(other.lower(), other)
-    matches = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
+    lower_name = name.lower()
+    matches = difflib.get_close_matches(lower_name, by_lower, n=count, cutoff=cutoff)
     similar = [by_lower[match] for match in matches]
     close = dict.fromkeys([*same, *similar, *containing])
     return list(close)[:count]
@@ -74,7 +78,7 @@ def join_items(items: Sequence[str], limit: int = MAX_LIST) -> str:
 
 
 def find_quoted(text: str) -> str:
-    """Return the first quoted part of a text, '' if there is none."""
+    """Return the first quoted part of a text, or an empty string."""
     match = re.search(r"['\"](.+?)['\"]", text)
     if match is None:
         return ""

@@ -68,18 +68,23 @@ class Values(Evaluator):
             raise CannotEval
         value = missing
         if isinstance(node, ast.Attribute):
-            value = get_attribute(self[node.value], node.attr)
+            owner = self[node.value]
+            value = get_attribute(owner, node.attr)
         elif isinstance(node, ast.Subscript):
             owner = self[node.value]
             if is_a(owner, dict) or is_library_object(owner):
-                value = get_item(owner, self[node.slice])
+                key = self[node.slice]
+                value = get_item(owner, key)
         if value is missing:
             return super().__getitem__(node)
         return value
 
 
 def get_attribute(owner: Any, name: str) -> Any:
-    """Return a property of a library's object, or a column; `missing` if unknown."""
+    """Return a property of a library's object, or a column.
+
+    Return `missing` if the value is unknown.
+    """
     if is_library_object(owner) and name in PROPERTIES:
         if name in COPYING_PROPERTIES and is_large(owner):
             return missing
@@ -124,11 +129,12 @@ def check_labels(value: Any) -> None:
         return
     for labels in getattr(value, "axes", [value]):
         inferred = getattr(labels, "inferred_type", "")
-        is_mixed = "mixed" in inferred
+        may_be_mixed = "mixed" in inferred
         if inferred == "string" and str(labels.dtype) == "object":
             # Subclasses of str are inferred as strings, too.
-            is_mixed = is_mixed or len(labels) <= MAX_CHECKED_LABELS
-        if not is_mixed:
+            is_short = len(labels) <= MAX_CHECKED_LABELS
+            may_be_mixed = may_be_mixed or is_short
+        if not may_be_mixed:
             continue
         if len(labels) > MAX_CHECKED_LABELS:
             raise CannotEval
@@ -136,19 +142,20 @@ def check_labels(value: Any) -> None:
 
 
 def get_columns(value: Any) -> Any:
-    """Return the columns of a data frame, None for any other value.
+    """Return the columns of a data frame, or None for any other value.
 
     The result is an Index: its truth value raises an error.
     """
     if not is_library_object(value):
         return None
     # On a Series, `value.columns` would search for a label of that name.
-    if not any("columns" in class_dict_of(kind) for kind in classes_of(type(value))):
+    attributes = map(class_dict_of, classes_of(type(value)))
+    if not any("columns" in names for names in attributes):
         return None
     labels = value.columns
-    if is_library_object(labels) and hasattr(labels, "tolist"):
-        return labels
-    return None
+    if not is_library_object(labels) or not hasattr(labels, "tolist"):
+        return None
+    return labels
 
 
 def is_large(value: Any) -> bool:
@@ -196,7 +203,7 @@ class UserFrame:
         return enclosing
 
     def find_function(self) -> Any:
-        """Return the innermost enclosing function, None at a cell's top level."""
+        """Return the innermost enclosing function, or None at a cell's top level."""
         functions = self.list_enclosing(*FUNCTIONS)
         return functions[0] if functions else None
 
@@ -210,14 +217,17 @@ class UserFrame:
 
         `nodes` defaults to those of the failing line.
         """
-        for node in self.nodes if nodes is None else nodes:
+        if nodes is None:
+            nodes = self.nodes
+        for node in nodes:
             if not isinstance(node, DATA):
                 continue
             try:
                 value = self.values[node]
             except CannotEval:
                 continue
-            yield ast.unparse(node), value, node
+            text = ast.unparse(node)
+            yield text, value, node
 
 
 def collect_names(frame: FrameType) -> dict[str, Any]:
@@ -237,7 +247,9 @@ def collect_names(frame: FrameType) -> dict[str, Any]:
 
 def list_expressions(statement: Any) -> list[ast.expr]:
     """Return the expressions of a statement, without those of statements inside it."""
-    pending = [statement] if statement is not None else []
+    pending: list[Any] = []
+    if statement is not None:
+        pending.append(statement)
     expressions: list[ast.expr] = []
     while pending:
         node = pending.pop(0)

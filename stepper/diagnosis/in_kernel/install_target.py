@@ -1,4 +1,4 @@
-"""Finds the interpreter into which a shell command installs packages.
+"""The search for the interpreter into which a shell command installs packages.
 
 Only an interpreter other than the kernel's is reported. Nothing is executed: the
 command line, the script's first line and environment variables are read.
@@ -46,7 +46,7 @@ OPTIONS_WITH_VALUE = {
     "--constraint",
     "--find-links",
 }
-# With these options the user chose the place on purpose, or nothing is installed.
+# With these options the user chose the target on purpose, or nothing is installed.
 EXPLICIT_TARGET_OPTIONS = {"--target", "-t", "--root", "--dry-run"}
 MAX_REQUIREMENTS = 10
 REQUIREMENT_LIMIT = 100  # characters
@@ -55,9 +55,9 @@ REQUIREMENT_LIMIT = 100  # characters
 class Installer(NamedTuple):
     """A command that may install packages.
 
-    `program` is the path of the program that decides on the interpreter, '' if there is
-    none. `words` begin with the subcommand. `python` is the interpreter or environment
-    that the command names.
+    `program` is the path of the program that decides on the interpreter, or an empty
+    string without one. `words` begin with the subcommand. `python` is the interpreter
+    or environment that the command names.
     """
 
     program: str
@@ -69,12 +69,15 @@ NO_INSTALLER = Installer("", [], "")
 
 
 def find_install_target(
-    command: str, has_succeeded: bool, lacks_pip: bool
+    command: str,
+    has_succeeded: bool,
+    lacks_pip: bool,
 ) -> dict[str, Any] | None:
     """Return the packages that a command installs into another interpreter.
 
-    `into` is that interpreter; '' means that the kernel's own interpreter lacks pip.
-    Return None if the packages are installed for the kernel, or if that is unknown.
+    `into` is that interpreter, or an empty string if the kernel's own interpreter lacks
+    pip. Return None if the packages are installed for the kernel, or if this is
+    unknown.
     """
     for words in split_commands(command):
         installer = parse_installer(words)
@@ -84,15 +87,21 @@ def find_install_target(
             continue
         requirements = list_requirements(installer.words)
         python = find_interpreter(installer.program, installer.python)
-        if lacks_pip and (not python or is_own_interpreter(python)):
-            return {"wanted": requirements, "into": "", "own": sys.executable}
-        is_unknown = not python and has_succeeded
+        is_own = bool(python) and is_own_interpreter(python)
+        target = {"wanted": requirements, "into": python, "own": sys.executable}
+        if lacks_pip and (is_own or not python):
+            return {**target, "into": ""}
+        if python:
+            if is_own:
+                continue
+            return target
         # If the kernel does not see the packages, the program starts another
         # interpreter.
-        if is_unknown and not all(map(is_installed, requirements)):
-            python = installer.program
-        if python and not is_own_interpreter(python):
-            return {"wanted": requirements, "into": python, "own": sys.executable}
+        program = installer.program
+        if not program or not has_succeeded or is_own_interpreter(program):
+            continue
+        if not all(map(is_installed, requirements)):
+            return {**target, "into": program}
     return None
 
 
@@ -102,7 +111,8 @@ def split_commands(command: str) -> list[list[str]]:
     Variable assignments and programs such as `sudo` before a command are removed.
     """
     commands: list[list[str]] = [[]]
-    for line in command.replace("\\\n", " ").split("\n"):
+    joined_lines = command.replace("\\\n", " ")
+    for line in joined_lines.split("\n"):
         lexer = shlex.shlex(line, posix=True, punctuation_chars="();|&")
         lexer.whitespace_split = True
         try:
@@ -122,7 +132,10 @@ def split_commands(command: str) -> list[list[str]]:
 
 def is_command_prefix(word: str) -> bool:
     """Return whether a word only precedes a command."""
-    return word in COMMAND_PREFIXES or bool(VARIABLE_ASSIGNMENT.match(word))
+    if word in COMMAND_PREFIXES:
+        return True
+    match = VARIABLE_ASSIGNMENT.match(word)
+    return match is not None
 
 
 def parse_installer(words: list[str]) -> Installer:
@@ -130,12 +143,7 @@ def parse_installer(words: list[str]) -> Installer:
     program = words[0]
     name = os.path.basename(program)
     arguments = words[1:]
-    python = get_option(arguments, "--python")
-    if not python:
-        for argument in arguments:
-            if argument.startswith("--python="):
-                python = argument.partition("=")[2]
-                break
+    python = find_python_option(arguments)
     if PYTHON.fullmatch(name) and "-m" in arguments[:-1]:
         position = arguments.index("-m")
         module = arguments[position + 1]
@@ -144,25 +152,48 @@ def parse_installer(words: list[str]) -> Installer:
             return NO_INSTALLER
         if module == "uv":
             name = "uv"
-    elif not PIP.fullmatch(name) and name not in CONDA_PROGRAMS | {"uv"}:
+    elif not is_installer(name):
         return NO_INSTALLER
     if name in CONDA_PROGRAMS:
-        return Installer("", arguments, find_conda_python(arguments))
+        conda_python = find_conda_python(arguments)
+        return Installer("", arguments, conda_python)
+    program_path = ""
     if name == "uv":
         arguments = arguments[1:] if arguments[:1] == ["pip"] else []
-        python = python or get_option(arguments, "-p")
+        if not python:
+            python = get_option(arguments, "-p")
         if not python and "--system" not in arguments:
             python = find_active_python()
-        program_path = ""
     else:
         program_path = shutil.which(program) or ""
-    if "install" not in arguments:
-        return Installer(program_path, [], python)
-    return Installer(program_path, arguments[arguments.index("install") :], python)
+    subcommand: list[str] = []
+    if "install" in arguments:
+        position = arguments.index("install")
+        subcommand = arguments[position:]
+    return Installer(program_path, subcommand, python)
+
+
+def is_installer(name: str) -> bool:
+    """Return whether a program with this name installs packages."""
+    if name == "uv" or name in CONDA_PROGRAMS:
+        return True
+    match = PIP.fullmatch(name)
+    return match is not None
+
+
+def find_python_option(arguments: list[str]) -> str:
+    """Return the value of `--python`, or an empty string if it is not given."""
+    python = get_option(arguments, "--python")
+    if python:
+        return python
+    for argument in arguments:
+        if argument.startswith("--python="):
+            return argument.removeprefix("--python=")
+    return ""
 
 
 def get_option(arguments: list[str], *names: str) -> str:
-    """Return the value of an option, '' if it is not there."""
+    """Return the value of an option, or an empty string if it is not given."""
     for index, argument in enumerate(arguments[:-1]):
         if argument in names:
             return arguments[index + 1]
@@ -172,13 +203,20 @@ def get_option(arguments: list[str], *names: str) -> str:
 def find_conda_python(arguments: list[str]) -> str:
     """Return the interpreter of the environment that conda installs into.
 
-    Return '' if it is unknown.
+    Return an empty string if it is unknown.
     """
     prefix = get_option(arguments, "-p", "--prefix")
     has_name = "-n" in arguments or "--name" in arguments
     if not prefix and not has_name:
         prefix = os.environ.get("CONDA_PREFIX", "")
-    return os.path.join(prefix, "bin", "python") if prefix else ""
+    return get_python_path(prefix)
+
+
+def get_python_path(environment: str) -> str:
+    """Return the interpreter of an environment, or an empty string without one."""
+    if not environment:
+        return ""
+    return os.path.join(environment, "bin", "python")
 
 
 def find_active_python() -> str:
@@ -186,14 +224,20 @@ def find_active_python() -> str:
 
     This is that of the active environment, else of a `.venv` in this folder or above.
     """
-    environment = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        environment = os.environ.get(variable)
+        if environment:
+            return get_python_path(environment)
     folder = os.getcwd()
-    while not environment and folder != os.path.dirname(folder):
-        candidate = os.path.join(folder, ".venv")
-        if os.path.isfile(os.path.join(candidate, "pyvenv.cfg")):
-            environment = candidate
-        folder = os.path.dirname(folder)
-    return os.path.join(environment, "bin", "python") if environment else ""
+    while True:
+        parent = os.path.dirname(folder)
+        if folder == parent:
+            return ""
+        environment = os.path.join(folder, ".venv")
+        config = os.path.join(environment, "pyvenv.cfg")
+        if os.path.isfile(config):
+            return get_python_path(environment)
+        folder = parent
 
 
 def list_requirements(words: list[str]) -> list[str]:
@@ -213,19 +257,19 @@ def list_requirements(words: list[str]) -> list[str]:
 
 
 def is_option_or_folder(word: str) -> bool:
-    """Return whether a word of an install command is no requirement."""
+    """Return whether a word of an install command is not a requirement."""
     return word.startswith("-") or word == "."
 
 
 def find_interpreter(program: str, python: str) -> str:
-    """Return the interpreter of a command, '' if it is unknown.
+    """Return the interpreter of a command, or an empty string if it is unknown.
 
     This is the interpreter that the command names, else the program itself, or the
     interpreter in the first line of the script.
     """
     if python:
         if os.path.isdir(python):
-            return os.path.join(python, "bin", "python")
+            return get_python_path(python)
         return shutil.which(python) or ""
     try:
         with open(program, "rb") as stream:
@@ -233,16 +277,18 @@ def find_interpreter(program: str, python: str) -> str:
     except OSError:
         return ""
     if not head.startswith(b"#!"):
-        is_python = PYTHON.fullmatch(os.path.basename(program))
-        return program if is_python else ""
+        name = os.path.basename(program)
+        return program if PYTHON.fullmatch(name) else ""
     shebang = SHEBANG.match(head)
     if shebang:
-        return os.fsdecode(shebang[1] or shebang[2])
+        path = shebang[1] or shebang[2]
+        return os.fsdecode(path)
     env_shebang = ENV_SHEBANG.match(head)
     if not env_shebang:
         return ""
-    path = shutil.which(os.fsdecode(env_shebang[1])) or ""
-    return find_interpreter(path, "")
+    name = os.fsdecode(env_shebang[1])
+    interpreter = shutil.which(name) or ""
+    return find_interpreter(interpreter, "")
 
 
 def is_own_interpreter(python: str) -> bool:
@@ -257,9 +303,11 @@ def is_own_interpreter(python: str) -> bool:
 
 def find_home(python: str) -> str:
     """Return the virtual environment of an interpreter, else its real path."""
-    folder = os.path.realpath(os.path.dirname(os.path.abspath(python)))
+    path = os.path.abspath(python)
+    folder = os.path.realpath(os.path.dirname(path))
     prefix = os.path.dirname(folder)
-    if os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
+    config = os.path.join(prefix, "pyvenv.cfg")
+    if os.path.isfile(config):
         return prefix
     return os.path.realpath(python)
 
@@ -272,11 +320,12 @@ def sees_base_packages() -> bool:
             text = stream.read(4000)
     except OSError:
         return False
-    return bool(SYSTEM_PACKAGES.search(text))
+    match = SYSTEM_PACKAGES.search(text)
+    return match is not None
 
 
 def is_installed(requirement: str) -> bool:
-    """Return whether the kernel sees a distribution; True if that is unknown."""
+    """Return whether the kernel sees a distribution. Return True if this is unknown."""
     match = DISTRIBUTION_NAME.match(requirement)
     if not match or "/" in requirement or requirement.startswith("-"):
         return True

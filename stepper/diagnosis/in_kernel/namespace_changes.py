@@ -44,13 +44,17 @@ def list_changes(error: BaseException) -> dict[str, Any]:
     summaries = summarize_values()
     rebound = []
     bound = []
+    assigned = set()
     for name, summary in summaries.items():
-        if name not in previous_values:
+        previous = previous_values.get(name)
+        if previous == summary:
+            continue
+        assigned.add(name)
+        if previous is None:
             bound.append(name)
-        elif previous_values[name] != summary:
-            old, new = format_change(previous_values[name], summary)
+        else:
+            old, new = format_change(previous, summary)
             rebound.append([name, old, new])
-    assigned = {*bound, *(entry[0] for entry in rebound)}
     in_place = []
     for name, line in call_safely(find_changes_in_place, error) or ():
         if name in summaries and name not in assigned:
@@ -74,11 +78,12 @@ def format_change(old: Summary, new: Summary) -> tuple[str, str]:
 
 def get_short_name(class_name: str) -> str:
     """Return the name of a class without its module."""
-    return class_name.rsplit(".", 1)[-1]
+    _, _, short_name = class_name.rpartition(".")
+    return short_name
 
 
 def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
-    """Return (name, line of the cell) of what lines above the failing one changed."""
+    """Return (name, line of the cell) of changes by lines above the failing one."""
     user_frame = find_cell_frame(error)
     if user_frame is None:
         return []
@@ -88,30 +93,43 @@ def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
             continue
         for node in ast.walk(statement):
             line = getattr(node, "lineno", user_frame.line)
-            name = find_changed_name(node) if line < user_frame.line else ""
+            if line >= user_frame.line:
+                continue
+            name = find_changed_name(node)
             if name:
-                lines[name] = find_cell_line(user_frame.filename, line)[1]
+                _, cell_line = find_cell_line(user_frame.filename, line)
+                lines[name] = cell_line
     return list(lines.items())
 
 
 def find_cell_frame(error: BaseException) -> UserFrame | None:
-    """Return the outermost failing line in a cell, None if it is in an earlier cell."""
+    """Return the outermost failing line in a cell.
+
+    Return None if it is in an earlier cell.
+    """
     counts = get_cell_files()
-    for user_frame in list_user_frames(error.__traceback__)[::-1]:
-        if user_frame.filename in counts:
-            is_current = counts[user_frame.filename] == run_state["number"]
+    user_frames = list_user_frames(error.__traceback__)
+    for user_frame in reversed(user_frames):
+        count = counts.get(user_frame.filename)
+        if count is not None:
+            is_current = count == run_state["number"]
             return user_frame if is_current else None
     return None
 
 
 def find_changed_name(node: Any) -> str:
-    """Return the variable that an expression changes in place, '' if there is none."""
+    """Return the variable that an expression changes in place.
+
+    Return an empty string if there is none.
+    """
     if isinstance(node, ast.AugAssign):
         return find_root_name(node.target)
     if isinstance(node, (ast.Subscript, ast.Attribute)):
         is_target = isinstance(node.ctx, ast.Store)
         return find_root_name(node.value) if is_target else ""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    if not isinstance(node, ast.Call):
+        return ""
+    if not isinstance(node.func, ast.Attribute):
         return ""
     if node.func.attr in MUTATING_METHODS or has_inplace_argument(node):
         return find_root_name(node.func.value)
@@ -122,12 +140,18 @@ def has_inplace_argument(call: ast.Call) -> bool:
     """Return whether a call contains `inplace=True`."""
     for keyword in call.keywords:
         if keyword.arg == "inplace":
-            return getattr(keyword.value, "value", None) is True
+            value = getattr(keyword.value, "value", None)
+            return value is True
     return False
 
 
 def find_root_name(node: Any) -> str:
-    """Return `a` for `a.b[c]`, '' if the expression does not begin with a name."""
+    """Return `a` for `a.b[c]`.
+
+    Return an empty string if the expression does not begin with a name.
+    """
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    if isinstance(node, ast.Name):
+        return node.id
+    return ""

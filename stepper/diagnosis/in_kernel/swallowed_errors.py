@@ -127,8 +127,14 @@ def stop_recording() -> list[SwallowedError]:
     state["recording"] = False
     recorded = []
     for (filename, line, _), (name, text, count) in errors.items():
-        handler = handler_texts.get(line, "except")
-        error = SwallowedError(filename, line, handler, name, text, count)
+        error = SwallowedError(
+            filename=filename,
+            line=line,
+            handler=handler_texts.get(line, "except"),
+            class_name=name,
+            message=text,
+            times=count,
+        )
         recorded.append(error)
     return recorded
 
@@ -157,7 +163,10 @@ def record_error() -> None:
 
 
 def get_first_line(error: Any) -> str:
-    """Return the first line of a message, '' if that would run the user's code."""
+    """Return the first line of a message.
+
+    Return an empty string if that would run the user's code.
+    """
     arguments = peek(error, "args")
     parts = [*arguments]
     if is_a(error, OSError):
@@ -213,11 +222,12 @@ def is_safe_function(node: Any) -> bool:
     """
     if node.decorator_list:
         return False
-    return all(get_name(part) != node.name for part in ast.walk(node))
+    names = map(get_name, ast.walk(node))
+    return node.name not in names
 
 
 def is_retry(node: ast.Try) -> bool:
-    """Return whether a `try` ends its loop on success, so that a failure repeats it."""
+    """Return whether a `try` leaves its loop on success and is repeated on failure."""
     parts = walk_fields(node, "body", "orelse")
     return any(isinstance(part, (ast.Break, ast.Return)) for part in parts)
 
@@ -225,8 +235,9 @@ def is_retry(node: ast.Try) -> bool:
 def list_blocks(node: ast.stmt) -> list[list[ast.stmt]]:
     """Return the lists of statements that a statement contains."""
     blocks = [getattr(node, field, []) for field in ("body", "orelse", "finalbody")]
-    branches = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
-    blocks += [branch.body for branch in branches]
+    for field in ("handlers", "cases"):
+        for branch in getattr(node, field, ()):
+            blocks.append(branch.body)
     return blocks
 
 
@@ -267,15 +278,22 @@ def add_call(handler: ast.ExceptHandler) -> None:
 
 
 def get_name(node: ast.AST) -> str:
-    """Return the name of a variable or an attribute, '' for other expressions."""
-    return str(getattr(node, "id", getattr(node, "attr", "")))
+    """Return the name of a variable or an attribute.
+
+    Return an empty string for other expressions.
+    """
+    attribute = getattr(node, "attr", "")
+    name = getattr(node, "id", attribute)
+    return str(name)
 
 
 def is_broad(kind: ast.expr | None) -> bool:
     """Return whether the class after `except` includes all errors."""
+    if kind is None:
+        return True
     if isinstance(kind, ast.Tuple):
         return any(map(is_broad, kind.elts))
-    return kind is None or get_name(kind) in BROAD_CLASSES
+    return get_name(kind) in BROAD_CLASSES
 
 
 def uses_error(handler: ast.ExceptHandler, node: ast.Try) -> bool:

@@ -50,7 +50,7 @@ SECONDS_AFTER = 0.15
 
 @dataclass(eq=False)
 class Run:
-    """What is recorded during a run."""
+    """The warnings, trees and frames that are recorded during a run."""
 
     raw: str
     trees: list[ast.Module] = field(default_factory=list)
@@ -72,9 +72,9 @@ active_runs: list[Run] = []
 class TreeReader(ast.NodeTransformer):
     """Receives the tree of the cell, and the trees that its magics run, from IPython.
 
-    It is the last transformer in IPython's list and removes itself at once, so that no
-    cell can see it: with a transformer left, IPython would also visit the tree a second
-    time. It stays in the list during a cell magic.
+    It is the last transformer in IPython's list and removes itself immediately, so that
+    no cell can see it: with a transformer left, IPython would also visit the tree a
+    second time. It stays in the list during a cell magic.
     """
 
     def visit(self, tree: Any) -> Any:
@@ -99,7 +99,8 @@ def before(raw: str) -> None:
     has_pandas = "pandas" in sys.modules
     start_recording()
     if has_pandas:
-        run.frames = call_safely(capture_frames, raw, clock() + SECONDS_BEFORE) or {}
+        deadline = clock() + SECONDS_BEFORE
+        run.frames = call_safely(capture_frames, raw, deadline) or {}
     if has_pandas or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     original = unwrap_showwarning(warnings.showwarning)
@@ -116,19 +117,24 @@ def after(raw: str, ok: bool) -> list[Fact]:
     run = active_runs.pop()
     remove_reader()
     if warnings.showwarning is run.showwarning:  # the user may have set another one
-        vars(warnings)["showwarning"] = unwrap_showwarning(run.showwarning)
+        original = unwrap_showwarning(run.showwarning)
+        vars(warnings)["showwarning"] = original
     errors = stop_recording()
     if not ok:
         return []
     facts = list_swallowed_errors(errors)
     facts += call_safely(check_frames, run) or []
     facts += list_python_warnings(run)
-    left_out = len(run.others) + max(0, len(facts) - MAX_FACTS)
-    facts = facts[:MAX_FACTS]
+    left_out = len(run.others)
+    left_out += len(facts[MAX_FACTS:])
+    shown = facts[:MAX_FACTS]
     if left_out:
-        count = f"{left_out} or more" if run.is_incomplete else str(left_out)
-        facts.append(create_fact("more", count))
-    return facts
+        count = str(left_out)
+        if run.is_incomplete:
+            count += " or more"
+        fact = create_fact("more", count)
+        shown.append(fact)
+    return shown
 
 
 def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
@@ -136,15 +142,18 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
     facts: list[Fact] = []
     for error in errors:
         line = call_safely(find_running_cell_line, error.filename, error.line)
-        source_lines = get_source_lines(run_state["number"]) if line else []
-        if not line or "except" not in source_lines[line - 1]:
+        if not line:
+            continue
+        source_lines = get_source_lines(run_state["number"])
+        if "except" not in source_lines[line - 1]:
             continue
         times = f"{error.times} ×"
         if error.times >= MAX_COUNT:
             times = f"{error.times:,} or more ×"
         description = format_error(error.class_name, error.message)
         text = f"line {line}: {error.handler} swallowed {times} {description}"
-        facts.append(create_fact("swallowed", text))
+        fact = create_fact("swallowed", text)
+        facts.append(fact)
     return facts
 
 
@@ -160,14 +169,19 @@ def list_python_warnings(run: Run) -> list[Fact]:
             details.append(f"{count} ×")
         name = shorten_name(category)
         if details:
-            name += f" ({', '.join(details)})"
-        facts.append(create_fact("warning", format_error(name, message)))
+            joined_details = ", ".join(details)
+            name += f" ({joined_details})"
+        text = format_error(name, message)
+        fact = create_fact("warning", text)
+        facts.append(fact)
     return facts
 
 
 def format_error(name: str, message: str) -> str:
     """Return the name of a class with the message, if there is one."""
-    return f"{name}: {message}" if message else name
+    if not message:
+        return name
+    return f"{name}: {message}"
 
 
 def remove_reader() -> None:
@@ -191,17 +205,19 @@ def check_frames(run: Run) -> list[Fact]:
     """Return the warnings on the DataFrames that the cell names."""
     if not run.trees or "pandas" not in sys.modules:
         return []
-    frames = capture_frames(run.raw, clock() + SECONDS_AFTER)
+    deadline = clock() + SECONDS_AFTER
+    frames = capture_frames(run.raw, deadline)
     has_joins = "merge" in run.raw or "join" in run.raw
     is_suspicious = any(frame.rows == 0 or frame.blank for frame in frames.values())
-    if is_suspicious or has_joins:
-        return compare_frames(run.frames, frames, run.trees)
-    return []
+    if not is_suspicious and not has_joins:
+        return []
+    return compare_frames(run.frames, frames, run.trees)
 
 
 def unwrap_showwarning(function: Any) -> Any:
     """Return the function that a replacement of `showwarning` calls."""
-    return getattr(function, "__dict__", {}).get("stepper_passes_to", function)
+    attributes = getattr(function, "__dict__", {})
+    return attributes.get("stepper_passes_to", function)
 
 
 def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
@@ -225,7 +241,11 @@ def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
 
 
 def record_warning(
-    run: Run, message: Any, category: Any, filename: str, line: int
+    run: Run,
+    message: Any,
+    category: Any,
+    filename: str,
+    line: int,
 ) -> None:
     """Count a warning."""
     if type(message) is str:
