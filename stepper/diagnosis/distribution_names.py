@@ -21,7 +21,7 @@ DEFINITIONS: dict[str, str] = _TABLES["definitions"]
 
 
 def find_distribution(module: str) -> str | None:
-    """Return the distribution that contains a (dotted) module, None if unknown."""
+    """Return the distribution that contains a (dotted) module, or None if unknown."""
     parts = module.split(".")
     # google.cloud.storage is more specific than google.
     for count in range(len(parts), 0, -1):
@@ -33,7 +33,7 @@ def find_distribution(module: str) -> str | None:
 
 
 def find_import_statement(name: str) -> str | None:
-    """Return the usual import statement for a name, None if it has no usual meaning."""
+    """Return the usual import statement for a name, or None if there is none."""
     statement = DEFINITIONS.get(name)
     if statement:
         return statement

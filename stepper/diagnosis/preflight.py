@@ -117,18 +117,13 @@ def check_cell(
     can_import: Callable[[str], bool],
     transform: Callable[[str], str],
 ) -> Fault | None:
-    """Return the first error that the cell would certainly raise, None without one.
+    """Return the first error that the cell would certainly raise, or None without one.
 
-    `can_import` says whether the kernel finds a module; `transform` is IPython's
+    `can_import` returns whether the kernel finds a module; `transform` is IPython's
     translation of a cell to Python.
     """
     source = re.sub(r"\r\n?", "\n", source)
-    if (
-        len(source) > MAX_SOURCE
-        or source.lstrip().startswith("%%")
-        or PROMPTS.search(source)
-        or "\0" in source
-    ):
+    if not _is_checkable(source):
         return None
     python = namespace.lasting.python if namespace.lasting else (0, 0)
     code = re.sub(r"\A(?:[ \t]*\n)+", "", source)
@@ -150,15 +145,29 @@ def check_cell(
         return None
     if not findings:
         return None
-    first = min(
-        findings, key=lambda finding: (finding.node.lineno, finding.node.col_offset)
-    )
+    first = min(findings, key=lambda finding: _get_position(finding.node))
     line = _find_source_line(source, code, first.node.lineno)
     return replace(first.fault, line=line)
 
 
+def _is_checkable(source: str) -> bool:
+    """Return whether a source is Python of a limited length, not a magic or prompts."""
+    if len(source) > MAX_SOURCE:
+        return False
+    if source.lstrip().startswith("%%"):
+        return False
+    if "\0" in source:
+        return False
+    return not PROMPTS.search(source)
+
+
+def _get_position(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    """Return the line and the column of a node."""
+    return node.lineno, node.col_offset
+
+
 def compile_statements(code: str) -> ast.Module:
-    """Parse code and compile each statement by itself, as IPython does.
+    """Parse code and compile each statement separately, as IPython does.
 
     Compiling the whole module would reject a late `__future__` import.
     """
@@ -172,7 +181,7 @@ def compile_statements(code: str) -> ast.Module:
 
 
 def _may_be_magic(code: str, namespace: Namespace) -> bool:
-    """Whether IPython may treat a one-line cell as a magic without `%`.
+    """Return whether IPython may treat a one-line cell as a magic without `%`.
 
     Examples are `pip install x`, `ls` and `time f(3)`.
     """
@@ -188,7 +197,7 @@ def _may_be_magic(code: str, namespace: Namespace) -> bool:
 
 
 def _get_code_line(code: str, line: int) -> str:
-    """Return a line of the translated code, '' for one below the end."""
+    """Return a line of the translated code, or an empty string below its end."""
     lines = [*code.split("\n"), ""]
     return lines[min(line - 1, code.count("\n"))]
 
@@ -198,9 +207,10 @@ def _make_syntax_fault(error: SyntaxError, source: str, code: str) -> Fault:
     line = _find_source_line(source, code, code_line)
     text = source.split("\n")[line - 1]
     code_text = _get_code_line(code, code_line)
-    # IPython removes the indentation of the whole cell.
-    removed = len(text) - len(code_text) if text.endswith(code_text) else 0
-    offset = (error.offset or 1) + removed
+    offset = error.offset or 1
+    if text.endswith(code_text):
+        # IPython removes the indentation of the whole cell.
+        offset += len(text) - len(code_text)
     fault = _make_fault(type(error), error.msg, lineno=line, offset=offset, text=text)
     return replace(fault, line=line)
 
@@ -225,11 +235,12 @@ def _find_source_line(source: str, code: str, line: int) -> int:
 
 
 def _find_missing_modules(
-    tree: ast.Module, can_import: Callable[[str], bool]
+    tree: ast.Module,
+    can_import: Callable[[str], bool],
 ) -> Iterator[Finding]:
     """Yield the imports of missing modules.
 
-    The search ends at the first statement that may make modules available.
+    The search stops at the first statement that may make modules available.
     """
     for statement in tree.body:
         modules = _get_imported_modules(statement)
@@ -238,7 +249,7 @@ def _find_missing_modules(
         if not modules:
             return
         for module in modules:
-            name = module.split(".")[0]
+            name, _, _ = module.partition(".")
             if name != "__main__" and not can_import(name):
                 message = f"No module named {name!r}"
                 fault = _make_fault(ModuleNotFoundError, message, name=name)
@@ -248,7 +259,10 @@ def _find_missing_modules(
 
 
 def _get_imported_modules(statement: ast.stmt) -> list[str]:
-    """Return the modules of an absolute import, [] for other statements."""
+    """Return the modules of an absolute import.
+
+    Return an empty list for other statements.
+    """
     if isinstance(statement, ast.Import):
         return [alias.name for alias in statement.names]
     if not isinstance(statement, ast.ImportFrom):
@@ -259,42 +273,46 @@ def _get_imported_modules(statement: ast.stmt) -> list[str]:
 
 
 def _is_harmless(statement: ast.stmt) -> bool:
-    """Whether a statement cannot make modules available.
+    """Return whether a statement cannot make modules available.
 
     It may bind names, set `os.environ` and call KNOWN_CALLS.
     """
     if not isinstance(statement, (ast.Expr, ast.Assign)):
         return False
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    targets = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
     for target in targets:
         is_environ = ast.unparse(target).startswith("os.environ[")
         if not isinstance(target, ast.Name) and not is_environ:
             return False
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).split(".")[0]
-            if name not in KNOWN_CALLS:
-                return False
+        if not isinstance(node, ast.Call):
+            continue
+        name, _, _ = ast.unparse(node.func).partition(".")
+        if name not in KNOWN_CALLS:
+            return False
     return True
 
 
 def _find_undefined_names(
-    tree: ast.Module, code: str, namespace: Namespace
+    tree: ast.Module,
+    code: str,
+    namespace: Namespace,
 ) -> Iterator[Finding]:
     """Yield the first undefined name or call of `input()`.
 
     Nothing is yielded if a magic or other code may define names.
     """
     usage = name_analysis.analyze_tree(tree)
-    bound = {
-        mention.name
-        for mention in usage.mentions
-        if mention.how not in (ANNOTATED, CHANGE)
-    }
+    bound = set()
+    for mention in usage.mentions:
+        if mention.how not in (ANNOTATED, CHANGE):
+            bound.add(mention.name)
     is_dynamic = DYNAMIC_CODE.search(code) or "*" in bound
     if not usage.python or not namespace.names or is_dynamic:
         return
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names = _list_names(tree)
     undefined = set()
     if MAGIC_CALL not in code:
         defined = {*namespace.names, *bound, *vars(builtins)}
@@ -303,8 +321,9 @@ def _find_undefined_names(
                 undefined.add(node.id)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     input_fails = not namespace.own_input and "input" not in bound
-    if any(node.id == "input" and id(node) not in called for node in names):
-        input_fails = False
+    for node in names:
+        if node.id == "input" and id(node) not in called:
+            input_fails = False
     if not undefined and "input" not in code:
         return
     exit_match = EXITS.search(code)
@@ -312,11 +331,11 @@ def _find_undefined_names(
     if exit_match:
         exit_line = code.count("\n", 0, exit_match.start()) + 1
     for statement, name in _iter_loaded_names(tree):
-        if name not in undefined and not (input_fails and name == "input"):
+        fails = name in undefined or (input_fails and name == "input")
+        if not fails:
             continue
-        nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-        nodes = [node for node in nodes if node.id == name]
-        node = min(nodes, key=lambda node: (node.lineno, node.col_offset))
+        nodes = [node for node in _list_names(statement) if node.id == name]
+        node = min(nodes, key=_get_position)
         if node.lineno >= exit_line:
             return
         if name in undefined:
@@ -324,10 +343,17 @@ def _find_undefined_names(
             fault = _make_fault(NameError, message, name=name)
         else:
             fault = Fault(
-                "StdinNotImplementedError", NO_INPUT_MESSAGE, NO_INPUT_CLASSES
+                "StdinNotImplementedError",
+                NO_INPUT_MESSAGE,
+                NO_INPUT_CLASSES,
             )
         yield Finding(node, fault)
         return
+
+
+def _list_names(tree: ast.AST) -> list[ast.Name]:
+    """Return the names in a tree."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
 def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
@@ -338,11 +364,11 @@ def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
     # Versions of Python evaluate annotations differently.
     flags = COMPILE_FLAGS | __future__.annotations.compiler_flag
     for statement in tree.body:
-        if isinstance(statement, ast.While) and isinstance(
-            statement.test, ast.Constant
-        ):
+        test = getattr(statement, "test", None)
+        if isinstance(statement, ast.While) and isinstance(test, ast.Constant):
             return
-        if any(isinstance(node, UNCHECKED_STATEMENTS) for node in ast.walk(statement)):
+        nodes = ast.walk(statement)
+        if any(isinstance(node, UNCHECKED_STATEMENTS) for node in nodes):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

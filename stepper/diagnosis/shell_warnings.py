@@ -29,8 +29,8 @@ SHELL_ERROR = re.compile(r"^(?:\S*/)?(?:ba|da|k|z)?sh: (?:line )?\d+: .+", re.MU
 class Command:
     """A shell command as the helper reports it; the field names are JSON keys.
 
-    `into` is the interpreter that the command installed `wanted` for, or an empty string
-    if the kernel's own interpreter lacks pip. `own` is the kernel's interpreter.
+    `into` is the interpreter that the command installed `wanted` for. It is empty if
+    the kernel's own interpreter lacks pip. `own` is the kernel's interpreter.
     """
 
     text: str

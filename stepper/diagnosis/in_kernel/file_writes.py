@@ -1,4 +1,4 @@
-"""Records the project's files that the kernel writes, renames or removes.
+"""Records of the project's files that the kernel writes, renames or removes.
 
 This uses Python's audit events. An audit hook cannot be removed, so each kernel gets at
 most one: a function of three lines in a namespace of its own that looks up the event in
@@ -59,7 +59,7 @@ class Note:
     """The state of a path before the first event on it."""
 
     def __init__(self, before: Any, digest: bytes | None, own: bool) -> None:
-        self.before = before  # os.stat_result, None if the path did not exist
+        self.before = before  # os.stat_result, or None if the path did not exist
         self.digest = digest
         # The cell caused the event, not a thread or task of an earlier cell.
         self.own = own
@@ -67,7 +67,7 @@ class Note:
 
 
 notes: dict[str, Note] = {}
-# Folder as named → its path if it is in the project, else ''.
+# Folder as named → its path in the project, or an empty string if it is outside.
 folders: dict[str, str] = {}
 # Files that earlier cells wrote → (time, size) at the start of the present cell.
 earlier: dict[str, tuple[int, int]] = {}
@@ -108,7 +108,7 @@ def end() -> None:
 
 
 def before(raw: str) -> None:
-    """Start a new cell: remember the threads and tasks of earlier cells."""
+    """Start a new cell: store the threads and tasks of earlier cells."""
     earlier.clear()
     for path in list(notes):
         current = status(path)
@@ -136,7 +136,7 @@ def before(raw: str) -> None:
 
 
 def get_file_time() -> int:
-    """Return the file system's time in nanoseconds, 0 if it is unknown."""
+    """Return the file system's time in nanoseconds, or 0 if it is unknown."""
     try:
         return clock_gettime_ns(COARSE_CLOCK)
     except OSError:
@@ -230,7 +230,7 @@ def handle_sqlite(database: Any, *_: Any) -> None:
 
 
 def handle_process(*_: Any) -> None:
-    """Remember the present child processes: new ones belong to the cell."""
+    """Store the present child processes: new ones belong to the cell."""
     if not is_own():
         state["processes_unclear"] = True
     elif state["processes"] is None:
@@ -288,7 +288,8 @@ def note(value: Any, new: bool = False) -> Note | None:
 def resolve(value: Any) -> str:
     """Return the absolute path of a project file.
 
-    Return '' for other paths, for hidden folders, and for a value that is not a path.
+    Return an empty string for other paths, for hidden folders, and for a value that is
+    not a path.
     """
     kind = type(value)
     if kind is not str:
@@ -329,7 +330,7 @@ def is_file_or_folder(status: os.stat_result) -> bool:
 
 
 def status(path: str) -> os.stat_result | None:
-    """Return the status of a path, None if it does not exist."""
+    """Return the status of a path, or None if it does not exist."""
     try:
         return lstat(path)
     except (OSError, ValueError):
@@ -337,7 +338,10 @@ def status(path: str) -> os.stat_result | None:
 
 
 def hash_small_file(path: str, status: os.stat_result | None) -> bytes | None:
-    """Return the hash of a small file, None for other files and beyond the limits."""
+    """Return the hash of a small file.
+
+    Return None for other files and beyond the limits.
+    """
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
     if status.st_size > min(MAX_HASHED_SIZE, state["left"]):
@@ -347,7 +351,7 @@ def hash_small_file(path: str, status: os.stat_result | None) -> bytes | None:
 
 
 def file_hash(path: str, size: int) -> bytes | None:
-    """Return the hash of a file of that size, None if it cannot be read.
+    """Return the hash of a file of that size, or None if it cannot be read.
 
     Python's file objects would take three times as long.
     """
@@ -356,7 +360,8 @@ def file_hash(path: str, size: int) -> bytes | None:
     except OSError:
         return None
     try:
-        return hashlib.blake2b(read(descriptor, size + 1), digest_size=16).digest()
+        content = read(descriptor, size + 1)
+        return hashlib.blake2b(content, digest_size=16).digest()
     except OSError:
         return None
     finally:
@@ -373,7 +378,8 @@ def list_child_processes(process: int) -> list[int]:
         try:
             for thread in os.listdir(folder):
                 with open(f"{folder}/{thread}/children", "rb") as stream:
-                    children = [*map(int, stream.read().split())]
+                    content = stream.read()
+                children = list(map(int, content.split()))
                 processes += children
                 pending += children
         except OSError:  # the process has exited, or the system has no such file

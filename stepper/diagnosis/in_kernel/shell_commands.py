@@ -42,7 +42,10 @@ Fact = dict[str, Any]
 
 
 class Position(NamedTuple):
-    """The line of a cell that started a command; the file is '' for the cell itself."""
+    """The line of a cell that started a command.
+
+    `filename` is an empty string for the cell itself.
+    """
 
     filename: str
     line: int
@@ -171,7 +174,8 @@ def locate_fact(fact: Fact, lines: list[str]) -> Fact:
 
 
 def wrap_system(
-    original: Callable[[str], int], posix_globals: dict[str, Any]
+    original: Callable[[str], int],
+    posix_globals: dict[str, Any],
 ) -> Callable[[str], int]:
     """Return a function that runs and records a `!command`.
 
@@ -239,8 +243,9 @@ def record_command(
 
     `is_successful` is the result of a command without an exit code of its own.
     """
-    stripped = [part.strip() for part in output.splitlines()]
-    output_lines = [shorten(line) for line in stripped if line][-MAX_OUTPUT_LINES:]
+    stripped = [line.strip() for line in output.splitlines()]
+    lines = [shorten(line) for line in stripped if line]
+    output_lines = lines[-MAX_OUTPUT_LINES:]
     lacks_pip = code == COMMAND_NOT_FOUND
     if any("No module named pip" in line for line in output_lines):
         lacks_pip = True
@@ -253,7 +258,7 @@ def record_command(
         if fact["spot"] == position and fact["code"] == code:
             count += fact["count"]
             facts.remove(fact)
-    program = command.strip().split(" ")[0]
+    program, _, _ = command.strip().partition(" ")
     fact = {
         "spot": tuple(position),
         "text": f"{program} …",
@@ -266,9 +271,10 @@ def record_command(
 
 
 def find_position(frame: Any) -> Position:
-    """Return the line of a cell that started a command, ('', 0) if there is none.
+    """Return the line of a cell that started a command.
 
-    The number of the line in the cell is known only when the cell has finished.
+    Return an empty file name and line 0 if there is none. The number of the line in the
+    cell is known only when the cell has finished.
     """
     cell_files = get_cell_files()
     while frame is not None:

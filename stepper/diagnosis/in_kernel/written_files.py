@@ -33,15 +33,17 @@ def describe_files() -> dict[str, Any]:
     for path, note in list(notes.items()):
         current = status(path)
         change = classify_change(note, current, path)
-        if change:
-            entry = {
-                "path": path,
-                "change": change,
-                "size": 0 if current is None else current.st_size,
-                "own": note.own,
-                "renamed_to": note.renamed_to,
-            }
-            changes.append(entry)
+        if not change:
+            continue
+        size = 0 if current is None else current.st_size
+        entry = {
+            "path": path,
+            "change": change,
+            "size": size,
+            "own": note.own,
+            "renamed_to": note.renamed_to,
+        }
+        changes.append(entry)
     open_files = call_safely(find_open_files) or {}
     return {
         "began": file_writes.state["began"],
@@ -52,7 +54,10 @@ def describe_files() -> dict[str, Any]:
 
 
 def classify_change(note: Note, current: os.stat_result | None, path: str) -> str:
-    """Return how a file changed during the cell, '' if it did not change."""
+    """Return the kind of a file's change during the cell.
+
+    Return an empty string if the file did not change.
+    """
     before = note.before
     if current is None:
         if before is None:
@@ -67,7 +72,8 @@ def classify_change(note: Note, current: os.stat_result | None, path: str) -> st
     size = before.st_size
     if note.digest is None or size != current.st_size:
         return "written"
-    return "same" if file_hash(path, size) == note.digest else "written"
+    digest = file_hash(path, size)
+    return "same" if digest == note.digest else "written"
 
 
 def get_version(status: os.stat_result) -> tuple[int, int, int]:
@@ -76,7 +82,7 @@ def get_version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def is_unchanged(path: str) -> bool:
-    """Return whether a file of an earlier cell is as it was when this cell began."""
+    """Return whether an earlier cell's file is unchanged since this cell began."""
     current = status(path)
     if current is None:
         return False
@@ -94,9 +100,11 @@ def find_open_files() -> dict[str, bool]:
     older = file_writes.state["processes"]
     is_unclear = file_writes.state["processes_unclear"]
     for process in list_child_processes(os.getpid()):
-        is_own = older is not None and process not in older and not is_unclear
+        is_new = older is not None and process not in older
+        is_own = is_new and not is_unclear
         for path in list_open_files(process):
-            paths[path] = paths.get(path, False) or is_own
+            is_known_own = paths.get(path, False)
+            paths[path] = is_known_own or is_own
     return paths
 
 
@@ -121,5 +129,6 @@ def is_writable(info_path: str) -> bool:
     """Return whether a descriptor is open for writing, from its `fdinfo` file."""
     with open(info_path, "rb") as stream:
         lines = stream.read(400).split(b"\n")
-    flags = next(line.split()[1] for line in lines if line.startswith(b"flags:"))
-    return bool(int(flags, 8) & WRITE_FLAGS)
+    flag_line = next(line for line in lines if line.startswith(b"flags:"))
+    flags = int(flag_line.split()[1], 8)
+    return bool(flags & WRITE_FLAGS)
