@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from docs import command_tables
+from docs import command_tables, output_schemas
 from stepper.cli import main as command_line
 from stepper.cli.rendering import RENDERINGS
 from stepper.common.errors import UsageError
@@ -141,3 +142,11 @@ def test_the_tables_of_the_docs_are_current(page: Path) -> None:
     update = "to update the tables, run: python docs/command_tables.py"
     assert command_tables.update_page(text) == text, update
     assert "<!-- table: " in text
+
+
+def test_the_output_schemas_of_tools_are_current() -> None:
+    content = output_schemas.FILE.read_text(encoding="utf-8")
+    update = "to update the file, run: python docs/output_schemas.py"
+    assert output_schemas.format_schemas() == content, update
+    for tool in TOOLS.values():
+        assert (tool.output_schema is not None) == (tool.name in json.loads(content))

@@ -90,7 +90,7 @@ class Face:
                     title=tool.title,
                     description=tool.description,
                     input_schema=tool.schema,
-                    output_schema=tool.output,
+                    output_schema=tool.output_schema,
                     annotations=ToolAnnotations(
                         read_only_hint=tool.reads,
                         destructive_hint=tool.destroys,

@@ -29,7 +29,7 @@ from stepper.hook.client import DaemonExitedError
 from stepper.mcp import argument_coercion, data_rendering, tool_results
 from stepper.mcp.daemon_client import Daemon, DaemonRequest
 from stepper.mcp.elicitation import Context, StopQuestions
-from stepper.mcp.tools import ACTION, TOOL_BY_PEER, TOOLS, Tool, Values
+from stepper.mcp.tools import ACTION, TOOL_BY_PEER, TOOLS, NotebookPage, Tool, Values
 
 PROGRESS_SECONDS = 1.0
 MAX_WAIT_SECONDS = 86_400
@@ -265,13 +265,10 @@ async def _list(tool_call: ToolCall) -> CallToolResult:
             f"Page {page} of {page_count} ({count}). To see others, use `page` or"
             f" `filter`.\n{text}"
         )
-    data = {
-        "notebooks": data_rendering.limit_rows(shown),
-        "page": page,
-        "pages": page_count,
-        "count": len(matching),
-        "complete": not request.line,
-    }
+    is_complete = not request.line
+    notebook_page = NotebookPage(page, page_count, len(matching), is_complete)
+    rows = data_rendering.limit_rows(shown)
+    data = {"notebooks": rows, **vars(notebook_page)}
     # The only progress line of a list says that not all folders were searched.
     text = "\n".join(filter(None, [text, request.line]))
     return tool_results.create_data_result(data, text)

@@ -7,6 +7,8 @@ its command.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
@@ -101,6 +103,10 @@ PEERS = {
     ),
     "lift_stop": ("continue", "fix", "skip"),
 }
+# Written by docs/output_schemas.py.
+OUTPUT_SCHEMAS_FILE = os.path.join(os.path.dirname(__file__), "output_schemas.json")
+with open(OUTPUT_SCHEMAS_FILE, "rb") as stream:
+    OUTPUT_SCHEMAS: dict[str, Schema] = json.load(stream)
 TOOL_BY_PEER = {peer: tool for tool, peers in PEERS.items() for peer in peers}
 ACTION = "action"
 Values = Mapping[str, Any]
@@ -115,6 +121,20 @@ class Request:
 
 
 @dataclass(frozen=True)
+class NotebookPage:
+    """The data on a page of notebooks.
+
+    `count` is the number of matching notebooks. `complete` is false if not all folders
+    were searched.
+    """
+
+    page: int
+    pages: int
+    count: int
+    complete: bool
+
+
+@dataclass(frozen=True)
 class Tool:
     """A tool that calls a command, or one command for each of its actions.
 
@@ -126,8 +146,6 @@ class Tool:
     can run code, which may access anything, or start a kernel on another machine. Codex
     does not ask its user before it calls a tool that has neither `destroys` nor
     `open_world`: every tool that can run code has both.
-
-    `output` is the schema of the response data; tools that run cells have none.
     """
 
     name: str
@@ -142,7 +160,6 @@ class Tool:
     reads: bool = False
     destroys: bool = False
     open_world: bool = False
-    output: Schema | None = None
 
     @property
     def description(self) -> str:
@@ -180,6 +197,11 @@ class Tool:
             if self.default_action:
                 del schema["required"]
         return schema
+
+    @property
+    def output_schema(self) -> Schema | None:
+        """The schema of the response data; None if the response is text."""
+        return OUTPUT_SCHEMAS.get(self.name)
 
     @property
     def arguments(self) -> dict[str, Schema]:
@@ -239,24 +261,6 @@ class Tool:
         return Request(command, values)
 
 
-def make_data_schema(**properties: Schema) -> Schema:
-    """Return the schema of an object with these properties and the same as text.
-
-    It may have more keys.
-    """
-    text: Schema = {"type": "string", "description": "The same, as text."}
-    return {
-        "type": "object",
-        "properties": {**properties, "text": text},
-        "required": [*properties, "text"],
-    }
-
-
-def make_rows_schema(*names: str) -> Schema:
-    """Return the schema of a list of objects with at least these keys."""
-    return {"type": "array", "items": {"type": "object", "required": [*names]}}
-
-
 ROWS = (
     Tool(
         "list_notebooks",
@@ -267,15 +271,6 @@ ROWS = (
         declaration=mcp_commands.ListPage,
         selected=("filter", "all", "page"),
         reads=True,
-        output=make_data_schema(
-            notebooks=make_rows_schema(
-                "notebook", "current", "state", "progress", "kernel", "age_s"
-            ),
-            page={"type": "integer"},
-            pages={"type": "integer"},
-            count={"type": "integer"},
-            complete={"type": "boolean"},
-        ),
     ),
     Tool(
         "create_notebook",
@@ -287,9 +282,6 @@ ROWS = (
         selected=("problem", "steps", "name", "place", "cells", "run"),
         destroys=True,
         open_world=True,
-        output=make_data_schema(
-            notebook={"type": "string"}, steps=make_rows_schema("id", "title")
-        ),
     ),
     Tool(
         "read_notebook",
@@ -297,12 +289,6 @@ ROWS = (
         command="cell read",
         selected=("notebook", "cells", "outputs", "page"),
         reads=True,
-        output=make_data_schema(
-            notebook={"type": "string"},
-            cells=make_rows_schema("cell_id", "index", "type", "source"),
-            page={"type": "integer"},
-            pages={"type": "integer"},
-        ),
     ),
     Tool(
         "run_cell",
@@ -362,11 +348,6 @@ ROWS = (
         command="verify",
         destroys=True,
         open_world=True,
-        output=make_data_schema(
-            notebook={"type": "string"},
-            reproduces={"type": "boolean"},
-            cells=make_rows_schema("cell_id", "number", "verdict", "difference"),
-        ),
     ),
     Tool(
         "execute_code",
@@ -388,11 +369,6 @@ ROWS = (
         selected=("notebook", "wait_seconds"),
         constants={"details": True},
         reads=True,
-        output=make_data_schema(
-            notebook={"anyOf": [{"type": "string"}, {"type": "null"}]},
-            state={"type": "string"},
-            steps=make_rows_schema("id", "title", "status"),
-        ),
     ),
     Tool(
         "plan",
@@ -410,9 +386,6 @@ ROWS = (
         },
         default_action="show",
         selected=("title", "id", "after", "reason", "notebook"),
-        output=make_data_schema(
-            notebook={"type": "string"}, steps=make_rows_schema("id", "title", "status")
-        ),
     ),
     Tool(
         "kernel",
