@@ -260,9 +260,9 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     found = {each["notebook"]: each["kernel"]["state"] for each in project.json("list")}
     assert found[name] == "none" and found["notebooks/other.ipynb"] == "idle"
     lost = project.stepper("status", first.path.stem).stdout
-    assert "kernel: none; state lost: it was ended by `stepper shutdown`" in lost
+    assert "kernel: none; state lost: it was shut down by `stepper shutdown`" in lost
     assert (
-        "state lost: it was ended by `stepper shutdown`"
+        "state lost: it was shut down by `stepper shutdown`"
         in first.insert("y = 2")[1].text
     )
     assert (

@@ -69,7 +69,7 @@ NOTEBOOK_COMMANDS = [
 # What names a command, and offers none: (module, how the text begins).
 ABOUT_COMMANDS = {
     ("cli/main.py", "Show a notebook's plan"),  # help
-    ("daemon/command_handlers.py", "it was ended by `stepper shutdown`"),
+    ("daemon/command_handlers.py", "it was shut down by `stepper shutdown`"),
     (
         "daemon/server.py",
         "an earlier daemon has not exited yet",

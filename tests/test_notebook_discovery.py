@@ -188,6 +188,6 @@ def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
         notebook_paths=NotebookPaths(paths, Config(paths)), sessions={}
     )
     request: Any = SimpleNamespace(workspace=workspace)
-    assert asyncio.run(command_handlers._searched(request, False)) is False
-    assert asyncio.run(command_handlers._searched(request, True)) is True
+    assert asyncio.run(command_handlers._search_folders(request, False)) is False
+    assert asyncio.run(command_handlers._search_folders(request, True)) is True
     assert workspace.notebook_paths.list_known() == ["notebooks/z.ipynb"]

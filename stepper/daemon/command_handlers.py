@@ -1,4 +1,9 @@
-"""What each command of the table does (`policy/commands/cli_commands.py` has the rows): for people, and other agents later."""
+"""Handlers of the commands in `policy/commands/cli_commands`.
+
+`handle_command` is the only entry. The cases of `_handle_for_project` need no notebook;
+all others are in `_dispatch`. Commands that only MCP clients send are in
+`mcp_handlers`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import os
 import time
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -17,14 +23,14 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.daemon.request import Request, report_progress
 from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.project_notebooks import plan_of
-from stepper.messages import attached_clients as beside_words
-from stepper.messages import command_messages
+from stepper.messages import attached_clients, command_messages
 from stepper.notebooks import jupyter_saves
 from stepper.notebooks.notebook_json import load_json
 from stepper.policy import edit_gate, journal_events, plan, prompt_commands
 from stepper.policy.commands import cli_commands, command_schema
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.model import Consent, Limits
+from stepper.policy.model import Consent, Limits, Plan
+from stepper.policy.notebook_state import State
 from stepper.session import (
     attach,
     interrupts,
@@ -38,9 +44,8 @@ from stepper.session import (
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
-# The end of an agent's turn is looked at where one of these was given in it, or a cell
-# ran.
-WORK = (
+# Commands after which an agent that finishes its turn is reminded of open work.
+WORK_COMMANDS = (
     cli_commands.New,
     cli_commands.Run,
     cli_commands.Restore,
@@ -48,343 +53,365 @@ WORK = (
     cli_commands.Fix,
     cli_commands.Skip,
 )
-# the commands that resume a notebook, with the argument that holds the user's message
-MESSAGES: dict[type, str] = {
+# The commands that resume a notebook, with the argument that holds the user's message.
+MESSAGE_ARGUMENTS: dict[type, str] = {
     cli_commands.Continue: "answer",
     cli_commands.Fix: "hint",
     cli_commands.Skip: "reason",
 }
-CELLS = ("cell run", "cell add", "cell change")
-# for which `list` searches the project's folders where it is not told to search all
-SEARCH_SECONDS = 5.0
-SLICE_SECONDS = 0.02  # of it between two looks at other requests
-ALL_ENTRIES = 1 << 24  # of the folders of a project that is searched whole
-DELETED = "deleted"
-SHUTDOWN = "it was ended by `stepper shutdown`"
+# They check the user's consent themselves: it depends on the cell.
+CELL_EDITS = ("cell run", "cell add", "cell change")
+SEARCH_SECONDS = 5.0  # for `list` without --all
+SLICE_SECONDS = 0.02  # of the search, before other requests are processed
+ALL_ENTRIES = 1 << 24  # the number of directory entries that `list --all` reads
+DELETED = "deleted"  # the state of a notebook without a file
+SHUTDOWN_REASON = "it was shut down by `stepper shutdown`"
 
 
-async def handle_command(verb: str, payload: bytes, request: Request) -> bytes:
-    """Return the JSON of a command's answer; raise StepperError."""
-    if verb.startswith("cell "):
+async def handle_command(name: str, payload: bytes, request: Request) -> bytes:
+    """Return a command's response as JSON; raise StepperError."""
+    if name.startswith("cell "):
         import_module("stepper.policy.commands.mcp_commands")
-    row = command_schema.ALL_COMMANDS.get(verb)
-    if row is None or not row.needs_daemon:
-        raise StepperError(
-            f"this daemon ({__version__}) does not know {verb[:100]!r}",
-            "stepper shutdown",
-        )
-    told, of_cells = (
-        _placed(command_schema.parse_arguments(row.arguments, load_arguments(payload))),
-        verb in CELLS,
-    )
-    # the person's own commands ask nobody
-    if request.caller.interface == "mcp" and not of_cells:
-        _accepted(request, row, told)
-    if not of_cells and not isinstance(told, WORK):
-        return responses.to_json(await _of_project(request, told))
-    request.caller.timeout = getattr(told, "timeout_seconds", None)
+    command = command_schema.ALL_COMMANDS.get(name)
+    if command is None or not command.needs_daemon:
+        message = f"this daemon ({__version__}) has no command {name[:100]!r}"
+        raise StepperError(message, "stepper shutdown")
+    values = load_arguments(payload)
+    arguments = command_schema.parse_arguments(command.arguments, values)
+    arguments = _split_notebook(arguments)
+    caller = request.caller
+    is_cell_edit = name in CELL_EDITS
+    # A user's own command needs no approval.
+    if caller.interface == "mcp" and not is_cell_edit:
+        _check_approval(request, command, arguments)
+    if is_cell_edit or isinstance(arguments, WORK_COMMANDS):
+        caller.timeout = getattr(arguments, "timeout_seconds", None)
+        response = await _handle_work(request, arguments)
+    else:
+        response = await _handle_for_project(request, arguments)
+    return responses.to_json(response)
+
+
+async def _handle_work(request: Request, arguments: Any) -> object:
+    """Execute a command that changes a notebook, which is not an external change."""
     workspace = request.workspace
     workspace.worked.add(request.owner)
-    waiting = workspace.external_changes.find_changed()
-    done = await _of_project(request, told)
-    if name := getattr(done, "notebook", None):
-        workspace.external_changes.ignore_own_change(
-            os.path.join(workspace.paths.project, name), waiting
-        )
-    return responses.to_json(done)
+    external_changes = workspace.external_changes
+    changed_before = external_changes.find_changed()
+    response = await _handle_for_project(request, arguments)
+    notebook = getattr(response, "notebook", None)
+    if notebook:
+        path = os.path.join(workspace.paths.project, notebook)
+        external_changes.ignore_own_change(path, changed_before)
+    return response
 
 
-def _accepted(request: Request, row: command_schema.Command, told: Any) -> None:
-    """Raise StepperError where another agent gives a command that is not its to give by itself now."""
-    if row.name == "new" and request.consent is Consent.WITHHELD:
+def _check_approval(
+    request: Request, command: command_schema.Command, arguments: Any
+) -> None:
+    """Raise StepperError if an agent must not give a command without its user."""
+    if command.name == "new" and request.consent is Consent.WITHHELD:
         raise StepperError(edit_gate.PLAN_FIRST)
-    if row.runs_code and (
-        why := edit_gate.check_approval(
-            request.consent, request.workspace.config.limits()
-        )
-    ):
-        command = CommandLines(getattr(told, "notebook", None) or "").shell(row.name)
-        raise StepperError(
-            f"nothing ran: {why}", f"{command}  # the user's command to give"
-        )
+    if not command.runs_code:
+        return
+    limits = request.workspace.config.limits()
+    reason = edit_gate.check_approval(request.consent, limits)
+    if reason:
+        notebook = getattr(arguments, "notebook", None) or ""
+        command_line = CommandLines(notebook).shell(command.name)
+        hint = f"{command_line}  # only the user may run it now"
+        raise StepperError(f"nothing ran: {reason}", hint)
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:
-    """Return what a request tells; raise UsageError."""
+    """Return the arguments in a request's payload; raise UsageError."""
     try:
-        told = load_json(payload or b"{}")
+        values = load_json(payload or b"{}")
     except ValueError as error:
-        raise UsageError(f"the request's arguments can't be read: {error}") from None
-    if not isinstance(told, dict):
-        raise UsageError("the request's arguments are no object")
-    return told
+        message = f"the request's arguments can't be read: {error}"
+        raise UsageError(message) from None
+    if not isinstance(values, dict):
+        raise UsageError("the request's arguments are not a JSON object")
+    return values
 
 
-def _placed(told: Any) -> Any:
-    """Return a command with its notebook in its place: `/fix a.ipynb the dates are in UTC` names one first."""
-    if type(told) not in MESSAGES or told.notebook is not None:
-        return told
-    name = MESSAGES[type(told)]
-    notebook, message = prompt_commands.split_notebook(getattr(told, name))
-    return replace(told, notebook=notebook or None, **{name: message})
+def _split_notebook(arguments: Any) -> Any:
+    """Return the arguments with the notebook that starts the user's message.
+
+    In `/fix a.ipynb the dates are in UTC`, the notebook is not an argument of its own.
+    """
+    name = MESSAGE_ARGUMENTS.get(type(arguments))
+    if name is None or arguments.notebook is not None:
+        return arguments
+    message = getattr(arguments, name)
+    notebook, message = prompt_commands.split_notebook(message)
+    changes = {name: message, "notebook": notebook or None}
+    return replace(arguments, **changes)
 
 
-async def _of_project(request: Request, told: Any) -> object:
-    """Do a command, for which no notebook need be there yet or whose notebook is named; return its answer."""
+async def _handle_for_project(request: Request, arguments: Any) -> object:
+    """Execute a command, and find its notebook if it needs one; return the response."""
     workspace = request.workspace
-    named = getattr(told, "notebook", None)
-    match told:
+    name = getattr(arguments, "notebook", None)
+    has_notebook = name or workspace.current(request.owner)
+    match arguments:
         case cli_commands.New():
-            return await _new(request, told)
-        case cli_commands.Context() | cli_commands.Status() if not (
-            named or workspace.current(request.owner)
-        ):
-            if isinstance(told, cli_commands.Context):
-                return _system(told, responses.ContextResponse())
-            return replace(
-                await _status(request, None, told), daemon=request.daemon_info
-            )
+            return await _create_notebook(request, arguments)
+        case cli_commands.Context() if not has_notebook:
+            return _add_system_prompt(arguments, responses.ContextResponse())
+        case cli_commands.Status() if not has_notebook:
+            status = await _get_status(request, None, arguments)
+            return replace(status, daemon=request.daemon_info)
         case cli_commands.List():
-            return await _listed(request, told.all)
+            return await _list_notebooks(request, arguments.all)
         case cli_commands.Kernels():
             from stepper.daemon import kernels_commands
 
             return await kernels_commands.list_backends(request)
-        case cli_commands.Shutdown() if not named:
-            request.shut_down()
-            ending = (
-                notebook_commands.shutdown(session, SHUTDOWN)
-                for session in workspace.all_sessions()
-            )
-            ended = await asyncio.gather(*ending, return_exceptions=True)
-            for wrong in ended:
-                # the others have ended all the same
-                if isinstance(wrong, BaseException):
-                    raise wrong
-            return responses.ShutdownResponse(sum(map(bool, ended)))
-        case cli_commands.Shutdown() if (
-            deleted := workspace.deleted(named)
-        ) is not None:
-            return await _of_notebook(request, deleted, told)
-        case cli_commands.Continue() | cli_commands.Fix() | cli_commands.Skip() if (
-            not named
-        ):
-            session = await _to_resume(request, told)
-            return await _of_notebook(request, session, told)
-        case cli_commands.Status(resumes=True) if not named:
-            asked = resume_target.ResumeCommand("lift_stop", "", "tool")
-            session = await resume_target.find_target(
-                workspace, request.cwd, request.owner, asked
-            )
-            return await _of_notebook(request, session, told)
-        case _:
-            return await _of_notebook(
-                request, workspace.named(named, request.cwd, request.owner), told
-            )
+        case cli_commands.Shutdown() if not name:
+            return await _shut_down_project(request)
+    session = await _find_session(request, arguments, name)
+    return await _handle_for_notebook(request, session, arguments)
 
 
-def _end_replaced_stops(request: Request) -> None:
-    """End the stops of notebooks that were replaced, where a user, a script or CI asks for something."""
-    if request.caller.is_outside_agent:
-        for line in request.workspace.end_replaced_stops(request.owner):
-            request.progress(progress_events.Waiting(line=line))
+async def _find_session(request: Request, arguments: Any, name: str | None) -> Session:
+    """Return the session of the notebook that a command needs; raise UsageError."""
+    workspace = request.workspace
+    match arguments:
+        case cli_commands.Shutdown():
+            deleted_session = workspace.deleted(name)
+            if deleted_session is not None:
+                return deleted_session
+        case cli_commands.Continue() | cli_commands.Fix() | cli_commands.Skip():
+            if not name:
+                return await _find_session_to_resume(request, arguments)
+        case cli_commands.Status(resumes=True):
+            if not name:
+                command = resume_target.ResumeCommand("lift_stop", "", "tool")
+                return await resume_target.find_target(
+                    workspace, request.cwd, request.owner, command
+                )
+    return workspace.named(name, request.cwd, request.owner)
 
 
-async def _to_resume(request: Request, told: Any) -> Session:
-    """Return the notebook that `continue`, `fix` or `skip` acts on where it names none."""
-    await request.workspace.stopped()  # opens them
+async def _find_session_to_resume(request: Request, arguments: Any) -> Session:
+    """Return the notebook that a command resumes if it names none."""
+    await request.workspace.stopped()  # opens their sessions
     _end_replaced_stops(request)
-    message = getattr(told, MESSAGES[type(told)])
-    face = "shell"
+    interface = "shell"
     if request.caller.interface == "mcp":
-        face = "tool"
+        interface = "tool"
     elif request.owner:
-        face = "slash"
-    name = type(told).__name__.lower()
-    asked = resume_target.ResumeCommand(name, message, face)
+        interface = "slash"
+    command_type = type(arguments)
+    name = command_type.__name__.lower()
+    message = getattr(arguments, MESSAGE_ARGUMENTS[command_type])
+    command = resume_target.ResumeCommand(name, message, interface)
     return await resume_target.find_target(
-        request.workspace, request.cwd, request.owner, asked
+        request.workspace, request.cwd, request.owner, command
     )
 
 
-async def _listed(request: Request, everything: bool) -> list[responses.NotebookEntry]:
-    """Return all notebooks; those that nobody works on are looked at, not opened. Other requests go on meanwhile."""
-    workspace, found = request.workspace, list[responses.NotebookEntry]()
-    workspace.all_sessions()  # those with a kernel
-    for session in [*workspace.sessions.values()]:
+def _end_replaced_stops(request: Request) -> None:
+    """End the stops of replaced notebooks, for requests from outside an agent."""
+    if not request.caller.is_outside_agent:
+        return
+    for line in request.workspace.end_replaced_stops(request.owner):
+        request.progress(progress_events.Waiting(line=line))
+
+
+async def _shut_down_project(request: Request) -> responses.ShutdownResponse:
+    """Shut down all kernels and the daemon."""
+    request.shut_down()
+    shutdowns = [
+        notebook_commands.shutdown(session, SHUTDOWN_REASON)
+        for session in request.workspace.all_sessions()
+    ]
+    results = await asyncio.gather(*shutdowns, return_exceptions=True)
+    count = 0
+    for result in results:
+        # Raised now: an error must not keep the other kernels running.
+        if isinstance(result, BaseException):
+            raise result
+        count += int(result)
+    return responses.ShutdownResponse(count)
+
+
+async def _list_notebooks(
+    request: Request, search_all: bool
+) -> list[responses.NotebookEntry]:
+    """Return all notebooks; those without a session are read, not opened.
+
+    Other requests are processed meanwhile.
+    """
+    workspace = request.workspace
+    workspace.all_sessions()  # opens those with a kernel
+    for session in list(workspace.sessions.values()):
         if not workspace.exists(session):
             workspace.renames.follow_missing(session)
-    if not await _searched(request, everything):
+    if not await _search_folders(request, search_all):
         line = (
             "Not all folders of this project were searched. To list every notebook,"
             " run: stepper list --all"
         )
         request.progress(progress_events.Waiting(line=line))
     current = workspace.current(request.owner)
+    entries: list[responses.NotebookEntry] = []
     for name in workspace.notebook_paths.list_known():
-        began = time.monotonic()
-        # whoever names it is told; it is gone
+        started_at = time.monotonic()
+        # The notebook may have been deleted, or its name is not allowed: a command
+        # that names it reports that.
         with contextlib.suppress(UsageError, OSError):
-            found.append(await workspace.rows.row(name, current))
-        await _give_way(request, time.monotonic() - began)
-    for session in [*workspace.sessions.values()]:
-        if (
-            not workspace.exists(session)
-            and await session.kernel_manager.find() is not None
-        ):
-            listed = await status_queries.get_entry(
-                session, session.name == current, 0.0
-            )
-            found.append(replace(listed, state=DELETED))
-    return found
+            entries.append(await workspace.rows.row(name, current))
+        await _yield_to_requests(request, time.monotonic() - started_at)
+    for session in list(workspace.sessions.values()):
+        if workspace.exists(session):
+            continue
+        if await session.kernel_manager.find() is not None:
+            is_current = session.name == current
+            entry = await status_queries.get_entry(session, is_current, 0.0)
+            entries.append(replace(entry, state=DELETED))
+    return entries
 
 
-async def _searched(request: Request, everything: bool) -> bool:
-    """Search the project's folders for notebooks, in slices; return whether all of them were searched."""
-    places = request.workspace.notebook_paths
-    until, seconds, entries = time.monotonic() + SEARCH_SECONDS, SLICE_SECONDS, None
-    if everything:
-        until, entries = math.inf, ALL_ENTRIES
+async def _search_folders(request: Request, search_all: bool) -> bool:
+    """Search the project's folders for notebooks; return whether all were searched.
+
+    Other requests are processed after each slice of the search.
+    """
+    notebook_paths = request.workspace.notebook_paths
+    index = notebook_paths.index
+    deadline = time.monotonic() + SEARCH_SECONDS
+    max_entries = None
+    if search_all:
+        deadline = math.inf
+        max_entries = ALL_ENTRIES
+    slice_seconds = SLICE_SECONDS
     while True:
-        before = len(places.index.folders)
-        began = time.monotonic()
-        places.index.refresh(places.list_patterns(), seconds, entries)
-        if not places.is_incomplete:
+        folder_count = len(index.folders)
+        started_at = time.monotonic()
+        index.refresh(notebook_paths.list_patterns(), slice_seconds, max_entries)
+        if not notebook_paths.is_incomplete:
             return True
-        # a single folder takes longer than that
-        if len(places.index.folders) == before:
-            seconds *= 2
-        if time.monotonic() > until or seconds > SEARCH_SECONDS:
+        # A single folder took longer than the slice.
+        if len(index.folders) == folder_count:
+            slice_seconds *= 2
+        if time.monotonic() > deadline or slice_seconds > SEARCH_SECONDS:
             return False
-        await _give_way(request, time.monotonic() - began)
+        await _yield_to_requests(request, time.monotonic() - started_at)
 
 
-async def _give_way(request: Request, seconds: float) -> None:
-    """Let other requests go on; where cells run, for as long as the work before took."""
-    runs = any(session.lock.locked() for session in request.workspace.sessions.values())
-    await asyncio.sleep(seconds if runs else 0)
+async def _yield_to_requests(request: Request, seconds: float) -> None:
+    """Let other requests be processed; while cells run, for `seconds`."""
+    sessions = request.workspace.sessions.values()
+    is_running = any(session.lock.locked() for session in sessions)
+    await asyncio.sleep(seconds if is_running else 0)
 
 
-async def _new(
-    request: Request, told: cli_commands.New
+async def _create_notebook(
+    request: Request, arguments: cli_commands.New
 ) -> responses.NotebookCreatedResponse:
-    if not told.problem.strip():
+    """Create a notebook with its plan, and its first cells if there are any."""
+    if not arguments.problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
-    made = plan_of(told.problem, told.steps or [])
-    slug = plan.make_slug(told.name or told.problem)
-    kernel = told.kernel or request.workspace.config.limits().kernel
+    workspace = request.workspace
+    new_plan = plan_of(arguments.problem, arguments.steps or [])
+    slug = plan.make_slug(arguments.name or arguments.problem)
+    kernel = arguments.kernel or workspace.config.limits().kernel
     metadata = None
     if kernel != Limits.kernel:
         from stepper.daemon import kernels_commands
 
         metadata = await kernels_commands.get_metadata(request, kernel)
-    if told.cells:
+    if arguments.cells:
         from stepper.session.cells import cell_operations
 
-        cell_operations.parse_cells(
-            told.cells
-        )  # what is refused is refused before there is a notebook
-    session, before = await request.workspace.new(
-        made, slug, date.today(), request.owner
+        # Invalid cells are rejected before the notebook is created.
+        cell_operations.parse_cells(arguments.cells)
+    session, unfinished = await workspace.new(
+        new_plan, slug, date.today(), request.owner
     )
     if metadata is not None:
-        notebook_commands.use_kernel(session, told.kernel or "", metadata)
-    steps = [responses.NamedStep(step.id, step.title) for step in made.steps]
-    ran = None
-    if told.cells:
+        notebook_commands.use_kernel(session, arguments.kernel or "", metadata)
+    steps = [responses.NamedStep(step.id, step.title) for step in new_plan.steps]
+    first_run = None
+    if arguments.cells:
         from stepper.daemon import mcp_handlers
 
-        ran = await mcp_handlers.add_first_cells(request, session, told)
-    at = request.workspace.config.limits().kernels.get(kernel)
-    cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
+        first_run = await mcp_handlers.add_first_cells(request, session, arguments)
+    limits = workspace.config.limits()
+    cwd = limits.kernel_cwd
+    backend = limits.kernels.get(kernel)
+    if backend and backend.kind in ("ssh", "jupyter"):
+        cwd = f"a folder of `{kernel}`"
     return responses.NotebookCreatedResponse(
-        session.name,
-        steps,
-        before,
-        cwd or request.workspace.config.limits().kernel_cwd,
-        ran,
+        session.name, steps, unfinished, cwd, first_run
     )
 
 
-async def _of_notebook(request: Request, session: Session, told: Any) -> object:
+async def _handle_for_notebook(
+    request: Request, session: Session, arguments: Any
+) -> object:
+    """Execute a command on a notebook, which some commands make the current one."""
     workspace = request.workspace
     _end_replaced_stops(request)
-    before = workspace.currents()
-    if not isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Use):
-        return await _done(request, session, told)
-    # the current one from now on
+    currents = workspace.currents()
+    makes_current = cli_commands.Run | cli_commands.Restore | cli_commands.Use
+    if not isinstance(arguments, makes_current):
+        return await _dispatch(request, session, arguments)
+    # Before the run, which may take long.
     workspace.make_current(session.name, request.owner)
     next_run = session.state.next_run
     try:
-        return await _done(request, session, told)
+        return await _dispatch(request, session, arguments)
     except StepperError as error:
         nothing_ran = session.state.next_run == next_run and not error.accepted
         if nothing_ran:
-            workspace.restore_current(before, session.name, request.owner)
+            workspace.restore_current(currents, session.name, request.owner)
         raise
 
 
-async def _done(request: Request, session: Session, told: Any) -> object:
-    if isinstance(told, cli_commands.Run | cli_commands.Eval) and not told.wait:
-        _refuse_while_running(request, session, told)
-    waits = (
-        status_queries.explain_wait(session)
-        if isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Eval)
-        else ""
-    )
-    if waits:
-        request.progress(progress_events.Waiting(line=waits))
-    match told:
+async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
+    """Execute a command on a notebook; return the response."""
+    can_wait = isinstance(arguments, cli_commands.Run | cli_commands.Eval)
+    if can_wait and not arguments.wait:
+        _refuse_while_running(request, session, arguments)
+    runs_code = cli_commands.Run | cli_commands.Restore | cli_commands.Eval
+    if isinstance(arguments, runs_code):
+        wait_reason = status_queries.explain_wait(session)
+        if wait_reason:
+            request.progress(progress_events.Waiting(line=wait_reason))
+    match arguments:
         case cli_commands.Status():
-            found = replace(
-                await _status(request, session, told), daemon=request.daemon_info
-            )
-            if not request.workspace.exists(session):
-                found = replace(found, state=DELETED)
-            reads = request.owner and not told.unread
-            # it has it now
-            return replace(
-                found,
-                unheard=undelivered_reports.take_text(session)
-                if reads
-                else found.unheard,
-            )
-        case cli_commands.Use(kernel=str(name)):
+            return await _get_notebook_status(request, session, arguments)
+        case cli_commands.Use(kernel=str(kernel)):
             from stepper.daemon import kernels_commands
 
-            return await kernels_commands.use_backend(request, session, name)
+            return await kernels_commands.use_backend(request, session, kernel)
         case cli_commands.Use():
             return responses.CurrentNotebookResponse(session.name)
         case cli_commands.Context():
-            return _system(told, await status_queries.get_context(session))
+            context = await status_queries.get_context(session)
+            return _add_system_prompt(arguments, context)
         case cli_commands.Restore() | cli_commands.Run():
-            return await _run(request, session, told)
+            return await _run(request, session, arguments)
         case cli_commands.Verify():
             from stepper.daemon import replay_workspace
 
-            return await replay_workspace.asked(request, session, told)
+            return await replay_workspace.asked(request, session, arguments)
         case cli_commands.History():
             return status_queries.list_history(session)
         case cli_commands.Report():
-            return status_queries.get_report(session, told.run)
-        case cli_commands.Output() if told.figure:
-            from stepper.daemon import figure_rendering
-
-            return await figure_rendering.render(request, session, told.cell)
-        case cli_commands.Output() if told.follow:
-            return await output_following.follow_output(
-                session, told.cell, request.caller, request.progress
-            )
+            return status_queries.get_report(session, arguments.run)
         case cli_commands.Output():
-            return status_queries.get_output(session, told.cell, told.page)
+            return await _get_output(request, session, arguments)
         case cli_commands.Snapshot():
             from stepper.session import view_snapshot
 
-            return await view_snapshot.take_snapshot(
-                session, [*request.workspace.sessions.values()], told
-            )
+            sessions = list(request.workspace.sessions.values())
+            return await view_snapshot.take_snapshot(session, sessions, arguments)
         case cli_commands.Eval():
-            return await _eval(request, session, told.source)
+            return await _evaluate(request, session, arguments.source)
         case cli_commands.KernelsWait():
             from stepper.daemon import kernels_commands
 
@@ -395,182 +422,243 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return await interrupts.interrupt(session)
         case cli_commands.Restart():
             async with report_progress(request, session):
-                return responses.RestartResponse(
-                    session.name,
-                    await notebook_commands.restart(session, request.caller),
-                )
+                lost = await notebook_commands.restart(session, request.caller)
+                return responses.RestartResponse(session.name, lost)
         case cli_commands.Shutdown():
-            kernel = await session.kernel_manager.find()
-            about = kernel.describe() if kernel is not None else None
-            ended = await notebook_commands.shutdown(session, SHUTDOWN)
-            return responses.ShutdownResponse(
-                int(ended),
-                session.name,
-                about.location if about and about.is_external else None,
-            )
+            return await _shut_down_kernel(session)
         case cli_commands.Continue() | cli_commands.Fix():
-            return await _resume(request, session, told)
+            return await _resume(request, session, arguments)
         case cli_commands.Skip():
-            response = await notebook_commands.skip(session, told.reason)
-            _show_user(request, session, "skip", response)
-            return responses.TextResponse(response)
+            text = await notebook_commands.skip(session, arguments.reason)
+            _add_command_line(request, session, "skip", text)
+            return responses.TextResponse(text)
         case cli_commands.Confirm():
-            return responses.TextResponse(
-                notebook_commands.confirm(session, told.words)
-            )
-        case cli_commands.PlanAdd():
-            return await notebook_commands.change_plan(
-                session, lambda state: plan.add_step(state, told.title, told.after)
-            )
-        case cli_commands.PlanEdit():
-            return await notebook_commands.change_plan(
-                session, lambda state: plan.edit_step(state, told.id, told.title)
-            )
-        case cli_commands.PlanRemove():
-            return await notebook_commands.change_plan(
-                session, lambda state: plan.remove_step(state, told.id)
-            )
-        case cli_commands.PlanReopen():
-            return notebook_commands.reopen(session, told.id)
-        case cli_commands.PlanMove():
-            return await notebook_commands.change_plan(
-                session, lambda state: plan.move_step(state, told.id, told.after)
-            )
+            text = notebook_commands.confirm(session, arguments.words)
+            return responses.TextResponse(text)
         case cli_commands.Plan():
             return status_queries.get_plan(session)
+        case cli_commands.PlanReopen():
+            return notebook_commands.reopen(session, arguments.id)
+        case (
+            cli_commands.PlanAdd()
+            | cli_commands.PlanEdit()
+            | cli_commands.PlanRemove()
+            | cli_commands.PlanMove()
+        ):
+            change = partial(_change_plan, arguments)
+            return await notebook_commands.change_plan(session, change)
     from stepper.daemon import mcp_handlers
 
-    return await mcp_handlers.handle_cell_command(request, session, told)
+    return await mcp_handlers.handle_cell_command(request, session, arguments)
+
+
+def _change_plan(arguments: Any, state: State) -> Plan:
+    """Return the plan of a notebook after a command changed it; raise UsageError."""
+    match arguments:
+        case cli_commands.PlanAdd():
+            return plan.add_step(state, arguments.title, arguments.after)
+        case cli_commands.PlanEdit():
+            return plan.edit_step(state, arguments.id, arguments.title)
+        case cli_commands.PlanRemove():
+            return plan.remove_step(state, arguments.id)
+        case cli_commands.PlanMove():
+            return plan.move_step(state, arguments.id, arguments.after)
+    raise NotImplementedError(type(arguments).__name__)
+
+
+async def _shut_down_kernel(session: Session) -> responses.ShutdownResponse:
+    kernel = await session.kernel_manager.find()
+    info = kernel.describe() if kernel is not None else None
+    was_running = await notebook_commands.shutdown(session, SHUTDOWN_REASON)
+    external_location = None
+    if info and info.is_external:
+        external_location = info.location
+    return responses.ShutdownResponse(int(was_running), session.name, external_location)
+
+
+async def _get_output(
+    request: Request, session: Session, arguments: cli_commands.Output
+) -> object:
+    """Return a figure, the new output of a running cell, or a page of the output."""
+    if arguments.figure:
+        from stepper.daemon import figure_rendering
+
+        return await figure_rendering.render(request, session, arguments.cell)
+    if arguments.follow:
+        return await output_following.follow_output(
+            session, arguments.cell, request.caller, request.progress
+        )
+    return status_queries.get_output(session, arguments.cell, arguments.page)
 
 
 def _refuse_while_running(
-    request: Request, session: Session, told: cli_commands.Run | cli_commands.Eval
+    request: Request,
+    session: Session,
+    arguments: cli_commands.Run | cli_commands.Eval,
 ) -> None:
-    """Raise StepperError where an agent's shell command would wait for a cell that runs, maybe for hours."""
-    from_agents_shell = request.caller.interface == "cli" and request.owner
+    """Raise StepperError if an agent's shell command would wait for a running cell.
+
+    That might take hours.
+    """
+    is_from_agents_shell = request.caller.interface == "cli" and request.owner
     running = status_queries.get_running(session)
-    if not from_agents_shell or running is None or not session.lock.locked():
+    if not is_from_agents_shell or running is None or not session.lock.locked():
         return
     commands = session.state.commands
-    waiting = commands.shell("run --wait")
-    if isinstance(told, cli_commands.Eval):
-        waiting = commands.shell("eval --wait", "CODE")
-    raise StepperError(
+    waiting_command = commands.shell("run --wait")
+    if isinstance(arguments, cli_commands.Eval):
+        waiting_command = commands.shell("eval --wait", "CODE")
+    message = (
         f"nothing ran: {running.name} of {session.name} is running, for"
-        f" {running.seconds:.0f} s so far",
-        f"{waiting}  # waits until that cell has ended",
+        f" {running.seconds:.0f} s so far"
     )
+    raise StepperError(message, f"{waiting_command}  # waits until the cell finishes")
 
 
 async def _resume(
-    request: Request, session: Session, told: cli_commands.Continue | cli_commands.Fix
+    request: Request,
+    session: Session,
+    arguments: cli_commands.Continue | cli_commands.Fix,
 ) -> responses.TextResponse:
-    """Resume a stopped notebook. What the user says in a terminal reaches the agent once, with what it reads next."""
+    """Resume a stopped notebook.
+
+    The agent gets a message that the user gave in a terminal with its next response.
+    """
     stop = session.state.stop
-    if isinstance(told, cli_commands.Continue):
-        command, message = "continue", told.answer
-        response = await notebook_commands.resume(session, message)
+    if isinstance(arguments, cli_commands.Continue):
+        command = "continue"
+        message = arguments.answer
+        text = await notebook_commands.resume(session, message)
     else:
-        command, message = "fix", told.hint
-        response = await notebook_commands.fix(session, message)
+        command = "fix"
+        message = arguments.hint
+        text = await notebook_commands.fix(session, message)
     in_terminal = request.caller.interface == "cli" and not request.owner
     if in_terminal and message.strip():
-        text = command_messages.format_from_terminal(
+        undelivered_text = command_messages.format_from_terminal(
             session.name, command, stop, message
         )
-        session.log(journal_events.Undelivered(at=format_now(), text=text))
-    _show_user(request, session, command, response)
-    return responses.TextResponse(response)
+        event = journal_events.Undelivered(at=format_now(), text=undelivered_text)
+        session.log(event)
+    _add_command_line(request, session, command, text)
+    return responses.TextResponse(text)
 
 
-def _show_user(request: Request, session: Session, command: str, response: str) -> None:
-    """Have Claude Code's user read with the session's next event what a typed command did: only the agent reads it."""
-    if request.caller.interface == "cli" and request.owner:
-        line = command_messages.format_command_line(session.name, command, response)
-        request.workspace.steered.setdefault(request.owner, []).append(line)
+def _add_command_line(
+    request: Request, session: Session, command: str, response: str
+) -> None:
+    """Add the user's line on a slash command, whose output only the agent reads.
+
+    Claude Code shows it after the next event of the agent session.
+    """
+    owner = request.owner
+    if not owner or request.caller.interface != "cli":
+        return
+    line = command_messages.format_command_line(session.name, command, response)
+    lines = request.workspace.steered.setdefault(owner, [])
+    lines.append(line)
 
 
 async def _run(
-    request: Request, session: Session, told: cli_commands.Run | cli_commands.Restore
+    request: Request,
+    session: Session,
+    arguments: cli_commands.Run | cli_commands.Restore,
 ) -> object:
-    which, wait = "restore", None
-    if isinstance(told, cli_commands.Run):
-        if told.all and told.stale:
-            raise UsageError("--all and --stale exclude each other")
-        which, wait = (
-            "all" if told.all else "stale" if told.stale else told.which,
-            told.wait_seconds,
-        )
-    by_agent = which == "restore" and request.caller.interface == "mcp"
-    if (
-        by_agent
-        and not edit_gate.is_stopped_by_kernel_death(session.state)
-        and (why := edit_gate.check_stop(session.state))
-    ):
-        # of failed attempts nothing is to be rebuilt
-        raise StepperError(f"nothing ran: {why}")
-    if wait is not None:
+    """Run cells of a notebook, or restore the state of its kernel."""
+    selection = "restore"
+    wait_seconds = None
+    if isinstance(arguments, cli_commands.Run):
+        selection = arguments.which
+        wait_seconds = arguments.wait_seconds
+        if arguments.all and arguments.stale:
+            raise UsageError("--all and --stale cannot be combined")
+        if arguments.all:
+            selection = "all"
+        elif arguments.stale:
+            selection = "stale"
+    is_agents_restore = selection == "restore" and request.caller.interface == "mcp"
+    # After the death of a kernel, the agent may restore its state.
+    if is_agents_restore and not edit_gate.is_stopped_by_kernel_death(session.state):
+        refusal = edit_gate.check_stop(session.state)
+        if refusal:
+            raise StepperError(f"nothing ran: {refusal}")
+    if wait_seconds is not None:
         from stepper.daemon import mcp_handlers
 
-        return await mcp_handlers.run(request, session, which, wait)
+        return await mcp_handlers.run(request, session, selection, wait_seconds)
     async with report_progress(request, session):
         return await notebook_commands.run(
-            session, which, request.caller, request.progress
+            session, selection, request.caller, request.progress
         )
 
 
-async def _status(
-    request: Request, session: Session | None, told: cli_commands.Status
+async def _get_notebook_status(
+    request: Request, session: Session, arguments: cli_commands.Status
 ) -> responses.StatusResponse:
-    if told.details or told.wait_seconds is not None:
+    """Return the status of a notebook; an agent also gets its undelivered reports."""
+    status = await _get_status(request, session, arguments)
+    status = replace(status, daemon=request.daemon_info)
+    if not request.workspace.exists(session):
+        status = replace(status, state=DELETED)
+    if request.owner and not arguments.unread:
+        undelivered = undelivered_reports.take_text(session)
+        status = replace(status, unheard=undelivered)
+    return status
+
+
+async def _get_status(
+    request: Request, session: Session | None, arguments: cli_commands.Status
+) -> responses.StatusResponse:
+    if arguments.details or arguments.wait_seconds is not None:
         from stepper.daemon import mcp_handlers
 
-        return await mcp_handlers.status(request, session, told)
+        return await mcp_handlers.status(request, session, arguments)
     if session is None:
         return responses.StatusResponse()
     path = os.path.join(request.workspace.paths.project, session.name)
-    unaware = beside_words.format_not_reloaded(
-        [server.url for server in jupyter_saves.find_servers_without_reload(path)]
-    )
-    renamed = request.workspace.renames.get_notice(session)
+    servers = jupyter_saves.find_servers_without_reload(path)
+    urls = [server.url for server in servers]
+    status = await status_queries.get_status(session)
     return replace(
-        await status_queries.get_status(session), jupyter=unaware, renamed=renamed
+        status,
+        jupyter=attached_clients.format_not_reloaded(urls),
+        renamed=request.workspace.renames.get_notice(session),
     )
 
 
-def _system(
-    told: cli_commands.Context, found: responses.ContextResponse
+def _add_system_prompt(
+    arguments: cli_commands.Context, context: responses.ContextResponse
 ) -> responses.ContextResponse:
-    """Return a context, as the system text of the agent that it is for."""
-    if told.agent is None:
-        return found
+    """Return a context with the system prompt for the agent in `arguments`, if any."""
+    if arguments.agent is None:
+        return context
     from stepper.messages import system_prompt
 
-    held = {
-        "modules": found.imported_modules,
-        "functions": found.defined_functions,
-        "variables": found.variables,
+    namespace = {
+        "modules": context.imported_modules,
+        "functions": context.defined_functions,
+        "variables": context.variables,
     }
-    return replace(
-        found,
-        text=system_prompt.format_system_prompt(
-            told.agent, told.lang, found.current_notebook, held
-        ),
+    text = system_prompt.format_system_prompt(
+        arguments.agent, arguments.lang, context.current_notebook, namespace
     )
+    return replace(context, text=text)
 
 
-async def _eval(
+async def _evaluate(
     request: Request, session: Session, source: str
 ) -> responses.EvalResponse:
+    """Execute code in the kernel without changing the notebook."""
     if not source.strip():
         example = session.state.commands.shell("eval", '"df.columns"')
         raise UsageError("there is no code", example)
-    why = (
-        edit_gate.check_stop(session.state) if request.owner else None
-    )  # the person may look
-    if why:
-        raise StepperError(f"nothing ran: {why}")
+    # The user may inspect a stopped notebook.
+    if request.owner:
+        refusal = edit_gate.check_stop(session.state)
+        if refusal:
+            raise StepperError(f"nothing ran: {refusal}")
+    can_start_kernel = request.caller.interface == "mcp"
     async with report_progress(request, session):
         return await notebook_commands.evaluate(
-            session, source, request.caller, starts=request.caller.interface == "mcp"
+            session, source, request.caller, starts=can_start_kernel
         )

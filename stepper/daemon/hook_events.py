@@ -309,7 +309,7 @@ def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
 
 
 async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
-    """Return the notebook in progress when a session starts, resumes or is compacted."""
+    """Return the context when a session starts, resumes or is compacted."""
     owner = event.session
     session = workspace.under_way(owner)
     if session is not None:  # the kernel may have died with the machine

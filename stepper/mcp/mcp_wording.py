@@ -63,7 +63,7 @@ PHRASES = tuple(
             r"(?<!\w)`?ls (?:'[^']*/'|[^\s`'-][^\s`']*/)(?: (?:'[^']*/'|[^\s`'-][^\s`']*/))*`?(?=$|[\s.,;)])",
             "`list_notebooks`",
         ),
-        (r"it was ended by `stepper shutdown`", "it was shut down"),
+        (r"it was shut down by `stepper shutdown`", "it was shut down"),
         (r"until `stepper shutdown`", "until `kernel` with `action: shutdown` ends it"),
         (
             r"it can only be skipped \(([^)]*stepper'? skip(?: --notebook [^)]*)?)\)",
