@@ -149,6 +149,48 @@ def test_a_read_starts_python_in_manual_mode_alone_and_hands_on_its_payload(
     assert (env / "given").read_text() == manual + "\n"
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash", "bash --posix"])
+def test_each_shell_runs_the_script(script: Path, shell: str) -> None:
+    if shutil.which(shell.split()[0]) is None:
+        pytest.skip(f"{shell} is not installed")
+
+    def run_in_shell(event: str, stdin: str = "{}") -> str:
+        result = subprocess.run(
+            [*shell.split(), script, event],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": STATE},
+        )
+        assert (result.returncode, result.stderr) == (0, "")
+        return result.stdout
+
+    folder = script.parents[2]
+    assert "NOT run" in run_in_shell("PostToolUse")
+    assert run_in_shell("PreToolUse", '{"tool_name":"Write"}') == ""
+    trust = '{"tool_name":"Bash","tool_input":{"command":"stepper trust"}}'
+    assert '"ask"' in run_in_shell("PreToolUse", trust)
+    env = bare_env(Paths(str(folder)))
+    (env / "packages").symlink_to(ROOT)
+    (env / "bin/python").write_text("#!/bin/sh\nprintf '%s ' \"$@\"\ncat\n")
+    (env / "bin/python").chmod(0o755)
+    assert run_in_shell("Watch").startswith('{"hookSpecificOutput"')
+    assert run_in_shell("FileChanged") == ""
+    for event in ("Stop", "Rearm", "PostToolBatch"):
+        assert run_in_shell(event) == "", event
+    manual = '{"permission_mode":"default","a":"$HOME \\\\ `id`"}\n'
+    assert run_in_shell("BeforeRead", manual).endswith(f"BeforeRead {manual}")
+    assert run_in_shell("BeforeRead", '{"permission_mode":"auto"}') == ""
+    notebook = folder / "a b" / "n.ipynb"
+    notebook.parent.mkdir()
+    notebook.touch()
+    marker = folder / ".stepper/seen"
+    for listed, is_checked in ((".", True), ("/.", False), ("a b", True)):
+        marker.write_text(f"{listed}\n")
+        os.utime(marker, (1, 1))
+        assert bool(run_in_shell("PostToolBatch")) is is_checked, listed
+
+
 def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -> None:
     env = bare_env(Paths(str(script.parents[2])))
     for name, word in (("python", "interpreted"), ("hook", "compiled")):

@@ -634,7 +634,7 @@ def test_the_daemon_is_killed_while_a_notebook_is_made(
     """Whether it was made nobody knows: the agent is told how to see it, not to make a second one."""
 
     async def gone(self: Daemon, verb: str, *told: Any, **more: Any) -> Any:
-        raise hook_client.daemon_exited_error(self.paths, accepted=True)
+        raise hook_client.build_exited_error(self.paths, accepted=True)
 
     async def story(client: Client) -> None:
         monkeypatch.setattr(Daemon, "ask", gone)

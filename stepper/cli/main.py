@@ -122,7 +122,7 @@ def _report_internal_error(error: Exception) -> None:
     """Print an unexpected exception, and the path of the log."""
     kind_name = type(error).__name__
     print_text(f"stepper itself failed: {kind_name}: {error}", err=True)
-    project = find_project(client.current_folder())
+    project = find_project(client.get_current_folder())
     if project is not None:
         click.echo(f"         For details, see {Paths(project).log}", err=True)
 
@@ -280,7 +280,7 @@ def _convert_value(argument: Field[Any], value: Any) -> Any:
 
 def _find_paths(row: Command) -> Paths:
     """Return the paths of the current project; raise UsageError if there is none."""
-    project = resolve_project(client.current_folder(), sys.prefix)
+    project = resolve_project(client.get_current_folder(), sys.prefix)
     if project is None and row.name not in WITHOUT_PROJECT:
         raise UsageError(
             "stepper is not set up in this folder or one above it", INSTALL_COMMAND

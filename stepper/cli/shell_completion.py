@@ -18,7 +18,7 @@ from stepper.cli.main import main
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, resolve_project
 from stepper.common.text import one_line
-from stepper.hook.client import current_folder
+from stepper.hook.client import get_current_folder
 
 VARIABLE = "_STEPPER_COMPLETE"
 SUFFIX = ".ipynb"
@@ -43,7 +43,7 @@ def complete_notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
     if paths is None:
         return []
     notebooks = _list_notebooks(paths)
-    folder = current_folder()
+    folder = get_current_folder()
     names = list(notebooks)
     for path in notebooks.values():
         names.append(os.path.relpath(path, folder))
@@ -106,7 +106,7 @@ def _escape(word: str) -> str:
 
 
 def _get_paths() -> Paths | None:
-    project = resolve_project(current_folder(), sys.prefix)
+    project = resolve_project(get_current_folder(), sys.prefix)
     return Paths(project) if project else None
 
 

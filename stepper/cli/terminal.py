@@ -17,7 +17,7 @@ import click
 from stepper.common.paths import Paths, resolve_project
 from stepper.common.program import find_program
 from stepper.common.text import clean
-from stepper.hook.client import current_folder
+from stepper.hook.client import get_current_folder
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 
 COLOURS = {
@@ -41,7 +41,7 @@ def print_text(
     """
     if f"{PROGRAM} " in text and not is_output:
         path = os.environ.get("PATH", os.defpath)
-        text = replace_program(text, program_name(current_folder(), path))
+        text = replace_program(text, program_name(get_current_folder(), path))
     color = wants_colour(sys.stderr if err else sys.stdout)
     text = clean(text)
     if color:

@@ -18,8 +18,8 @@ from stepper.common.socket_path import HookPaths, encode_path
 if False:  # for the type checker: importing typing costs time
     from collections.abc import Callable, Iterator, Mapping
 
-# The daemon sends a heartbeat at once and every BEAT_SECONDS. If it is silent for
-# longer than this, it hangs. client.c has the same value.
+# The daemon sends a heartbeat immediately and then every BEAT_SECONDS. If it is silent
+# for longer than this, it hangs. client.c has the same value.
 SILENCE_SECONDS = 7
 SEND_TIMEOUT = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # struct timeval
 # On Linux, Claude Code's sandbox denies Unix sockets to shell commands, whatever their
@@ -62,9 +62,9 @@ def exchange(
             yield kind, payload
         return
     except TimeoutError:
-        error: DaemonError = daemon_silent_error(paths)
+        error: DaemonError = build_silent_error(paths)
     except (EOFError, ConnectionResetError):
-        error = daemon_exited_error(paths, accepted)
+        error = build_exited_error(paths, accepted)
     except (wire_format.FrameError, ValueError) as invalid:
         error = DaemonError(f"the daemon's response is invalid: {invalid}")
     finally:
@@ -91,13 +91,13 @@ def receive_exactly(sock: _socket.socket, size: int) -> bytes:
     return bytes(buffer)
 
 
-def daemon_silent_error(paths: HookPaths) -> DaemonError:
+def build_silent_error(paths: HookPaths) -> DaemonError:
     """Return the error for a daemon that hangs."""
     message = f"the stepper daemon does not respond (silent for {SILENCE_SECONDS} s)"
     return DaemonError(message, f"stepper shutdown  # stops it; the log is {paths.log}")
 
 
-def daemon_exited_error(paths: HookPaths, accepted: bool) -> DaemonExitedError:
+def build_exited_error(paths: HookPaths, accepted: bool) -> DaemonExitedError:
     """Return the error for a daemon that exited.
 
     `accepted`: it had accepted the request, so the cell may have run.
@@ -119,8 +119,8 @@ def connect(paths: HookPaths) -> _socket.socket | None:
     except PermissionError:
         raise StepperError(SANDBOXED, SANDBOX_HINT) from None
     try:
-        # A send timeout of the system: if many clients connect at once, connect() waits
-        # for its turn. With `settimeout` it would fail immediately.
+        # A send timeout of the system: if many clients connect at the same time, connect()
+        # waits for its turn. With `settimeout` it would fail immediately.
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, SEND_TIMEOUT)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
@@ -138,7 +138,7 @@ def connect(paths: HookPaths) -> _socket.socket | None:
         if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
             return None
         if isinstance(error, BlockingIOError):
-            raise daemon_silent_error(paths) from None
+            raise build_silent_error(paths) from None
         raise
 
 
@@ -154,9 +154,9 @@ def send_request(
     """Send a command to the daemon and return the bytes of its response.
 
     `on_progress` is called with the bytes of each interim response; they are empty for
-    a heartbeat. `launch` starts the daemon if none runs; without it, None is returned
-    then. `on_connect` gets the socket: if the client closes its half, the daemon
-    interrupts the running cell and responds with how it ended.
+    a heartbeat. `launch` starts the daemon if none runs; otherwise, None is returned in
+    that case. `on_connect` is called with the socket: if the caller closes its half of
+    the connection, the daemon interrupts the running cell and sends the result.
 
     Raise StepperError as reported by the daemon, or DaemonError if it can't be reached.
     """
@@ -178,7 +178,7 @@ def send_request(
             command,
             __version__.encode(),
             wire_format.pack_environ(environ),
-            encode_path(current_folder()),
+            encode_path(get_current_folder()),
         )
         kind = body = b""
         try:
@@ -211,13 +211,13 @@ def parse_error(body: bytes) -> StepperError:
     response = json.loads(body)
     error = StepperError(response["message"], response["hint"])
     error.exit_code = response["exit_code"]
-    # The daemon itself failed on the way: the cell may have run.
+    # If the daemon itself failed, the cell may have run.
     error.accepted = error.exit_code == DaemonError.exit_code
     return error
 
 
-def current_folder() -> str:
-    """The current folder, or the root folder if it was deleted."""
+def get_current_folder() -> str:
+    """Return the current folder, or the root folder if it was deleted."""
     try:
         return posix.getcwd()
     except OSError:

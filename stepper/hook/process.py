@@ -1,7 +1,8 @@
 """The hook process: forwards standard input to the daemon and prints the response.
 
 It imports only `stepper.common` and the client. The compiled client.c does the same as
-long as nothing fails; it hands everything else over to this module.
+long as nothing fails, and executes this module in all other cases; PROTOCOL.md
+describes what both do.
 """
 
 import _socket
@@ -12,8 +13,8 @@ from stepper.common.errors import DaemonError, StepperError
 from stepper.common.socket_path import HookPaths
 from stepper.hook.client import (
     DaemonExitedError,
-    daemon_exited_error,
-    daemon_silent_error,
+    build_exited_error,
+    build_silent_error,
     parse_error,
     send_request,
 )
@@ -35,9 +36,9 @@ DAEMON_WAIT_SECONDS = 20
 def hook() -> None:
     """Forward standard input and print the response; the exit code is 0 in every case.
 
-    Another exit code would fail the user's edit. Arguments: the folder of this package,
-    the result of the compiled client if it sent the request, the project's folder, and
-    the name of the event.
+    Another exit code would make the user's edit fail. The arguments of the process are
+    the folder of this package, the result of the compiled client if it ran before, the
+    project's folder, and the name of the event.
     """
     *client_result, root, event = sys.argv[2:]
     payload_bytes = b""
@@ -52,7 +53,9 @@ def hook() -> None:
             notified = notify_agent(paths, event, payload_bytes, result)
             posix._exit(2 if notified else 0)
         if event not in ONLY_IN_PROGRESS or _is_in_progress(paths):
-            error = client_error(client_result[0], paths) if client_result else None
+            error = (
+                build_client_error(client_result[0], paths) if client_result else None
+            )
             response = forward_event(paths, event, payload_bytes, error)
         # The event is checked first: the payload of an edit holds the notebook twice.
         is_prompt = not response and event in NEVER_LAUNCH
@@ -68,7 +71,7 @@ def hook() -> None:
         while response:
             response = response[posix.write(1, response) :]
     except OSError:
-        pass  # nobody reads it
+        pass  # Claude Code no longer reads it
     # Nothing is buffered, and shutting the interpreter down costs 3 ms.
     posix._exit(0)
 
@@ -82,11 +85,12 @@ def forward_event(
 ) -> "bytes | None":
     """Return the daemon's response to an event; raise as `send_request` does.
 
-    `error` is the error that the compiled client met. If the daemon exited while a cell
-    ran, the next daemon is asked `again`: the journal tells it what ran.
+    `error` is the error of the compiled client, if it ran before. If the daemon exits
+    while a cell runs, the request is sent `again` to the next daemon, whose journal
+    contains what ran.
     """
     command = b"hook " + event.encode()
-    on_progress = exit_without_reader()
+    on_progress = create_reader_check()
     launch = event not in NEVER_LAUNCH
     environ = posix.environ
     try:
@@ -119,8 +123,8 @@ def notify_agent(
     """Wait for a message to the agent and print it on standard error.
 
     Return whether there was one: exit code 2 then notifies the agent. If the compiled
-    client was here before, its daemon exited: start one, and let the compiled client,
-    which needs less memory, go on waiting.
+    client ran before, its daemon exited: start one, and execute the compiled client
+    again, which needs less memory while it waits.
     """
     import os
     import time
@@ -143,7 +147,7 @@ def notify_agent(
         os.lseek(0, 0, os.SEEK_SET)
         arguments = [sys.executable, sys.argv[1], sys.argv[-2], event]
         os.execv(compiled_client, [compiled_client, *arguments])  # noqa: S606
-    check_reader = exit_without_reader()
+    check_reader = create_reader_check()
     messages = list[bytes]()
     sockets = list[_socket.socket]()
 
@@ -183,7 +187,7 @@ def notify_agent(
 
 
 def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
-    """Wait until the hook of the edit has started a daemon; return whether it has."""
+    """Wait for the daemon that the hook of the edit starts; return whether it runs."""
     import time
 
     from stepper.hook.client import connect
@@ -201,7 +205,10 @@ def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
 def ensure_daemon(
     paths: HookPaths, parent: int, event: str, client_result: str
 ) -> bool:
-    """Start a daemon unless one runs; return False if nobody waits for it any more."""
+    """Start a daemon unless one runs.
+
+    Return False if the client exited or no report is pending.
+    """
     import time
 
     from stepper.hook.client import connect
@@ -227,9 +234,9 @@ def ensure_daemon(
 
 
 def can_notify(parent: int) -> bool:
-    """Whether the client can notify its agent: client.c has the same rule.
+    """Return whether the client can notify its agent; client.c has the same rule.
 
-    A client that prints one answer and exits (`claude -p`) can't, unless it reads a
+    A client that prints one response and exits (`claude -p`) can't, unless it reads a
     stream of messages.
     """
     import _stat
@@ -259,18 +266,19 @@ def can_notify(parent: int) -> bool:
     return b"--input-format=stream-json" in command_line
 
 
-def exit_without_reader() -> "Callable[[bytes], None]":
-    """Return a progress handler that exits if nobody waits for the response.
+def create_reader_check() -> "Callable[[bytes], None]":
+    """Return a progress handler that exits if Claude Code no longer reads the response.
 
     The daemon then cancels the cell.
     """
     parent = posix.getppid()
-    is_first = [True]
+    is_first = True
 
     def check_reader(_: bytes) -> None:
-        # The first heartbeat comes at once: short cells skip the check.
+        nonlocal is_first
+        # The first heartbeat arrives immediately: short cells skip the check.
         if is_first:
-            is_first.clear()
+            is_first = False
             return
         import select
 
@@ -279,16 +287,16 @@ def exit_without_reader() -> "Callable[[bytes], None]":
         is_closed = any(
             events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)
         )
-        # If Claude Code is killed, only its end of our standard output or our parent
-        # process is gone.
+        # If Claude Code is killed, only its end of our standard output is closed, or our
+        # parent process has changed.
         if is_closed or posix.getppid() != parent:
             posix._exit(0)
 
     return check_reader
 
 
-def client_error(result: str, paths: HookPaths) -> StepperError:
-    """Return the error that the compiled client met, by the word that it passes on.
+def build_client_error(result: str, paths: HookPaths) -> StepperError:
+    """Return the error of the compiled client, by the result that it passes on.
 
     For `failed`, the daemon's response is readable as file descriptor 3.
     """
@@ -299,8 +307,8 @@ def client_error(result: str, paths: HookPaths) -> StepperError:
     if result.endswith("unread"):
         error = StepperError("the hook can't read or buffer its standard input")
     elif result.endswith("gone"):
-        error = daemon_exited_error(paths, True)
+        error = build_exited_error(paths, True)
     else:
-        error = daemon_silent_error(paths)
+        error = build_silent_error(paths)
     error.accepted = result.startswith("accepted")
     return error

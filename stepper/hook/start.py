@@ -47,20 +47,21 @@ DAEMON_ENVIRON = (
 def start_daemon(
     hook_paths: HookPaths, connect: Callable[[HookPaths], _socket.socket | None]
 ) -> _socket.socket:
-    """Start the daemon, or wait for another process that starts it; return a socket.
+    """Start the daemon, or wait for another process that starts it.
 
-    Raise DaemonError, with the end of the daemon's output, if it exits at once or does
-    not listen within START_SECONDS.
+    Return a connected socket. Raise DaemonError, with the end of the daemon's output, if
+    the daemon exits or does not listen within START_SECONDS.
     """
     paths = Paths(hook_paths.project)
     deadline = time.monotonic() + START_SECONDS
     lock, log = open_lock_and_log(paths)
     try:
-        # Two hooks may start at once: the second one waits here and then connects to
-        # the daemon of the first one.
+        # Two hooks may start at the same time: the second one waits here and then
+        # connects to the daemon of the first one.
         if not acquire_lock(lock, START_SECONDS):
             message = (
-                "another process has been starting the stepper daemon for too long"
+                "another process is starting the stepper daemon, and has not finished"
+                f" after {START_SECONDS} s"
             )
             raise DaemonError(message, f"see {paths.log}")
         sock = connect(paths)
@@ -102,9 +103,9 @@ def _start_error(
         stream.seek(log_size)
         output = stream.read()[-MAX_QUOTED_BYTES:].decode("utf-8", "replace").strip()
     if daemon.returncode is None:
-        problem = "did not listen in time"
+        problem = f"did not listen within {START_SECONDS} s"
     else:
-        problem = f"exited at once (exit code {daemon.returncode})"
+        problem = f"exited during its start (exit code {daemon.returncode})"
     daemon.returncode = daemon.returncode or 0  # no ResourceWarning
     message = f"the stepper daemon {problem}: {output or 'it wrote no message'}"
     return DaemonError(message, f"see {paths.log}")
@@ -131,7 +132,7 @@ def open_lock_and_log(paths: Paths) -> tuple[int, int]:
 
 
 def acquire_lock(file: int, seconds: float) -> bool:
-    """Lock a file; return whether the lock was free within so many seconds."""
+    """Lock a file within `seconds`; return False if another process keeps the lock."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -34,7 +34,7 @@ def view(
     notebooks = NotebookList(paths)
     name = ""
     if notebook:
-        name = notebooks.resolve_name(notebook, client.current_folder())
+        name = notebooks.resolve_name(notebook, client.get_current_folder())
     listener = bind_socket(port)
     # The browser opens a private file that redirects to the address: all users can see
     # the command lines of processes, and the address contains the key.

@@ -62,7 +62,7 @@ def watch(paths: Paths, notebook: str | None) -> None:
     notebooks = NotebookList(paths)
     name = ""
     if notebook:
-        name = notebooks.resolve_name(notebook, client.current_folder())
+        name = notebooks.resolve_name(notebook, client.get_current_folder())
     no_color = bool(os.environ.get("NO_COLOR")) or None
     console = Console(highlight=False, no_color=no_color)
     interrupts = InterruptFlag()
