@@ -547,7 +547,7 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     compiled = (ROOT / "stepper/hook/client.c").read_text()
     (seconds,) = re.findall(r"#define SILENCE_SECONDS (\d+)", compiled)
     assert float(seconds) == client.SILENCE_SECONDS
-    (shift,) = re.findall(r"#define MOST_BYTES \(1u << (\d+)\)", compiled)
+    (shift,) = re.findall(r"#define MAX_BYTES \(1u << (\d+)\)", compiled)
     assert 1 << int(shift) == wire_format.MAX_BYTES
     (roots,) = re.findall(r"roots\[\] = \{(.*?)\}", compiled)
     assert tuple(json.loads(f"[{roots}]")) == socket_path.RUNTIME_ROOTS
@@ -564,12 +564,12 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     }  # all else is handed over
     left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
     assert {*left} == {*process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
-    naps = re.findall(r"#define (?:NAP|COMES)_SECONDS ([\d.]+)", compiled)
+    naps = re.findall(r"#define (?:RETRY|DAEMON_WAIT)_SECONDS ([\d.]+)", compiled)
     assert [*map(float, naps)] == [process.RETRY_SECONDS, process.DAEMON_WAIT_SECONDS]
     constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
     assert constants == {
         int(each, 16)
         for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(socket_path))
     } - {(1 << 64) - 1}
-    (line,) = re.findall(r'RUN = "(.*)";', compiled)
+    (line,) = re.findall(r'RUN =\s+"(.*)";', compiled)
     assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT

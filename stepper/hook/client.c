@@ -1,14 +1,16 @@
-/* The compiled hook process. It does what process.py does if no error occurs, and saves the 8 ms that a Python interpreter
- * takes to start. In all other cases (no daemon, a daemon of another version, a daemon that exited) it executes process.py,
- * which reads the same standard input and gets the result of the request so far as an argument.
+/* The compiled hook process. It does what process.py does if no error occurs, and saves the 8 ms
+ * that a Python interpreter takes to start. In all other cases (no daemon, a daemon of another
+ * version, a daemon that exited) it executes process.py, which reads the same standard input and
+ * gets the result of the request so far as an argument.
  *
  *     hook PYTHON PACKAGES ROOT EVENT
  *
- * For the events Wake, `Wake again` and Rearm it waits for a message to the agent, possibly for hours. It prints the message
- * on standard error and exits with code 2, by which Claude Code recognizes a message to the agent.
+ * For the events Wake, `Wake again` and Rearm it waits for a message to the agent, possibly for
+ * hours. It prints the message on standard error and exits with code 2, by which Claude Code
+ * recognizes a message to the agent.
  *
- * wire_format.py defines the frames, socket_path.py the path of the socket. The tests of the hook process run with both
- * clients.
+ * PROTOCOL.md describes what both hook processes do; tests/test_hook_protocol.py runs its
+ * scenarios with both.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,9 +32,9 @@
 #include <unistd.h>
 
 #define SILENCE_SECONDS 7 /* as in client.py */
-#define MOST_BYTES (1u << 30)
-#define NAP_SECONDS 0.5 /* most cells have finished by then, and the daemon need not be asked */
-#define COMES_SECONDS 20 /* until the hook of the edit has started the daemon */
+#define MAX_BYTES (1u << 30)
+#define RETRY_SECONDS 0.5      /* most cells have finished by then, so Wake sends no request */
+#define DAEMON_WAIT_SECONDS 20 /* for the daemon that the hook of the edit starts */
 
 extern char **environ;
 
@@ -40,53 +42,65 @@ static struct {
     char *data;
     size_t size;
 } payload;
-static char **arguments;
-static int sock = -1, waking, woke;
+static char **arguments; /* those of main() */
+static int sock = -1;
+static int is_notifier;     /* whether the event is one that waits for a message to the agent */
+static int message_printed; /* whether there was such a message */
 static pid_t parent;
-static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
+static const char *const RUN =
+    "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
 
 /* Write bytes to a temporary file; return its file descriptor, or -1 on failure. */
-static int kept(const char *data, size_t size) {
+static int write_temporary_file(const char *data, size_t size) {
 #ifdef MFD_CLOEXEC
     int file = memfd_create("stepper", 0); /* in memory: the disk may be full */
 #else
-    FILE *made = tmpfile();
-    int file = made ? fileno(made) : -1;
+    FILE *stream = tmpfile();
+    int file = stream ? fileno(stream) : -1;
 #endif
     while (file >= 0 && size) {
-        ssize_t put = write(file, data, size);
-        if (put < 0 && errno != EINTR)
+        ssize_t written = write(file, data, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
             return -1;
-        data += put > 0 ? put : 0;
-        size -= put > 0 ? put : 0;
+        data += written;
+        size -= written;
     }
-    return file >= 0 && lseek(file, 0, SEEK_SET) == 0 ? file : -1;
+    if (file < 0 || lseek(file, 0, SEEK_SET) != 0)
+        return -1;
+    return file;
 }
 
-/* Replace this process by the Python client. `how` is process.py's word for the result of the request, NULL if no request
- * was sent; `body` is the daemon's response. */
-static void hand_over(const char *how, const char *body, size_t size) {
+/* Replace this process by process.py. `result` is that of the request, NULL if process.py must
+ * send it; `body` is the daemon's response. */
+static void run_python(const char *result, const char *body, size_t size) {
     char *command[10];
-    int count = 0, handle;
-    if (woke)
+    int count = 0;
+    if (message_printed)
         _exit(2);
-    handle = kept(payload.data, payload.size);
+    int input = write_temporary_file(payload.data, payload.size);
     if (sock >= 0)
         close(sock); /* the daemon notices that this client disconnected */
-    if (handle >= 0)
-        dup2(handle, 0);
-    else if (!how || strcmp(how, "failed"))
-        how = how && !strncmp(how, "accepted", 8) ? "accepted, unread" : "unread";
-    if (body && (handle = kept(body, size)) >= 0)
-        dup2(handle, 3);
+    if (input >= 0)
+        dup2(input, 0);
+    else if (result && !strncmp(result, "accepted", 8))
+        result = "accepted, unread";
+    else if (!result || strcmp(result, "failed"))
+        result = "unread";
+    if (body) {
+        int response = write_temporary_file(body, size);
+        if (response >= 0)
+            dup2(response, 3);
+    }
     command[count++] = arguments[1];
     command[count++] = "-I";
     command[count++] = "-S";
     command[count++] = "-c";
     command[count++] = (char *)RUN;
     command[count++] = arguments[2];
-    if (how)
-        command[count++] = (char *)how;
+    if (result)
+        command[count++] = (char *)result;
     command[count++] = arguments[3];
     command[count++] = arguments[4];
     command[count] = NULL;
@@ -94,43 +108,48 @@ static void hand_over(const char *how, const char *body, size_t size) {
     signal(SIGXFSZ, SIG_DFL);
     execv(arguments[1], command);
     if (!strcmp(arguments[4], "PostToolUse"))
-        puts("{\"systemMessage\":\"stepper: its Python can't be started, so the cell was not run, or its report is lost. "
-             "To fix this, run: uvx notebook-stepper install THIS_REPOSITORY "
-             "(or, from a checkout of stepper: ./install.sh THIS_REPOSITORY)\"}");
+        puts("{\"systemMessage\":\"stepper: its Python can't be started, so the cell was not run, "
+             "or its report is lost. To fix this, run: uvx notebook-stepper install "
+             "THIS_REPOSITORY (or, from a checkout of stepper: ./install.sh THIS_REPOSITORY)\"}");
     fflush(stdout);
     _exit(0); /* a hook must never make the user's edit fail */
 }
 
 /* Read standard input; return 0 if not all of it could be read. */
 static int read_payload(void) {
-    size_t room = 1 << 16;
-    ssize_t got;
-    payload.data = malloc(room);
-    while (payload.data && (got = read(0, payload.data + payload.size, room - payload.size)) != 0) {
-        if (got < 0 && errno == EINTR)
+    size_t capacity = 1 << 16;
+    payload.data = malloc(capacity);
+    while (payload.data) {
+        ssize_t count = read(0, payload.data + payload.size, capacity - payload.size);
+        if (count == 0)
+            return 1;
+        if (count < 0 && errno == EINTR)
             continue;
-        if (got < 0)
+        if (count < 0)
             return 0;
-        payload.size += got;
-        if (payload.size == room)
-            payload.data = realloc(payload.data, room *= 2);
+        payload.size += count;
+        if (payload.size == capacity) {
+            capacity *= 2;
+            payload.data = realloc(payload.data, capacity);
+        }
     }
-    return payload.data != NULL;
+    return 0;
 }
 
-/* Set the address of the daemon's socket, as in socket_path.py; return 0 if it is not below /tmp or /var/tmp. */
+/* Set the address of the daemon's socket, as in socket_path.py; return 0 if it is not below /tmp or
+ * /var/tmp. */
 static int find_socket(struct sockaddr_un *address, const char *project) {
     static const char *const roots[] = {"/tmp", "/var/tmp"};
     uint64_t hash = 0xCBF29CE484222325u;
-    for (const char *at = project; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * 0x100000001B3u;
+    for (const char *byte = project; *byte; byte++)
+        hash = (hash ^ (unsigned char)*byte) * 0x100000001B3u;
     for (int i = 0; i < 2; i++) {
         char folder[64];
-        struct stat about;
+        struct stat status;
         snprintf(folder, sizeof folder, "%s/stepper-%u", roots[i], (unsigned)getuid());
-        if (lstat(folder, &about) != 0)
+        if (lstat(folder, &status) != 0)
             return 0; /* no daemon has been started yet */
-        if (S_ISDIR(about.st_mode) && about.st_uid == getuid()) {
+        if (S_ISDIR(status.st_mode) && status.st_uid == getuid()) {
             address->sun_family = AF_UNIX;
             snprintf(address->sun_path, sizeof address->sun_path, "%s/%016llx/daemon.sock", folder,
                      (unsigned long long)hash);
@@ -140,7 +159,7 @@ static int find_socket(struct sockaddr_un *address, const char *project) {
     return 0;
 }
 
-static int same_user(int sock) {
+static int is_same_user(int sock) {
 #ifdef SO_PEERCRED
     struct ucred peer;
     socklen_t size = sizeof peer;
@@ -152,16 +171,19 @@ static int same_user(int sock) {
 #endif
 }
 
-static void put_size(char *at, uint64_t size) {
-    for (int i = 7; i >= 0; i--, size >>= 8)
-        at[i] = (char)(size & 255);
+/* Write the length of a part, 8 bytes in big-endian order. */
+static void encode_length(char *field, uint64_t length) {
+    for (int i = 7; i >= 0; i--) {
+        field[i] = (char)(length & 255);
+        length >>= 8;
+    }
 }
 
-static uint64_t get_size(const unsigned char *at) {
-    uint64_t size = 0;
+static uint64_t decode_length(const unsigned char *field) {
+    uint64_t length = 0;
     for (int i = 0; i < 8; i++)
-        size = size << 8 | at[i];
-    return size;
+        length = length << 8 | field[i];
+    return length;
 }
 
 static double now(void) {
@@ -170,216 +192,313 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* Send the request, within SILENCE_SECONDS. The function that reads the response handles all other errors. */
-static void ask(const char *event, const char *project) {
+/* Whether the last call on the socket failed because it took longer than SILENCE_SECONDS. */
+static int is_timeout(void) {
+    return errno == EAGAIN || errno == EWOULDBLOCK;
+}
+
+/* Return the environment as in wire_format.pack_environ and set its size; NULL without memory. */
+static char *pack_environ(size_t *size) {
+    size_t capacity = 1;
+    for (char **variable = environ; *variable; variable++)
+        capacity += strlen(*variable) + 1;
+    char *block = malloc(capacity), *end = block;
+    *size = 0;
+    if (!block)
+        return NULL;
+    for (char **variable = environ; *variable; variable++) {
+        if (!strchr(*variable, '='))
+            continue;
+        if (end > block)
+            *end++ = '\0';
+        end = stpcpy(end, *variable);
+    }
+    *size = end - block;
+    return block;
+}
+
+/* Send the request, within SILENCE_SECONDS. The function that receives the responses handles all
+ * other errors. */
+static void send_request(const char *event, const char *project) {
     enum { PARTS = 5 };
-    char verb[64], head[5 + 8 * PARTS] = "STP1\5";
-    size_t room = 1;
-    for (char **one = environ; *one; one++)
-        room += strlen(*one) + 1;
-    char *block = malloc(room), *end = block;
-    for (char **one = environ; block && *one; one++)
-        if (strchr(*one, '=')) {
-            if (end > block)
-                *end++ = '\0';
-            end = stpcpy(end, *one);
-        }
-    snprintf(verb, sizeof verb, "hook %s", event);
+    char command[64], head[5 + 8 * PARTS] = "STP1\5";
+    size_t environ_size;
+    char *environ_block = pack_environ(&environ_size);
+    snprintf(command, sizeof command, "hook %s", event);
     struct iovec parts[1 + PARTS] = {{head, sizeof head},
-                                     {verb, strlen(verb)},
+                                     {command, strlen(command)},
                                      {VERSION, strlen(VERSION)},
-                                     {block, block ? (size_t)(end - block) : 0},
+                                     {environ_block, environ_size},
                                      {(char *)project, strlen(project)},
                                      {payload.data, payload.size}};
     for (int i = 0; i < PARTS; i++)
-        put_size(head + 5 + 8 * i, parts[1 + i].iov_len);
-    double began = now();
-    for (int at = 0; at < 1 + PARTS;) {
-        ssize_t sent = writev(sock, parts + at, 1 + PARTS - at);
+        encode_length(head + 5 + 8 * i, parts[1 + i].iov_len);
+    double deadline = now() + SILENCE_SECONDS - 0.5;
+    int next = 0; /* the first part that is not sent completely */
+    while (next < 1 + PARTS) {
+        ssize_t sent = writev(sock, parts + next, 1 + PARTS - next);
         if (sent < 0 && errno == EINTR)
             continue;
-        if (now() > began + SILENCE_SECONDS - 0.5 && (sent >= 0 || errno == EAGAIN || errno == EWOULDBLOCK))
-            hand_over("silent", NULL, 0);
+        if (now() > deadline && (sent >= 0 || is_timeout()))
+            run_python("silent", NULL, 0);
         if (sent < 0)
             return;
-        while (at < 1 + PARTS && (size_t)sent >= parts[at].iov_len)
-            sent -= parts[at++].iov_len;
-        if (at < 1 + PARTS) {
-            parts[at].iov_base = (char *)parts[at].iov_base + sent;
-            parts[at].iov_len -= sent;
+        while (next < 1 + PARTS && (size_t)sent >= parts[next].iov_len)
+            sent -= parts[next++].iov_len;
+        if (next < 1 + PARTS) {
+            parts[next].iov_base = (char *)parts[next].iov_base + sent;
+            parts[next].iov_len -= sent;
         }
     }
 }
 
-/* Return whether the client is gone. If it was killed, only its end of our standard output or our parent has changed. */
-static int left_alone(void) {
-    struct pollfd out = {1, 0, 0};
-    poll(&out, 1, 0);
-    return getppid() != parent || out.revents & (POLLERR | POLLHUP);
+/* Return whether Claude Code exited or was killed. In the latter case, only its end of our standard
+ * output is closed, or our parent has changed. */
+static int is_abandoned(void) {
+    struct pollfd output = {1, 0, 0};
+    poll(&output, 1, 0);
+    return getppid() != parent || output.revents & (POLLERR | POLLHUP);
 }
 
-/* Read `size` bytes; return 1 on success, 0 if the daemon exited, -1 if it was silent for too long. A process that waits
- * for a message has no time limit: the machine may have been suspended. */
-static int take(void *into, size_t size) {
+/* Read `size` bytes; return 1 on success, 0 if the daemon exited, -1 if it was silent for too long.
+ * A process that waits for a message has no time limit: the machine may have been suspended. */
+static int receive(void *buffer, size_t size) {
     while (size) {
-        ssize_t got = recv(sock, into, size, 0);
-        if (got < 0 && errno == EINTR)
+        ssize_t count = recv(sock, buffer, size, 0);
+        if (count < 0 && errno == EINTR)
             continue;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && waking) {
-            if (left_alone())
-                _exit(woke ? 2 : 0);
+        if (count < 0 && is_timeout() && !is_notifier)
+            return -1;
+        if (count < 0 && is_timeout()) {
+            if (is_abandoned())
+                _exit(message_printed ? 2 : 0);
             continue;
         }
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return -1;
-        if (got <= 0)
+        if (count <= 0)
             return 0;
-        into = (char *)into + got;
-        size -= got;
+        buffer = (char *)buffer + count;
+        size -= count;
     }
     return 1;
 }
 
+/* Receive a response; return as `receive` does, and 0 for an invalid one. The caller frees `body`,
+ * which ends with a NUL that is not part of it. */
+static int receive_response(char kind[16], char **body, size_t *size) {
+    unsigned char head[5 + 16];
+    memset(kind, 0, 16);
+    *body = NULL;
+    int received = receive(head, sizeof head);
+    if (received <= 0)
+        return received;
+    uint64_t kind_size = decode_length(head + 5), body_size = decode_length(head + 13);
+    if (memcmp(head, "STP1\2", 5) || kind_size >= 16 || body_size > MAX_BYTES)
+        return 0;
+    *size = body_size;
+    *body = calloc(1, body_size + 1);
+    if (!*body)
+        return 0;
+    received = receive(kind, kind_size);
+    if (received <= 0)
+        return received;
+    return receive(*body, body_size);
+}
+
+/* Print the final response; errors are ignored, because nobody could read about them. */
+static void print_response(const char *body, size_t size) {
+    while (size) {
+        ssize_t written = write(1, body, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return;
+        body += written;
+        size -= written;
+    }
+}
+
 /* Handle responses up to the final one, then exit. */
-static void follow(void) {
-    for (int beats = 0;;) {
-        unsigned char head[5 + 16];
-        char kind[16] = "", *body = NULL;
-        int got = take(head, sizeof head);
-        uint64_t first = got > 0 ? get_size(head + 5) : 0, second = got > 0 ? get_size(head + 13) : 0;
-        if (got > 0 && (memcmp(head, "STP1\2", 5) || first >= sizeof kind || second > MOST_BYTES))
-            got = 0; /* not a valid frame */
-        if (got > 0 && (body = malloc(second + 1)) && (got = take(kind, first)) > 0)
-            got = take(body, second);
-        if (got <= 0 || !body)
-            hand_over(got < 0 ? (beats ? "accepted, silent" : "silent") : beats ? "accepted, gone" : NULL, NULL, 0);
+static void handle_responses(void) {
+    for (int progress_count = 0;;) {
+        char kind[16], *body;
+        size_t size = 0;
+        int received = receive_response(kind, &body, &size);
+        if (received < 0)
+            run_python(progress_count ? "accepted, silent" : "silent", NULL, 0);
+        if (received == 0)
+            run_python(progress_count ? "accepted, gone" : NULL, NULL, 0);
         if (!strcmp(kind, "progress")) {
-            if (beats++ && left_alone())
+            if (progress_count++ && is_abandoned())
                 _exit(0);
-            if (waking && second && !*body) { /* the request for the next daemon, if this one exits */
+            if (is_notifier && size && !*body) {
+                /* The payload for the next daemon, if this one exits. */
                 free(payload.data);
-                payload.data = memmove(body, body + 1, payload.size = second - 1);
+                payload.size = size - 1;
+                payload.data = memmove(body, body + 1, payload.size);
                 body = NULL;
-            } else if (waking && second && send(sock, "+", 1, 0) == 1) {
-                woke = write(2, body, second) >= 0; /* acknowledge first: otherwise the next daemon repeats it */
+            } else if (is_notifier && size && send(sock, "+", 1, 0) == 1) {
+                /* Acknowledged before it is printed: otherwise the next daemon repeats it. */
+                message_printed = write(2, body, size) >= 0;
             }
         } else if (!strcmp(kind, "ok")) {
-            for (ssize_t sent = 0; second; body += sent, second -= sent)
-                if ((sent = write(1, body, second)) < 0 && (sent = 0, errno != EINTR))
-                    break;
-            _exit(woke ? 2 : 0);
-        } else if (waking && !strcmp(kind, "stale")) {
-            hand_over("stale", NULL, 0);
+            print_response(body, size);
+            _exit(message_printed ? 2 : 0);
+        } else if (is_notifier && !strcmp(kind, "stale")) {
+            run_python("stale", NULL, 0);
+        } else if (!strcmp(kind, "failed")) {
+            run_python("failed", body, size);
         } else {
-            hand_over(strcmp(kind, "failed") ? NULL : "failed", body, second);
+            run_python(NULL, NULL, 0);
         }
         free(body);
     }
 }
 
-/* Remove the two copies of the notebook from the payload, which stays in memory while this process waits. `lean` in
- * payload.py describes their position. */
-static void lean(void) {
-    static const char start[] = "\"original_file\":\"", end[] = "\"},\"tool_use_id\":\"";
-    char *answer = memmem(payload.data, payload.size, "\"tool_response\":{", 17);
-    char *from = answer ? memmem(answer, payload.data + payload.size - answer, start, sizeof start - 1) : NULL;
-    char *last = NULL, *short_one;
-    for (char *at = from; at; at = memmem(at + 1, payload.data + payload.size - at - 1, end, sizeof end - 1))
-        last = at;
-    if (!from || last == from || last[-1] == '\\')
-        return;
-    size_t head = from + sizeof start - 1 - payload.data, tail = payload.data + payload.size - last;
-    if (!(short_one = malloc(head + tail)))
-        return;
-    memcpy(short_one, payload.data, head);
-    memcpy(short_one + head, last, tail);
-    free(payload.data);
-    payload.data = short_one;
-    payload.size = head + tail;
+/* Return the first occurrence of a text at or after `start` in the payload, or NULL. */
+static char *find_in_payload(char *start, const char *text) {
+    if (!start)
+        return NULL;
+    return memmem(start, payload.data + payload.size - start, text, strlen(text));
 }
 
-/* Return whether the client can notify its agent; can_notify in process.py has the same rule. With `-p`, the client waits
- * for this process to exit, unless it reads a stream of messages. */
-static int can_wake(void) {
-    const char *entry = getenv("CLAUDE_CODE_ENTRYPOINT");
-    char path[64], words[1 << 16];
-    struct pollfd in = {-1, POLLIN, 0};
-    struct stat about;
-    FILE *file;
-    if (!entry || strncmp(entry, "sdk-", 4))
+/* Remove the two copies of the notebook from the payload, which stays in memory while this process
+ * waits. `remove_notebook_copies` in hook_json.py describes their position. */
+static void remove_notebook_copies(void) {
+    static const char start_text[] = "\"original_file\":\"", end_text[] = "\"},\"tool_use_id\":\"";
+    char *response = find_in_payload(payload.data, "\"tool_response\":{");
+    char *cell_id = find_in_payload(response, "\"cell_id\":\"");
+    char *start = find_in_payload(response, start_text);
+    char *end = NULL;
+    for (char *next = start; next; next = find_in_payload(next + 1, end_text))
+        end = next; /* the last occurrence */
+    if (!start || end == start || end[-1] == '\\')
+        return;
+    if (!cell_id || cell_id > start) /* the daemon needs what is after the copies */
+        return;
+    size_t head_size = start + sizeof start_text - 1 - payload.data;
+    size_t tail_size = payload.data + payload.size - end;
+    char *shortened = malloc(head_size + tail_size);
+    if (!shortened)
+        return;
+    memcpy(shortened, payload.data, head_size);
+    memcpy(shortened + head_size, end, tail_size);
+    free(payload.data);
+    payload.data = shortened;
+    payload.size = head_size + tail_size;
+}
+
+/* Return whether a process can still read standard input that is not a file or /dev/null. If
+ * nothing is known about it, it may be a socket. */
+static int has_open_input(pid_t process) {
+    char path[64];
+    struct stat status;
+    snprintf(path, sizeof path, "/proc/%d/fd/0", (int)process);
+    struct pollfd input = {open(path, O_RDONLY | O_NONBLOCK), POLLIN, 0};
+    if (input.fd < 0)
         return 1;
-    snprintf(path, sizeof path, "/proc/%d/fd/0", (int)parent);
-    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 &&
-        ((poll(&in, 1, 0) > 0 && in.revents & POLLHUP) || fstat(in.fd, &about) != 0 || S_ISREG(about.st_mode) ||
-         (S_ISCHR(about.st_mode) && !isatty(in.fd))))
+    int is_closed = poll(&input, 1, 0) > 0 && input.revents & POLLHUP;
+    int is_known = fstat(input.fd, &status) == 0;
+    int is_device = is_known && S_ISCHR(status.st_mode) && !isatty(input.fd);
+    int is_file = is_known && S_ISREG(status.st_mode);
+    close(input.fd);
+    return is_known && !is_closed && !is_device && !is_file;
+}
+
+/* Return whether the client can notify its agent; can_notify in process.py has the same rule. With
+ * `-p`, the client waits for this process to exit, unless it reads a stream of messages. */
+static int can_notify(void) {
+    static const char option[] = "--input-format=stream-json";
+    static const char separated[] = "--input-format\0stream-json";
+    const char *entrypoint = getenv("CLAUDE_CODE_ENTRYPOINT");
+    char path[64], command_line[1 << 16];
+    if (!entrypoint || strncmp(entrypoint, "sdk-", 4))
+        return 1;
+    if (!has_open_input(parent))
         return 0;
-    close(in.fd);
-    if (strcmp(entry, "sdk-cli"))
+    if (strcmp(entrypoint, "sdk-cli"))
         return 1;
     snprintf(path, sizeof path, "/proc/%d/cmdline", (int)parent);
-    if (!(file = fopen(path, "r")))
+    FILE *file = fopen(path, "r");
+    if (!file)
         return 0;
-    size_t size = fread(words, 1, sizeof words, file);
+    size_t size = fread(command_line, 1, sizeof command_line, file);
     fclose(file);
-    return memmem(words, size, "--input-format\0stream-json", 26) || memmem(words, size, "--input-format=stream-json", 26);
+    return memmem(command_line, size, separated, sizeof separated - 1) ||
+           memmem(command_line, size, option, sizeof option - 1);
 }
 
-static void nap(double seconds) {
+static void sleep_seconds(double seconds) {
     struct timespec time = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
     while (nanosleep(&time, &time) != 0 && errno == EINTR)
         ;
 }
 
-/* Connect to the daemon; return 0 if no daemon listens. If many clients connect at once, wait, up to the time limit. */
-static int reach(const char *project) {
+/* Connect to the daemon; return 0 if no daemon listens. If many clients connect at the same time,
+ * wait for our turn, up to the time limit. */
+static int connect_to_daemon(const char *project) {
     struct sockaddr_un address = {0};
-    struct timeval patience = {SILENCE_SECONDS, 0};
+    struct timeval limit = {SILENCE_SECONDS, 0};
     if (!find_socket(&address, project))
         return 0;
     sock = socket(AF_UNIX, SOCK_STREAM, 0);
-    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     if (connect(sock, (struct sockaddr *)&address, sizeof address) == 0)
         return 1;
-    if (errno == EAGAIN && !waking)
-        hand_over("silent", NULL, 0);
+    if (errno == EAGAIN && !is_notifier)
+        run_python("silent", NULL, 0);
     close(sock);
     sock = -1;
     return 0;
 }
 
-int main(int count, char **given) {
+/* Connect to the daemon that the hook of the edit starts; return 0 if none listens in time. */
+static int wait_for_daemon(const char *project) {
+    double deadline = now() + DAEMON_WAIT_SECONDS;
+    sleep_seconds(RETRY_SECONDS);
+    while (!connect_to_daemon(project)) {
+        if (now() > deadline || is_abandoned())
+            return 0;
+        sleep_seconds(RETRY_SECONDS);
+    }
+    return 1;
+}
+
+/* Return whether process.py must handle an event: a prompt, or an event that matters only while a
+ * notebook is in progress. */
+static int needs_python(const char *event) {
+    return !strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") ||
+           !strcmp(event, "SessionStart");
+}
+
+int main(int count, char **argv) {
     static char project[PATH_MAX];
-    if (count == 2 && !strcmp(given[1], "--version"))
+    if (count == 2 && !strcmp(argv[1], "--version"))
         return puts(VERSION) < 0;
     if (count != 5)
         return 0;
-    arguments = given;
+    arguments = argv;
     parent = getppid();
-    const char *event = given[4];
-    waking = !strncmp(event, "Wake", 4) || !strcmp(event, "Rearm");
-    if (waking && !can_wake())
+    const char *event = argv[4];
+    is_notifier = !strncmp(event, "Wake", 4) || !strcmp(event, "Rearm");
+    if (is_notifier && !can_notify())
         return 0;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     if (!read_payload())
-        hand_over("unread", NULL, 0);
-    if (waking)
-        lean();
-    /* process.py handles prompts, and the events that matter only while a notebook is in progress. */
-    if (!strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") || !strcmp(event, "SessionStart") ||
-        chdir(given[3]) != 0 || !getcwd(project, sizeof project))
-        hand_over(NULL, NULL, 0);
+        run_python("unread", NULL, 0);
+    if (is_notifier)
+        remove_notebook_copies();
+    if (needs_python(event) || chdir(argv[3]) != 0 || !getcwd(project, sizeof project))
+        run_python(NULL, NULL, 0);
     if (!strcmp(event, "Wake")) {
-        double until = now() + COMES_SECONDS;
-        for (nap(NAP_SECONDS); !reach(project); nap(NAP_SECONDS))
-            if (now() > until || left_alone())
-                return 0;
-    } else if (!reach(project)) {
-        hand_over(NULL, NULL, 0);
+        if (!wait_for_daemon(project))
+            return 0;
+    } else if (!connect_to_daemon(project)) {
+        run_python(NULL, NULL, 0);
     }
-    if (!same_user(sock))
-        hand_over(NULL, NULL, 0);
-    ask(event, project);
-    follow();
+    if (!is_same_user(sock))
+        run_python(NULL, NULL, 0);
+    send_request(event, project);
+    handle_responses();
 }
