@@ -119,8 +119,8 @@ def connect(paths: HookPaths) -> _socket.socket | None:
     except PermissionError:
         raise StepperError(SANDBOXED, SANDBOX_HINT) from None
     try:
-        # A send timeout of the system: if many clients connect at the same time, connect()
-        # waits for its turn. With `settimeout` it would fail immediately.
+        # A send timeout of the system: if many clients connect at the same time,
+        # connect() waits for its turn. With `settimeout` it would fail immediately.
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, SEND_TIMEOUT)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)

@@ -287,8 +287,8 @@ def create_reader_check() -> "Callable[[bytes], None]":
         is_closed = any(
             events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)
         )
-        # If Claude Code is killed, only its end of our standard output is closed, or our
-        # parent process has changed.
+        # If Claude Code is killed, only its end of our standard output is closed, or
+        # our parent process has changed.
         if is_closed or posix.getppid() != parent:
             posix._exit(0)
 

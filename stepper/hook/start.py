@@ -49,8 +49,8 @@ def start_daemon(
 ) -> _socket.socket:
     """Start the daemon, or wait for another process that starts it.
 
-    Return a connected socket. Raise DaemonError, with the end of the daemon's output, if
-    the daemon exits or does not listen within START_SECONDS.
+    Return a connected socket. Raise DaemonError, with the end of the daemon's output,
+    if the daemon exits or does not listen within START_SECONDS.
     """
     paths = Paths(hook_paths.project)
     deadline = time.monotonic() + START_SECONDS
