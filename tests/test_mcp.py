@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,14 @@ from PIL import Image
 from stepper.common.errors import StepperError
 from stepper.daemon import command_handlers
 from stepper.hook import client as hook_client
-from stepper.install import installer, mcp_client_config, toml_config, trust, uninstall
+from stepper.install import (
+    installer,
+    mcp_client_config,
+    mcp_clients,
+    toml_config,
+    trust,
+    uninstall,
+)
 from stepper.install.install_checks import parse_arguments
 from stepper.mcp import (
     argument_coercion,
@@ -161,7 +169,7 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
                 )
             }
             assert {*request.values} <= known, tool.name
-    assert {*mcp_client_config.get_clients()} == {*cli_commands.CLIENTS}
+    assert {*mcp_clients.get_clients()} == {*cli_commands.CLIENTS}
     assert not {*tools.TOOL_BY_PEER} & {*tools.TOOLS}
 
 
@@ -1536,7 +1544,7 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
     served.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
     served.chmod(0o755)
     below = project.folder / "notebooks"
-    entry = mcp_client_config.get_clients()["codex"].entry(str(project.folder))
+    entry = mcp_clients.get_clients()["codex"].make_entry(str(project.folder))
     for command in ([str(script), "Mcp"], [entry["command"], *entry["args"]]):
         done = subprocess.run(command, cwd=below, capture_output=True, text=True)
         assert done.stdout == f"served mcp in {project.folder}\n", done.stderr
@@ -1567,7 +1575,7 @@ def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(
 
     def started() -> tuple[int, str]:
         entry, state = (
-            mcp_client_config.get_clients()["claude"].entry(""),
+            mcp_clients.get_clients()["claude"].make_entry(""),
             str(tmp_path / "state"),
         )
         env = {**os.environ, "XDG_STATE_HOME": state}
@@ -1611,16 +1619,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 
 # those whose file lies in the project; of the others: test_mcp_clients.py
 OF_PROJECT = [
-    name
-    for name, client in mcp_client_config.get_clients().items()
-    if not client.for_user
+    name for name, client in mcp_clients.get_clients().items() if not client.for_user
 ]
 
 
 @pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("name", OF_PROJECT)
 def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> None:
-    client = mcp_client_config.get_clients()[name]
+    client = mcp_clients.get_clients()[name]
     path = shop.folder / client.file
     shown = shop.stepper("mcp", "--config", name).stdout
     assert f"{client.file} of {shop.folder}" in shown
@@ -1652,7 +1658,9 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
         assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
         assert read_back(path)
         note = installer.read_install_record(str(shop.folder))
-        assert mcp_client_config.remove_entries(shop.paths, note) == [client.file]
+        assert mcp_client_config.remove_entries(shop.paths, note).changed == [
+            client.file
+        ]
         assert (path.read_text() if path.exists() else None) == before
         path.unlink(missing_ok=True)
         forget(shop)
@@ -1678,7 +1686,7 @@ def read_back(path: Path) -> bool:
 def test_the_documentation_is_true(shop: Project) -> None:
     docs = (ROOT / "docs" / "mcp.md").read_text()
     given = re.findall(r"^stepper (mcp --config (\S+) --install)$", docs, re.MULTILINE)
-    clients = mcp_client_config.get_clients()
+    clients = mcp_clients.get_clients()
     assert [name for _, name in given] == [*clients]
     for command, name in given:
         shop.stepper(*command.split())
@@ -1734,14 +1742,18 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
             '[mcp_servers.stepper]\ncommand = "theirs"\n',
             "another server called stepper",
         ),
-        ("vscode", '{\n  // a comment\n  "servers": {}\n}', "maybe for its comments"),
-        ("zed", '{"context_servers": []}', "is of another kind"),
+        (
+            "vscode",
+            '{\n  // a comment\n  "servers": {}\n}',
+            "maybe because it has comments",
+        ),
+        ("zed", '{"context_servers": []}', "context_servers is not an object"),
     ],
 )
 def test_what_is_not_ours_is_refused(
     shop: Project, name: str, there: str, why: str
 ) -> None:
-    path = shop.folder / mcp_client_config.get_clients()[name].file
+    path = shop.folder / mcp_clients.get_clients()[name].file
     path.parent.mkdir(exist_ok=True)
     path.write_text(there)
     refused = shop.stepper("mcp", "--config", name, "--install", check=1)
@@ -1761,7 +1773,7 @@ enabled_tools = [
 
 @pytest.fixture
 def toml(shop: Project) -> Iterator[Path]:
-    path = shop.folder / mcp_client_config.get_clients()["codex"].file
+    path = shop.folder / mcp_clients.get_clients()["codex"].file
     path.parent.mkdir(exist_ok=True)
     yield path
     path.unlink(missing_ok=True)
@@ -1772,9 +1784,7 @@ def toml(shop: Project) -> Iterator[Path]:
     "there",
     [
         "[mcp_servers]\nstepper = { command = 'theirs' }\n",
-        "[mcp_servers]\nother = {}\nstepper = { command = '.claude/hooks/stepper' }\n",
         "mcp_servers.stepper.command = 'theirs'\n",
-        "mcp_servers = { other = { command = 'theirs' } }\n",
         '[mcp_servers."stepper"]\ncommand = "theirs"\n',
         '[ mcp_servers.stepper ]\ncommand = "theirs"\n',
         '[mcp_servers.stepper] # mine\ncommand = "theirs"\n',
@@ -1798,6 +1808,71 @@ def test_codexs_file_is_never_made_one_that_it_refuses(
 
 
 @pytest.mark.parametrize(
+    "before",
+    [
+        "mcp_servers = { other = { command = 'theirs' } }\n",
+        "mcp_servers.other.command = 'theirs'\n",
+        "# mine\n[mcp_servers]  # all of them\nother = { command = 'theirs' }\n",
+        "[mcp_servers.other]\ncommand = 'theirs'\n\n# the model\n[model]\nx = 1\n",
+        "[mcp_servers.other]\ncommand = 'theirs'\n\n[x]\n\n[mcp_servers.more]\na = 1",
+    ],
+)
+def test_any_spelling_of_the_servers_is_edited_and_restored(
+    shop: Project, toml: Path, before: str
+) -> None:
+    toml.write_text(before)
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "updated"
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "unchanged"
+    servers = tomlkit.parse(toml.read_text()).unwrap()["mcp_servers"]
+    assert servers["other"] == {"command": "theirs"}
+    assert servers["stepper"]["args"] == ["-c", mcp_clients.SEARCH_SCRIPT]
+    record = installer.read_install_record(str(shop.folder))
+    assert mcp_client_config.remove_entries(shop.paths, record).changed
+    assert toml.read_text() == before
+
+
+def test_an_inline_entry_of_another_version_is_updated(
+    shop: Project, toml: Path
+) -> None:
+    toml.write_text(
+        "[mcp_servers]\nother = {}\nstepper = { command = '.claude/hooks/stepper' }\n"
+    )
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "updated"
+    assert toml.read_text().startswith("[mcp_servers]\nother = {}\nstepper = {")
+    servers = tomlkit.parse(toml.read_text()).unwrap()["mcp_servers"]
+    assert servers["stepper"]["command"] == "sh"
+
+
+def test_uninstall_names_a_file_that_it_cannot_change(
+    shop: Project, toml: Path
+) -> None:
+    mcp_client_config.add_entry(shop.paths, "codex")
+    broken = f'{toml.read_text()}model = "x\n'
+    toml.write_text(broken)
+    record = installer.read_install_record(str(shop.folder))
+    removal = mcp_client_config.remove_entries(shop.paths, record)
+    assert removal == ([], [".codex/config.toml"])
+    assert toml.read_text() == broken
+
+
+def test_tomlkit_is_loaded_from_the_environment(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`uninstall` runs in a Python without stepper's dependencies."""
+    folder = Path(tomlkit.__file__).parents[1]
+    monkeypatch.delitem(sys.modules, "tomlkit")
+    path = [each for each in sys.path if Path(each) != folder]
+    monkeypatch.setattr(sys, "path", path)
+    with pytest.raises(StepperError, match="does not contain tomlkit"):
+        toml_config.load_tomlkit(shop.paths)
+    packages = Path(shop.paths.env, "lib/python3/site-packages")
+    packages.mkdir(parents=True)
+    (packages / "tomlkit").symlink_to(folder / "tomlkit")
+    assert toml_config.load_tomlkit(shop.paths).parse("a = 1") == {"a": 1}
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
     "header",
     [
         "[mcp_servers.stepper]",
@@ -1818,10 +1893,11 @@ def test_codexs_table_is_renewed_and_taken_out_whole(
     assert mcp_client_config.add_entry(shop.paths, "codex") == "updated"
     text = toml.read_text()
     assert text.startswith(f"a = 1\n\n{header}\n")
-    assert text.endswith(f"{MINE}{tools}{others}")
+    assert MINE in text
+    assert text.endswith(f"{tools}{others}")
     assert tomllib.loads(text)["mcp_servers"]["stepper"]["args"] == [
         "-c",
-        mcp_client_config.SEARCH_SCRIPT,
+        mcp_clients.SEARCH_SCRIPT,
     ]
     assert mcp_client_config.add_entry(shop.paths, "codex") == "unchanged"
     mcp_client_config.remove_entries(
@@ -1830,29 +1906,11 @@ def test_codexs_table_is_renewed_and_taken_out_whole(
     assert toml.read_text() == f"a = 1\n{others}"
 
 
-def test_without_a_reader_of_toml_a_file_with_other_lines_is_left(
-    shop: Project, toml: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python 3.10 has none."""
-    monkeypatch.setattr(toml_config, "_parse", lambda text: None)
-    assert mcp_client_config.add_entry(shop.paths, "codex") == "made"
-    assert mcp_client_config.add_entry(shop.paths, "codex") == "unchanged"
-    mcp_client_config.remove_entries(
-        shop.paths, installer.read_install_record(str(shop.folder))
-    )
-    assert not toml.exists()
-    toml.parent.mkdir(exist_ok=True)
-    toml.write_text("a = 1\n")
-    with pytest.raises(StepperError, match=r"before 3\.11 can't read it"):
-        mcp_client_config.add_entry(shop.paths, "codex")
-    assert toml.read_text() == "a = 1\n"
-
-
 @pytest.mark.parametrize("name", [name for name in OF_PROJECT if name != "codex"])
 def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> None:
     path, key = (
-        shop.folder / mcp_client_config.get_clients()[name].file,
-        mcp_client_config.get_clients()[name].key,
+        shop.folder / mcp_clients.get_clients()[name].file,
+        mcp_clients.get_clients()[name].key,
     )
     mcp_client_config.add_entry(shop.paths, name)
     data = json.loads(path.read_text())
@@ -1878,7 +1936,7 @@ def test_uninstall_takes_the_lines_out(
 ) -> None:
     forget(shop)
     for name in OF_PROJECT:
-        client = mcp_client_config.get_clients()[name]
+        client = mcp_clients.get_clients()[name]
         with contextlib.suppress(OSError):
             (shop.folder / client.file).parent.rmdir()
         shop.stepper("mcp", "--config", name, "--install")
@@ -1889,9 +1947,7 @@ def test_uninstall_takes_the_lines_out(
         for path in shop.folder.rglob("*")
         if path.is_file()
     }
-    assert not left & {
-        client.file for client in mcp_client_config.get_clients().values()
-    }
+    assert not left & {client.file for client in mcp_clients.get_clients().values()}
     assert not (shop.folder / ".gemini").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.paths import read_install_record
-from stepper.install import mcp_client_config, uninstall
+from stepper.install import mcp_client_config, mcp_clients, uninstall
 from stepper.install.install_checks import parse_arguments
 from tests.conftest import ROOT, Project, scratch
 
@@ -48,7 +48,7 @@ def test_the_lines_are_printed_with_their_place(shop: Project) -> None:
     for name, file in FILES.items():
         said = shop.stepper("mcp", "--config", name).stdout
         lines, _, where = said.partition("\n\n")
-        assert f"These lines belong in ~/{file}; `--install` puts them there." in where
+        assert f"These lines belong in ~/{file}; `--install` adds them." in where
         servers = json.loads(lines)["mcpServers"]
         (server,) = servers.values()
         assert [*servers] == ["stepper-a-shop"]
@@ -62,7 +62,7 @@ def test_a_new_file_is_made_and_removed(shop: Project, home: Path, name: str) ->
     path = home / FILES[name]
     done = shop.stepper("mcp", "--config", name, "--install").stdout
     assert f"~/{FILES[name]}: made." in done
-    assert "Each project has an entry of its own there." in done
+    assert "Each project has its own entry in this file." in done
     text = path.read_text()
     assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
     assert path.read_text() == text
@@ -114,9 +114,8 @@ def test_an_untouched_file_is_restored_to_the_byte(
         path.write_text(before)
         mcp_client_config.add_entry(shop.paths, name)
         note = read_install_record(str(shop.folder))
-        assert mcp_client_config.remove_entries(shop.paths, note) == [
-            f"~/{FILES[name]}"
-        ]
+        removal = mcp_client_config.remove_entries(shop.paths, note)
+        assert removal == ([f"~/{FILES[name]}"], [])
         assert path.read_text() == before
         forget(shop)
 
@@ -166,9 +165,9 @@ def test_each_project_has_its_own_entry(
             '{"mcpServers": {"stepper-a-shop": {"command": "theirs"}}}',
             "another server called stepper-a-shop",
         ),
-        ('{\n  // mine\n  "mcpServers": {}\n}', "maybe for its comments"),
-        ('{"mcpServers": []}', "is of another kind"),
-        ("[]", "does not hold an object"),
+        ('{\n  // mine\n  "mcpServers": {}\n}', "maybe because it has comments"),
+        ('{"mcpServers": []}', "mcpServers is not an object"),
+        ("[]", "does not contain a JSON object"),
     ],
 )
 def test_what_is_not_ours_is_left(
@@ -187,7 +186,7 @@ def test_where_claude_desktop_keeps_its_file(
     shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place() -> str:
-        return mcp_client_config.get_clients()["claude-desktop"].place
+        return mcp_clients.get_clients()["claude-desktop"].display_path
 
     assert place() == "~/.config/Claude/claude_desktop_config.json"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "conf"))

@@ -23,6 +23,7 @@ from stepper.install import (
     install_checks,
     installer,
     mcp_client_config,
+    mcp_clients,
     mcp_starter,
     uninstall,
 )
@@ -205,7 +206,7 @@ CLIENTS = ("claude", "codex", "cursor", "zed", "claude-desktop", "windsurf")
 
 def entry_of(folder: Path, name: str) -> dict[str, object]:
     """Return a client's entry, with the variables that the client itself replaces."""
-    entry = mcp_client_config.get_clients()[name].entry(str(folder))
+    entry = mcp_clients.get_clients()[name].make_entry(str(folder))
     text = json.dumps(entry).replace("${workspaceFolder}", str(folder))
     made: dict[str, object] = json.loads(text)
     return made

@@ -1,25 +1,34 @@
-"""Our entry among a client's servers, and its table in a file of TOML: changed as text, read before and after."""
+"""The table of stepper's MCP server in a client's TOML file (Codex).
+
+tomlkit keeps the user's formatting and comments. `stepper mcp --config` runs in stepper's
+environment, which has tomlkit. `uninstall` runs in any Python, so it loads tomlkit from
+that environment.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
-import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import StepperError
+from stepper.common.paths import Paths
 from stepper.install import claude_settings, mcp_starter
 from stepper.install.install_files import format_editor_command
 
 NAME = "stepper"
+SERVERS = "mcp_servers"  # the key of a client's servers
+# Stands for the removed table until the blank lines around it are adjusted.
+PLACEHOLDER = "\0"
+
 Entry = dict[str, Any]
-TABLES = "mcp_servers"  # of a TOML file
-HEADER = re.compile(rf"""\s*\[\s*{TABLES}\s*\.\s*(["']?){NAME}\1\s*\]\s*(#.*)?""")
 
 
 def is_ours(entry: object) -> bool:
-    """Tell whether an entry starts one of our scripts."""
+    """Return whether a server's entry starts one of stepper's scripts."""
     if not isinstance(entry, dict):
         return False
     text = json.dumps(entry, default=str)
@@ -27,160 +36,194 @@ def is_ours(entry: object) -> bool:
     return claude_settings.SCRIPT in text or starter in text
 
 
-def merge_entries(there: Entry, entry: Entry) -> Entry:
-    """Return our entry with what the person put beside it."""
-    env, ours = there.get("env"), entry.get("env")
-    return {
-        **there,
-        **entry,
-        **(
-            {"env": {**env, **ours}}
-            if isinstance(env, dict) and ours is not None
-            else {}
-        ),
-    }
+def merge_entries(current: Entry, new: Entry) -> Entry:
+    """Return a new entry with the keys and variables that the user added."""
+    merged = {**current, **new}
+    current_env = current.get("env")
+    new_env = new.get("env")
+    if isinstance(current_env, dict) and new_env is not None:
+        merged["env"] = {**current_env, **new_env}
+    return merged
 
 
-def format_table(entry: Entry, header: str = f"[{TABLES}.{NAME}]\n") -> str:
-    """Return our table: strings, numbers and lists of strings JSON writes as TOML does."""
-
-    def pairs_of(pairs: Entry) -> list[str]:
-        return [
-            f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
-            for name, value in pairs.items()
+def format_table(entry: Entry) -> str:
+    """Return the TOML table of stepper's server."""
+    lines = [f"[{SERVERS}.{NAME}]"]
+    for key, value in entry.items():
+        if key != "env":
+            lines.append(f"{key} = {_format_value(value)}")
+    if entry.get("env"):
+        variables = [
+            f"{name} = {_format_value(value)}" for name, value in entry["env"].items()
         ]
-
-    lines = pairs_of({name: value for name, value in entry.items() if name != "env"})
-    lines += (
-        [f"env = {{ {', '.join(pairs_of(entry['env']))} }}"] if entry.get("env") else []
-    )
-    return header + "\n".join([*lines, ""])
+        lines.append(f"env = {{ {', '.join(variables)} }}")
+    return "\n".join([*lines, ""])
 
 
-def _parse(text: str) -> Entry | None:
-    """Return a document's data, None where this Python reads no TOML; raise ValueError."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-
-        try:
-            return tomllib.loads(text)
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
-    return None
+def _format_value(value: Any) -> str:
+    """Return a string, number or list of strings: TOML writes them as JSON does."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _is_valid(text: str) -> bool:
+def load_tomlkit(paths: Paths) -> Any:
+    """Import tomlkit, if necessary from stepper's environment.
+
+    Raises:
+        StepperError: The environment does not have it.
+    """
     try:
-        return _parse(text) is not None
-    except ValueError:
-        return False
-
-
-def add_table(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
-    """Return a document with our table; raise StepperError where that would not be just what was meant."""
-    lines = format_table(entry)
-    by_hand = f"{format_editor_command(path)}  # and see that it has:\n{lines}"
+        return importlib.import_module("tomlkit")
+    except ImportError:
+        folders = [str(path) for path in Path(paths.env).glob("lib/python*/*-packages")]
+    sys.path.extend(folders)
     try:
-        data = _parse(text)
-    except ValueError as error:
-        raise StepperError(f"{path} can't be read: {error}", by_hand) from None
-    if data is None:
-        if text.strip() and lines not in text:
-            raise StepperError(
-                f"{path} is left as it is: Python before 3.11 can't read it", by_hand
-            )
-        return text if text.strip() else lines
-    servers = data.get(TABLES, {})
-    there = servers.get(NAME) if isinstance(servers, dict) else None
-    if there is None:
-        ends = "\n" if text and not text.endswith("\n") else ""
-        gap = "\n" if text and not text.endswith("\n\n") else ""
-        wanted, new = entry, f"{text}{ends}{gap}{lines}"
-    elif not is_ours(there):
-        raise taken
-    else:
-        wanted = merge_entries(there, entry)
-        ours = {name: wanted[name] for name in entry}
-        new = (
-            text
-            if wanted == there
-            else "".join(_update_table(part, ours) for part in _split_tables(text))
-        )
-    if not (
-        _is_valid(new)
-        and isinstance(servers, dict)
-        and _parse(new) == {**data, TABLES: {**servers, NAME: wanted}}
-    ):
+        return importlib.import_module("tomlkit")
+    except ImportError:
         raise StepperError(
-            f"{path} has {TABLES} in a spelling that is not changed here", by_hand
-        )
-    return new
+            f"{paths.env} does not contain tomlkit, which edits TOML files"
+        ) from None
+    finally:
+        for folder in folders:
+            sys.path.remove(folder)
 
 
-def _update_table(part: str, ours: Entry) -> str:
-    """Return our table with our keys as they are now and all other lines as they were; any other part as it is."""
-    header, *lines = part.splitlines(keepends=True) or [""]
-    if not HEADER.fullmatch(header.rstrip()):
-        return part
-    kept, begun = "", ""
-    for line in lines:
-        begun += line
-        if _is_valid(begun):  # else its value goes on
-            kept += begun if not {*(_parse(begun) or ())} & {*ours} else ""
-            begun = ""
-    return format_table(ours, header) + kept
+def add_table(
+    text: str, entry: Entry, path: Path, paths: Paths, name_error: StepperError
+) -> str:
+    """Return the text of a TOML file with stepper's server.
+
+    Keys that the user added to the server stay.
+
+    Raises:
+        StepperError: The file is not valid, or another server has the name
+            (`name_error`).
+    """
+    tomlkit = load_tomlkit(paths)
+    table = format_table(entry)
+    hint = f"{format_editor_command(path)}  # add these lines:\n{table}"
+    try:
+        document = tomlkit.parse(text)
+    except (ValueError, RecursionError) as error:
+        raise StepperError(f"{path} can't be read: {error}", hint) from None
+    servers = document.get(SERVERS, {})
+    if not isinstance(servers, dict):
+        raise StepperError(f"{path}: {SERVERS} is not a table", hint)
+    current = servers.get(NAME)
+    if current is None:
+        appended = _append_table(text, table)
+        if _parse(tomlkit, appended) is not None:
+            return appended
+        # The servers are an inline table, to which no table can be added below.
+        servers[NAME] = _make_inline_table(tomlkit, entry)
+        return str(document.as_string())
+    if not is_ours(_to_plain(current)):
+        raise name_error
+    merged = merge_entries(_to_plain(current), entry)
+    for key in entry:
+        if _to_plain(current.get(key)) != merged[key]:
+            current[key] = _make_value(tomlkit, merged[key])
+    return str(document.as_string())
 
 
-def remove_table(text: str, lines: str) -> str:
-    """Return a document without our tables; as it is where they are not ours, or stand in one with others."""
-    data = _parse(text)
-    if data is None:
-        rest = text.replace(lines, "", 1)
-        return text if NAME in rest else rest
-    servers = data.get(TABLES)
+def _append_table(text: str, table: str) -> str:
+    """Return a text with a table below it, after one blank line."""
+    if not text:
+        return table
+    line_end = "" if text.endswith("\n") else "\n"
+    blank_line = "" if text.endswith("\n\n") else "\n"
+    return f"{text}{line_end}{blank_line}{table}"
+
+
+def _make_inline_table(tomlkit: Any, entry: Entry) -> Any:
+    table = tomlkit.inline_table()
+    for key, value in entry.items():
+        table[key] = _make_value(tomlkit, value)
+    return table
+
+
+def _make_value(tomlkit: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return _make_inline_table(tomlkit, value)
+    return value
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a value of tomlkit as plain Python data."""
+    return value.unwrap() if hasattr(value, "unwrap") else value
+
+
+def _parse(tomlkit: Any, text: str) -> Entry | None:
+    """Return the data of a TOML text, or None if it is not valid."""
+    try:
+        data: Entry = tomlkit.parse(text).unwrap()
+    except ValueError:
+        return None
+    return data
+
+
+def remove_table(text: str, paths: Paths) -> str:
+    """Return the text of a TOML file without stepper's server and its subtables.
+
+    Comments below the table stay: they belong to what follows.
+
+    Raises:
+        StepperError: stepper's environment does not have tomlkit.
+        ValueError: The file is not valid, or the table cannot be removed.
+    """
+    tomlkit = load_tomlkit(paths)
+    document = tomlkit.parse(text)
+    data = document.unwrap()
+    servers = data.get(SERVERS)
     if not isinstance(servers, dict) or not is_ours(servers.get(NAME)):
         return text
-    rest, gone = "", False
-    for part in _split_tables(text):
-        found = _parse(part) or {}
-        if [*found] == [TABLES] and [*found[TABLES]] == [NAME]:
-            gone = True
-        else:
-            # no second gap
-            kept = (
-                part.lstrip("\r\n")
-                if gone and (not rest or rest.endswith("\n\n"))
-                else part
-            )
-            rest, gone = rest + kept, gone and not kept
-    rest = rest.removesuffix("\n") if gone and rest.endswith("\n\n") else rest
-    left = {
-        **data,
-        TABLES: {name: each for name, each in servers.items() if name != NAME},
-    }
-    return (
-        rest
-        if _is_valid(rest) and {TABLES: {}, **(_parse(rest) or {})} == left
-        else text
-    )
+    _replace_server(document.body, tomlkit.ws)
+    before, *parts = str(document.as_string()).split(PLACEHOLDER)
+    for part in parts:
+        before = _join_without_gap(before, part)
+    del servers[NAME]
+    remaining = _parse(tomlkit, before)
+    if remaining is None or {SERVERS: {}, **remaining} != {**data, SERVERS: servers}:
+        raise ValueError(f"[{SERVERS}.{NAME}] cannot be removed")
+    return before
 
 
-def _split_tables(text: str) -> list[str]:
-    """Return what is before all tables, each table, and what follows each of them: blank lines, comments."""
-    tables, parts = [""], list[str]()
-    for line in text.splitlines(keepends=True):
-        # else it is within a value
-        if line.lstrip().startswith("[") and _is_valid(tables[-1]):
-            tables.append("")
-        tables[-1] += line
-    for table in tables:
-        lines = table.splitlines(keepends=True)
-        end = len(lines)
-        while end and (
-            not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")
-        ):
-            end -= 1
-        # its last line only looks like a comment
-        end = end if _is_valid("".join(lines[:end])) else len(lines)
-        parts += ["".join(lines[:end]), "".join(lines[end:])]
-    return parts
+def _replace_server(body: list[Any], make_whitespace: Callable[[str], Any]) -> None:
+    """Replace stepper's server by a placeholder, in all tables of a document's body.
+
+    A document has several tables of servers if other tables are between them.
+    """
+    for key, table in body:
+        if key is None or key.key != SERVERS or NAME not in table:
+            continue
+        inner_body = table.value.body
+        is_inline = not hasattr(table, "is_super_table")
+        if is_inline:
+            del table[NAME]
+            continue
+        for index, (name, item) in enumerate(inner_body):
+            if name is not None and name.key == NAME:
+                kept = PLACEHOLDER + _pop_comments_below(item)
+                inner_body[index] = (None, make_whitespace(kept))
+
+
+def _pop_comments_below(item: Any) -> str:
+    """Remove and return the blank lines and comments at the end of a table."""
+    body = getattr(item.value, "body", None)
+    if not body or not hasattr(item, "is_super_table"):
+        return ""
+    last_key, last_item = body[-1]
+    if last_key is not None:
+        return _pop_comments_below(last_item)
+    body.pop()
+    text: str = last_item.as_string()
+    return _pop_comments_below(item) + text
+
+
+def _join_without_gap(before: str, after: str) -> str:
+    """Join the texts around a removed table without a second blank line."""
+    ends_with_gap = not before or before.endswith("\n\n")
+    if ends_with_gap:
+        after = after.lstrip("\r\n")
+    if not after and before.endswith("\n\n"):
+        before = before.removesuffix("\n")
+    return before + after

@@ -92,8 +92,11 @@ def uninstall(options: argparse.Namespace) -> None:
         _remove_settings(project, note, text, data)
         _remove_script(project / claude_settings.SCRIPT, note)
         _remove_skills(project)
-    if files := mcp_client_config.remove_entries(paths, note):
-        print_line("removed", f"our lines from {', '.join(files)}")
+    removal = mcp_client_config.remove_entries(paths, note)
+    if removal.changed:
+        print_line("removed", f"our lines from {', '.join(removal.changed)}")
+    for file in removal.failed:
+        print_line("kept", f"our lines in {file}: it can't be changed; remove them")
     if note.get("gitignore", True):
         _remove_line(project, keep=".gitignore" in note.get("found", ()))
     _remove_home(paths, note)

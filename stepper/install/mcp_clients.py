@@ -1,0 +1,220 @@
+"""The clients whose configuration stepper can change, and the server entry of each.
+
+The entry starts the hook script, or the script in stepper's environment that does the
+same (`mcp_starter`). Both refuse to run in a checkout that this user did not set up,
+because some clients start the servers of any repository without asking.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepper.common.paths import Paths, read_install_record
+from stepper.install import claude_settings, mcp_starter
+from stepper.install.toml_config import NAME, SERVERS, Entry
+
+EVENT = "Mcp"
+SCRIPT = claude_settings.SCRIPT
+STARTER = mcp_starter.STARTER
+# A client may start this in any folder of the project. It uses no `${…}`, which some
+# clients replace themselves. In each folder from the current one up to the
+# repository's, it tries in this order:
+# 1. this user's starter for the folder;
+# 2. the hook script, if this user set up stepper there or owns the repository (a
+#    worktree): a folder above may belong to anyone;
+# 3. the starter of the main checkout of a worktree.
+SEARCH_SCRIPT = (
+    's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; '
+    'p="$s/stepper/projects"; d=$(pwd -P); while :; do '
+    f'm="$p$d/.stepper/env/{STARTER}"; [ ! -x "$m" ] || exec "$m" "$d"; '
+    f'if [ -x "$d/{SCRIPT}" ] && {{ [ -e "$p$d/.stepper" ] || [ -O "$d/.git" ]; }}; '
+    f'then exec "$d/{SCRIPT}" {EVENT}; fi; '
+    'if [ -f "$d/.git" ]; then read -r _ g <"$d/.git"; '
+    f'm="$p${{g%/.git/worktrees/*}}/.stepper/env/{STARTER}"; '
+    '[ ! -d "$g" ] || [ ! -x "$m" ] || exec "$m" "$d"; fi; '
+    'if [ -e "$d/.git" ] || [ "$d" = / ]; then '
+    'echo "stepper: nothing runs here: uvx notebook-stepper install THIS_REPOSITORY '
+    'sets it up" >&2; exit 1; fi; d=$(dirname "$d"); done'
+)
+LOCAL_PATH_NOTE = "The path is valid on this machine only."
+RESTART_NOTE = "Restart {} afterwards. Each project has its own entry in this file."
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client: its file, the key of its servers there, and stepper's entry.
+
+    `file` is relative to the project. If `for_user` is true, it is a file of the user
+    for all projects. `make_entry` returns the entry for a project. `note` is shown to
+    the user.
+    """
+
+    file: str
+    key: str
+    make_entry: Callable[[str], Entry]
+    note: str = ""
+    for_user: bool = False
+
+    @property
+    def is_toml(self) -> bool:
+        """Whether the file is TOML; the others are JSON."""
+        return self.file.endswith(".toml")
+
+    @property
+    def is_on_windows(self) -> bool:
+        """Whether the file is on Windows, outside of WSL."""
+        return self.file.startswith("%")
+
+    @property
+    def display_path(self) -> str:
+        """The path of the file in messages."""
+        home = os.path.expanduser("~/")
+        if self.for_user and self.file.startswith(home):
+            return f"~/{self.file.removeprefix(home)}"
+        return self.file
+
+    def get_path(self, paths: Paths) -> Path:
+        """Return the path of the file."""
+        return Path(paths.project, self.file).expanduser()
+
+
+def _search_entry(**options: Any) -> Callable[[str], Entry]:
+    """Return the entries of a client that starts servers within the project."""
+    command = {"command": "sh", "args": ["-c", SEARCH_SCRIPT]}
+    return lambda project: {**command, **options}
+
+
+def _make_codex_entry(project: str) -> Entry:
+    """Return the entry of Codex, which passes few environment variables on."""
+    entry = {"command": "sh", "args": ["-c", SEARCH_SCRIPT], "tool_timeout_sec": 86_400}
+    return {**entry, **_get_state_variable()}
+
+
+def _get_state_variable() -> Entry:
+    """Return the variable that the script needs if the user's state is elsewhere."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return {"env": {"XDG_STATE_HOME": state}} if state else {}
+
+
+def _workspace_entry(**options: Any) -> Callable[[str], Entry]:
+    """Return the entries of a client that replaces `${workspaceFolder}`."""
+    folder = "${workspaceFolder}"
+
+    def make_entry(project: str) -> Entry:
+        if _has_hook_script(project):
+            return {**options, "command": f"{folder}/{SCRIPT}", "args": [EVENT]}
+        search = f'cd "$1" || exit; {SEARCH_SCRIPT}'
+        return {**options, "command": "sh", "args": ["-c", search, NAME, folder]}
+
+    return make_entry
+
+
+def _path_entry(**options: Any) -> Callable[[str], Entry]:
+    """Return the entries of a client that starts servers in any folder."""
+
+    def make_entry(project: str) -> Entry:
+        if _has_hook_script(project):
+            return {**options, "command": f"{project}/{SCRIPT}", "args": [EVENT]}
+        return {**options, **_make_starter_entry(project)}
+
+    return make_entry
+
+
+def _has_hook_script(project: str) -> bool:
+    """Return whether the project has the hook script.
+
+    Installations for MCP only and those of the plugin do not have it.
+    """
+    record = read_install_record(project)
+    return not (record.get("mcp_only") or record.get("plugin"))
+
+
+def _make_starter_entry(project: str) -> Entry:
+    starter = mcp_starter.get_starter_path(Paths(Paths(project).environment_checkout))
+    return {"command": str(starter), "args": [project]}
+
+
+def _make_user_entry(project: str) -> Entry:
+    return {**_make_starter_entry(project), **_get_state_variable()}
+
+
+def get_wsl_distribution() -> str:
+    """Return the name of the Linux distribution in WSL, or an empty string."""
+    return os.environ.get("WSL_DISTRO_NAME", "")
+
+
+def _make_claude_desktop_entry(project: str) -> Entry:
+    """Return the entry of Claude Desktop, which may run on Windows outside of WSL."""
+    distribution = get_wsl_distribution()
+    entry = _make_user_entry(project)
+    if not distribution:
+        return entry
+    variables = [f"{name}={value}" for name, value in entry.get("env", {}).items()]
+    prefix = ["env", *variables] if variables else []
+    command = [*prefix, entry["command"], *entry["args"]]
+    return {"command": "wsl.exe", "args": ["-d", distribution, "-e", *command]}
+
+
+def _find_claude_desktop_file() -> str:
+    if get_wsl_distribution():
+        return r"%APPDATA%\Claude\claude_desktop_config.json"
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if sys.platform == "darwin":
+        folder = os.path.expanduser("~/Library/Application Support")
+    return os.path.join(folder, "Claude", "claude_desktop_config.json")
+
+
+def get_clients() -> dict[str, Client]:
+    """Return the clients by name. Some paths depend on environment variables."""
+    return {
+        "claude": Client(
+            ".mcp.json",
+            "mcpServers",
+            _search_entry(alwaysLoad=True),
+            "Claude Code asks once whether to start it.",
+        ),
+        "cursor": Client(".cursor/mcp.json", "mcpServers", _workspace_entry()),
+        "codex": Client(
+            ".codex/config.toml",
+            SERVERS,
+            _make_codex_entry,
+            "Codex reads it only in a trusted project.",
+        ),
+        "gemini": Client(
+            ".gemini/settings.json",
+            "mcpServers",
+            _search_entry(timeout=86_400_000),
+        ),
+        "vscode": Client(".vscode/mcp.json", "servers", _workspace_entry(type="stdio")),
+        "zed": Client(
+            ".zed/settings.json",
+            "context_servers",
+            _path_entry(source="custom", env={}),
+            LOCAL_PATH_NOTE,
+        ),
+        "jupyter-ai": Client(
+            ".jupyter/mcp_settings.json",
+            "mcp_servers",
+            _path_entry(name=NAME),
+            LOCAL_PATH_NOTE,
+        ),
+        "claude-desktop": Client(
+            _find_claude_desktop_file(),
+            "mcpServers",
+            _make_claude_desktop_entry,
+            RESTART_NOTE.format("Claude Desktop"),
+            for_user=True,
+        ),
+        "windsurf": Client(
+            os.path.expanduser("~/.codeium/windsurf/mcp_config.json"),
+            "mcpServers",
+            _make_user_entry,
+            RESTART_NOTE.format("Windsurf"),
+            for_user=True,
+        ),
+    }
