@@ -241,7 +241,7 @@ def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
         return toml_config.add_table(text or "", entry, path, paths, name_error)
     data = _parse_settings(text or "", path, _format_entry(client, paths.project))
     is_list = "name" in entry
-    servers = data.get(client.key, [] if is_list else {})
+    servers: Any = data.get(client.key, [] if is_list else {})
     if not isinstance(servers, list if is_list else dict):
         kind = "a list" if is_list else "an object"
         raise StepperError(
