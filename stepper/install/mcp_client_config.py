@@ -240,19 +240,19 @@ def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
         name_error = _make_name_error(path, NAME)
         return toml_config.add_table(text or "", entry, path, paths, name_error)
     data = _parse_settings(text or "", path, _format_entry(client, paths.project))
-    is_list = "name" in entry
-    servers: Any = data.get(client.key, [] if is_list else {})
-    if not isinstance(servers, list if is_list else dict):
-        kind = "a list" if is_list else "an object"
+    has_list = "name" in entry
+    servers = data.get(client.key, [] if has_list else {})
+    new_servers: Any
+    if has_list and isinstance(servers, list):
+        new_servers = _add_to_list(servers, entry, path)
+    elif not has_list and isinstance(servers, dict):
+        name = _choose_server_name(client, paths, servers)
+        new_servers = _add_to_object(servers, name, entry, path)
+    else:
+        kind = "a list" if has_list else "an object"
         raise StepperError(
             f"{path}: {client.key} is not {kind}", format_editor_command(path)
         )
-    new_servers: Any
-    if is_list:
-        new_servers = _add_to_list(servers, entry, path)
-    else:
-        name = _choose_server_name(client, paths, servers)
-        new_servers = _add_to_object(servers, name, entry, path)
     if new_servers == servers:
         return text or ""
     original = text if text and text.strip() else "{}\n"
