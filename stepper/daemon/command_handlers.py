@@ -585,7 +585,7 @@ async def _run(
     if wait_seconds is not None:
         from stepper.daemon import mcp_handlers
 
-        return await mcp_handlers.run(request, session, selection, wait_seconds)
+        return await mcp_handlers.run_cells(request, session, selection, wait_seconds)
     async with report_progress(request, session):
         return await notebook_commands.run(
             session, selection, request.caller, request.progress
@@ -612,7 +612,7 @@ async def _get_status(
     if arguments.details or arguments.wait_seconds is not None:
         from stepper.daemon import mcp_handlers
 
-        return await mcp_handlers.status(request, session, arguments)
+        return await mcp_handlers.get_status(request, session, arguments)
     if session is None:
         return responses.StatusResponse()
     path = os.path.join(request.workspace.paths.project, session.name)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from stepper.common import wire_format
 from stepper.session import progress_events, responses
 
-HEARTBEAT = wire_format.pack(wire_format.PROGRESS, b"")
 REQUEST_SECONDS = 30.0  # for a whole request to arrive
 ACKNOWLEDGE_SECONDS = 5.0  # for a waiting hook process to accept a message
 
@@ -92,26 +91,23 @@ class Connection:
 
     def send_heartbeat(self) -> None:
         """Tell the client that the daemon still works on its request."""
-        if not self._writer.is_closing():
-            self._writer.write(HEARTBEAT)
+        self._send(wire_format.PROGRESS, b"")
 
     def send_progress(
         self, event: progress_events.TerminalEvent | progress_events.CellRunning
     ) -> None:
         """Send a progress event."""
-        if not self._writer.is_closing():
-            body = responses.to_json(event)
-            self._writer.write(wire_format.pack(wire_format.PROGRESS, body))
+        body = responses.to_json(event)
+        self._send(wire_format.PROGRESS, body)
 
     def send_handover(self, request: bytes) -> None:
         """Send the request that the client must send to the next daemon."""
-        body = b"\0" + request
-        self._writer.write(wire_format.pack(wire_format.PROGRESS, body))
+        self._send(wire_format.PROGRESS, b"\0" + request)
 
     async def deliver(self, text: str) -> bool:
         """Send a message to the agent; return whether the client acknowledged it."""
         body = text.encode("utf-8", "replace")
-        self._writer.write(wire_format.pack(wire_format.PROGRESS, body))
+        self._send(wire_format.PROGRESS, body)
         signal = self._next_signal
         if signal is None:
             return False
@@ -119,10 +115,16 @@ class Connection:
         return signal.done() and signal.result() != b""
 
     async def send_response(self, response: Response) -> None:
-        """Send the final response, unless the connection is closed."""
+        """Send the final response, and wait until it is sent."""
+        self._send(*response)
         if not self._writer.is_closing():
-            self._writer.write(wire_format.pack(*response))
             await self._writer.drain()
+
+    def _send(self, kind: bytes, body: bytes) -> None:
+        """Send a response, unless the connection is closed."""
+        if not self._writer.is_closing():
+            frame = wire_format.pack(kind, body)
+            self._writer.write(frame)
 
     def close(self) -> None:
         """Close the connection."""

@@ -30,7 +30,7 @@ from stepper.session.session import Session
 async def handle_cell_command(
     request: Request, session: Session, arguments: Any
 ) -> object:
-    """Handle a command on cells; return its response."""
+    """Execute a command on cells; return its response."""
     if not isinstance(arguments, mcp_commands.CellEditArguments):
         return await _handle(request, session, arguments)
     workspace = request.workspace
@@ -49,7 +49,7 @@ async def handle_cell_command(
 
 
 def _is_refusal(response: object) -> bool:
-    """Return whether nothing was written."""
+    """Return whether a response says that nothing was written."""
     if not isinstance(response, cell_responses.CellRunResponse):
         return False
     return response.state in ("refused", "stopped") and not response.cells
@@ -71,7 +71,7 @@ async def _handle(request: Request, session: Session, arguments: Any) -> object:
 async def add_first_cells(
     request: Request, session: Session, new: cli_commands.New
 ) -> cell_responses.CellRunResponse:
-    """Write the first cells of a new notebook, and run them."""
+    """Add the first cells to a new notebook, and run them."""
     names = ("cells", "run", "wait_seconds")
     values = {name: getattr(new, name) for name in names}
     arguments = command_schema.parse_arguments(mcp_commands.CellAdd, values)
@@ -98,30 +98,30 @@ async def _write_cells(
         )
 
 
-async def run(
-    request: Request, session: Session, which: str, wait: float
+async def run_cells(
+    request: Request, session: Session, selection: str, wait_seconds: float
 ) -> cell_responses.CellRunResponse:
-    """Run a notebook's cells; wait at most `wait` seconds for the result."""
+    """Run the selected cells; wait at most `wait_seconds` for the result."""
 
     async def work() -> run_waiting.CellRunReport:
         finished: list[RunSummary] = []
         response = await notebook_commands.run(
-            session, which, request.caller, request.progress, finished
+            session, selection, request.caller, request.progress, finished
         )
         return cell_operations.create_run_report(session, response, finished)
 
     async with report_progress(request, session):
         return await run_waiting.run_with_limit(
-            session, request.owner, request.caller, wait, work
+            session, request.owner, request.caller, wait_seconds, work
         )
 
 
-async def status(
+async def get_status(
     request: Request, session: Session | None, arguments: cli_commands.Status
 ) -> responses.StatusResponse:
     """Return the status of a notebook, after waiting for a background run.
 
-    With `details`, it includes the use of resources and the names in the kernel.
+    With `details`, it includes the resources in use and the names in the kernel.
     """
     response = responses.StatusResponse()
     context = responses.NamespaceSummary()
