@@ -780,13 +780,13 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
     told = project.json("status")["kernel"]
     assert told["state"] == "idle" and "the next kernel cannot start" in told["trouble"]
     assert (
-        "none of `kernels:`" in told["trouble"]
+        "no kernel backend 'sh' in `kernels:`" in told["trouble"]
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
         in told["trouble"]
     )
     said = project.stepper("restart", shell.path.stem, check=1).stderr
     assert (
-        "'sh', which is none of `kernels:`" in said
+        "no kernel backend 'sh' in `kernels:`" in said
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
         in said
     )

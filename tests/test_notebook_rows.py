@@ -26,14 +26,14 @@ Rows = Callable[[], dict[str, Any]]
 def opened(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The notebooks for which a session was opened, in order."""
     names = list[str]()
-    really = quick.daemon.workspace.glance
+    really = quick.daemon.workspace.peek_session
 
-    def glance(path: str, **more: bool) -> Session:
+    def peek_session(path: str, **more: bool) -> Session:
         session = really(path, **more)
         names.append(session.name)
         return session
 
-    monkeypatch.setattr(quick.daemon.workspace, "glance", glance)
+    monkeypatch.setattr(quick.daemon.workspace, "peek_session", peek_session)
     return names
 
 

@@ -287,7 +287,7 @@ def test_a_file_in_the_notebooks_folders_place_is_said(
     monkeypatch.chdir(project.folder)
     (project.folder / "notebooks").rmdir()
     (project.folder / "notebooks").write_text("")
-    assert "notebooks can't be made" in project.stepper("new", "p", check=2).stderr
+    assert "notebooks can't be created" in project.stepper("new", "p", check=2).stderr
 
 
 def test_lost_state_is_said_first_with_the_next_run(project: Quick) -> None:

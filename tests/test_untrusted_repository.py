@@ -23,7 +23,7 @@ import pytest
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record, record_folder
-from stepper.daemon.workspace.project_notebooks import plan_of
+from stepper.daemon.workspace.project_notebooks import parse_plan
 from stepper.install import doctor, install_checks, trust
 from stepper.policy import plan as plans
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
@@ -161,7 +161,7 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
         json.dumps({"current": "notebooks/a.ipynb", "sessions": {}}),
     )
     source = f"open({str(made.canary)!r}, 'a').write('cell\\n')"
-    plan = plans.to_json(plan_of("p", ["Load", "Look"]))
+    plan = plans.to_json(parse_plan("p", ["Load", "Look"]))
     made.notebook(
         "a.ipynb",
         [code(source, "a")],

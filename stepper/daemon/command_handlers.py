@@ -22,7 +22,7 @@ from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
 from stepper.daemon.request import Request, report_progress
 from stepper.daemon.workspace import resume_target
-from stepper.daemon.workspace.project_notebooks import plan_of
+from stepper.daemon.workspace.project_notebooks import parse_plan
 from stepper.messages import attached_clients, command_messages
 from stepper.notebooks import jupyter_saves
 from stepper.notebooks.notebook_json import load_json
@@ -95,7 +95,7 @@ async def handle_command(name: str, payload: bytes, request: Request) -> bytes:
 async def _handle_work(request: Request, arguments: Any) -> object:
     """Execute a command that changes a notebook, which is not an external change."""
     workspace = request.workspace
-    workspace.worked.add(request.owner)
+    workspace.active_clients.add(request.owner)
     external_changes = workspace.external_changes
     changed_before = external_changes.find_changed()
     response = await _handle_for_project(request, arguments)
@@ -153,7 +153,7 @@ async def _handle_for_project(request: Request, arguments: Any) -> object:
     """Execute a command, and find its notebook if it needs one; return the response."""
     workspace = request.workspace
     name = getattr(arguments, "notebook", None)
-    has_notebook = name or workspace.current(request.owner)
+    has_notebook = name or workspace.currents.get(request.owner)
     match arguments:
         case cli_commands.New():
             return await _create_notebook(request, arguments)
@@ -179,7 +179,7 @@ async def _find_session(request: Request, arguments: Any, name: str | None) -> S
     workspace = request.workspace
     match arguments:
         case cli_commands.Shutdown():
-            deleted_session = workspace.deleted(name)
+            deleted_session = workspace.find_deleted(name)
             if deleted_session is not None:
                 return deleted_session
         case cli_commands.Continue() | cli_commands.Fix() | cli_commands.Skip():
@@ -191,12 +191,12 @@ async def _find_session(request: Request, arguments: Any, name: str | None) -> S
                 return await resume_target.find_target(
                     workspace, request.cwd, request.owner, command
                 )
-    return workspace.named(name, request.cwd, request.owner)
+    return workspace.find_session(name, request.cwd, request.owner)
 
 
 async def _find_session_to_resume(request: Request, arguments: Any) -> Session:
     """Return the notebook that a command resumes if it names none."""
-    await request.workspace.stopped()  # opens their sessions
+    await request.workspace.find_stopped()  # opens their sessions
     _end_replaced_stops(request)
     interface = "shell"
     if request.caller.interface == "mcp":
@@ -216,7 +216,7 @@ def _end_replaced_stops(request: Request) -> None:
     """End the stops of replaced notebooks, for requests from outside an agent."""
     if not request.caller.is_outside_agent:
         return
-    for line in request.workspace.end_replaced_stops(request.owner):
+    for line in request.workspace.clear_replaced_stops(request.owner):
         request.progress(progress_events.Waiting(line=line))
 
 
@@ -225,7 +225,7 @@ async def _shut_down_project(request: Request) -> responses.ShutdownResponse:
     request.shut_down()
     shutdowns = [
         notebook_commands.shutdown(session, SHUTDOWN_REASON)
-        for session in request.workspace.all_sessions()
+        for session in request.workspace.open_all_sessions()
     ]
     results = await asyncio.gather(*shutdowns, return_exceptions=True)
     count = 0
@@ -245,9 +245,9 @@ async def _list_notebooks(
     Other requests are processed meanwhile.
     """
     workspace = request.workspace
-    workspace.all_sessions()  # opens those with a kernel
+    workspace.open_all_sessions()  # opens those with a kernel
     for session in list(workspace.sessions.values()):
-        if not workspace.exists(session):
+        if not workspace.has_file(session):
             workspace.renames.follow_missing(session)
     if not await _search_folders(request, search_all):
         line = (
@@ -255,7 +255,7 @@ async def _list_notebooks(
             " run: stepper list --all"
         )
         request.progress(progress_events.Waiting(line=line))
-    current = workspace.current(request.owner)
+    current = workspace.currents.get(request.owner)
     entries: list[responses.NotebookEntry] = []
     for name in workspace.notebook_paths.list_known():
         started_at = time.monotonic()
@@ -265,7 +265,7 @@ async def _list_notebooks(
             entries.append(await workspace.rows.row(name, current))
         await _yield_to_requests(request, time.monotonic() - started_at)
     for session in list(workspace.sessions.values()):
-        if workspace.exists(session):
+        if workspace.has_file(session):
             continue
         if await session.kernel_manager.find() is not None:
             is_current = session.name == current
@@ -315,7 +315,7 @@ async def _create_notebook(
     if not arguments.problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     workspace = request.workspace
-    new_plan = plan_of(arguments.problem, arguments.steps or [])
+    new_plan = parse_plan(arguments.problem, arguments.steps or [])
     slug = plan.make_slug(arguments.name or arguments.problem)
     kernel = arguments.kernel or workspace.config.limits().kernel
     metadata = None
@@ -328,7 +328,7 @@ async def _create_notebook(
 
         # Invalid cells are rejected before the notebook is created.
         cell_operations.parse_cells(arguments.cells)
-    session, unfinished = await workspace.new(
+    session, unfinished = await workspace.create_notebook(
         new_plan, slug, date.today(), request.owner
     )
     if metadata is not None:
@@ -355,19 +355,19 @@ async def _handle_for_notebook(
     """Execute a command on a notebook, which some commands make the current one."""
     workspace = request.workspace
     _end_replaced_stops(request)
-    currents = workspace.currents()
+    currents = workspace.currents.get_all()
     makes_current = cli_commands.Run | cli_commands.Restore | cli_commands.Use
     if not isinstance(arguments, makes_current):
         return await _dispatch(request, session, arguments)
     # Before the run, which may take long.
-    workspace.make_current(session.name, request.owner)
+    workspace.currents.set(session.name, request.owner)
     next_run = session.state.next_run
     try:
         return await _dispatch(request, session, arguments)
     except StepperError as error:
         nothing_ran = session.state.next_run == next_run and not error.accepted
         if nothing_ran:
-            workspace.restore_current(currents, session.name, request.owner)
+            workspace.currents.restore(currents, session.name, request.owner)
         raise
 
 
@@ -555,7 +555,7 @@ def _add_command_line(
     if not owner or request.caller.interface != "cli":
         return
     line = command_messages.format_command_line(session.name, command, response)
-    lines = request.workspace.steered.setdefault(owner, [])
+    lines = request.workspace.command_lines.setdefault(owner, [])
     lines.append(line)
 
 
@@ -598,7 +598,7 @@ async def _get_notebook_status(
     """Return the status of a notebook; an agent also gets its undelivered reports."""
     status = await _get_status(request, session, arguments)
     status = replace(status, daemon=request.daemon_info)
-    if not request.workspace.exists(session):
+    if not request.workspace.has_file(session):
         status = replace(status, state=DELETED)
     if request.owner and not arguments.unread:
         undelivered = undelivered_reports.take_text(session)

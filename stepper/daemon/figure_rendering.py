@@ -50,7 +50,7 @@ async def render(request: Request, session: Session, name: str) -> responses.Out
     run = max(
         (run.run for run in session.state.runs if run.cell_id == cell.id), default=0
     )
-    folder = request.workspace.figures_of(session)
+    folder = request.workspace.get_figures_folder(session)
     paths = [
         os.path.join(folder, f"{run:04d}-plotly-{number}.png")
         for number in range(1, len(figures) + 1)
@@ -102,7 +102,7 @@ async def _place(request: Request, session: Session) -> LaunchConfig:
     """Return the interpreter on this machine that renders, with its environment; raise KernelError."""
     path = session.file.path
     environ = request.caller.environ
-    place = request.workspace.place(path, environ, kernel_config.LOCAL)
+    place = request.workspace.get_launch_config(path, environ, kernel_config.LOCAL)
     kernel = await session.kernel_manager.find()
     if kernel is not None and not kernel.describe().location:
         return LaunchConfig(kernel.describe().python, place.cwd, place.environ)

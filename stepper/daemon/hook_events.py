@@ -65,7 +65,7 @@ async def handle_event(
     """
     event, _, again = name.partition(" ")
     output = await _handle_event(workspace, event, bool(again), data, caller)
-    output = claude_code.add_skill_notes(output, workspace.is_another_skill)
+    output = claude_code.add_skill_notes(output, workspace.has_other_skill)
     output = claude_code.use_terminal_commands(output, workspace.program)
     if caller.environ.get(PLUGIN):
         output = claude_code.add_plugin_note(output)
@@ -85,7 +85,7 @@ async def _handle_event(
             problem = f"the hook's payload can't be read: {error}"
         return claude_code.format_failure(name, StepperError(problem))
     if name in AGENT_EVENTS:
-        workspace.turns[event.session] = caller.is_alive
+        workspace.running_turns[event.session] = caller.is_alive
     try:
         if name == "PostToolUse":
             return await handle_edit(workspace, event, caller, is_repeated)
@@ -99,7 +99,7 @@ async def _handle_event(
             return claude_code.SILENT
         output = await EVENTS[name](workspace, event)
         if name == "UserPromptSubmit":
-            workspace.turns[event.session] = caller.is_alive
+            workspace.running_turns[event.session] = caller.is_alive
         return output
     except (claude_code.PayloadError, StepperError) as error:
         return claude_code.format_failure(name, error, data, workspace.paths.project)
@@ -115,13 +115,13 @@ async def handle_edit(
     except UncoveredError as error:
         report = _report_uncovered(workspace, event, error)
         return claude_code.format_context("PostToolUse", report)
-    session = workspace.session(path)
+    session = workspace.open_session(path)
     call_id = change.tool_use_id
     if call_id in session.background_calls and not is_repeated:
         return claude_code.SILENT  # the hooks of two installations send the event
     # Before the run: the old time is restored in the step that writes the file, and the
     # daemon may be killed between the two.
-    workspace.keep(path, change.session)
+    workspace.restored_times.add(path, change.session)
     call = background_runs.start_call(
         session,
         call_id,
@@ -131,7 +131,7 @@ async def handle_edit(
     background_runs.keep_in_foreground(session, call)
     if not await background_runs.wait_for_call(session, call, change.session):
         _record_work(workspace, session, change)
-        workspace.mark()
+        workspace.update_markers()
         report = backgrounding.format_backgrounded(session, call)
         return claude_code.format_context("PostToolUse", report)
     result = call.task.result()
@@ -142,12 +142,12 @@ async def handle_edit(
     if result is not None and result.stop:
         is_turn_over = True
     if is_turn_over:
-        workspace.turns.pop(event.session, None)
-        workspace.release(path=path)
+        workspace.running_turns.pop(event.session, None)
+        workspace.restored_times.discard(path)
         # The file may have been deleted; the report is more important.
         with contextlib.suppress(StepperError):
             session.file.touch()
-    workspace.mark()
+    workspace.update_markers()
     return claude_code.format_context("PostToolUse", result)
 
 
@@ -155,7 +155,7 @@ def _report_uncovered(
     workspace: Workspace, event: Event, error: UncoveredError
 ) -> run_report.Report:
     """Return the report on an edit of a notebook that `notebooks:` does not match."""
-    if not workspace.once(event.session, error.name):
+    if not workspace.take_once(event.session, error.name):
         return command_messages.format_still_uncovered(error.name)
     renamed = workspace.renames.describe_uncovered(event.change.notebook)
     return command_messages.format_uncovered(error.name, error.setting, renamed)
@@ -215,8 +215,8 @@ def _record_work(
     workspace: Workspace, session: Session, change: CellEdit | FileWrite
 ) -> None:
     """Make the notebook the current one of the agent session that edited it."""
-    workspace.make_current(session.name, change.session)
-    workspace.worked.add(change.session)
+    workspace.currents.set(session.name, change.session)
+    workspace.active_clients.add(change.session)
 
 
 async def wait_for_edit(
@@ -232,7 +232,7 @@ async def wait_for_edit(
         return
     change = event.change
     path = workspace.resolve(change.notebook)
-    session = workspace.opened(path)
+    session = workspace.get_session(path)
     call_id = change.tool_use_id or ""
     # The next daemon needs no request about a call that has finished.
     if call_id not in session.finished_call_ids:
@@ -249,7 +249,7 @@ async def wait_for_edit(
         await _deliver_undelivered(session, caller)
     else:
         await background_runs.wait_to_notify(session, call_id, caller)
-    workspace.mark()
+    workspace.update_markers()
 
 
 async def wait_for_background_runs(
@@ -260,7 +260,7 @@ async def wait_for_background_runs(
     Claude Code sends this event when a session starts and when a turn ends.
     """
     sessions = list(workspace.sessions.values())
-    current = workspace.under_way(event.session)
+    current = workspace.find_open_work(event.session)
     if current is not None and event.is_session_start:
         await background_runs.recover_calls(current)
         background_runs.transfer_calls(current, event.session, event.client_pid)
@@ -271,7 +271,7 @@ async def wait_for_background_runs(
             return
     calls = background_runs.list_unattended_calls(sessions, event.session)
     await background_runs.deliver_next_report(calls, caller)
-    workspace.mark()
+    workspace.update_markers()
 
 
 async def _deliver_undelivered(session: Session, caller: Caller) -> None:
@@ -286,16 +286,16 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
     A notebook gets the current time if the last call on it was an edit.
     """
     edited = {os.path.realpath(path) for path in event.last_edits}
-    for path in workspace.release(session=event.session):
+    for path in workspace.restored_times.take_all(event.session):
         if path not in edited:
             continue
         with contextlib.suppress(StepperError):
             notebook_path = workspace.resolve(path)
-            session = workspace.opened(notebook_path)
+            session = workspace.get_session(notebook_path)
             session.file.touch()
     changes = workspace.external_changes.report_changes(event.used_shell)
     lines = _take_command_lines(workspace, event)
-    workspace.mark()
+    workspace.update_markers()
     return _format_output("PostToolBatch", changes, [*lines, *changes])
 
 
@@ -305,20 +305,20 @@ def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
     Only the agent reads the output of such a command, which Claude Code runs after
     UserPromptSubmit (2.1.197: before it).
     """
-    return workspace.steered.pop(event.session, [])
+    return workspace.command_lines.pop(event.session, [])
 
 
 async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
     """Return the context when a session starts, resumes or is compacted."""
     owner = event.session
-    session = workspace.under_way(owner)
+    session = workspace.find_open_work(owner)
     if session is not None:  # the kernel may have died with the machine
         with contextlib.suppress(StepperError):
             await session.kernel_manager.find()
             await session.do_maintenance()
-    replaced = workspace.end_replaced_stops(owner)
+    replaced = workspace.clear_replaced_stops(owner)
     if replaced:
-        session = workspace.under_way(owner)
+        session = workspace.find_open_work(owner)
     other_reports = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, None
     )
@@ -327,7 +327,7 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
     if session is not None:
         undelivered = await take_undelivered(session)
         background_runs.transfer_calls(session, owner, event.client_pid)
-        workspace.mark()
+        workspace.update_markers()
         context = await status_queries.get_context(session)
         still_running = backgrounding.format_still_running(session, owner)
         texts += [undelivered.text, still_running, context.text]
@@ -366,17 +366,17 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.sessions.values(), owner, event.prompt
     )
     if event.is_notification:  # the user did not write it
-        workspace.mark()
+        workspace.update_markers()
         return claude_code.format_user_line("\n".join(delivered_lines))
     _begin_turn(workspace, event)
-    replaced = workspace.end_replaced_stops(owner)
+    replaced = workspace.clear_replaced_stops(owner)
     new_notebook = claude_code.format_new_notebook(event.prompt)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it.
     if new_notebook or event.is_stepper_command:
-        workspace.worked.add(owner)
+        workspace.active_clients.add(owner)
     if new_notebook:
         return new_notebook
-    session = workspace.under_way(owner)
+    session = workspace.find_open_work(owner)
     command = _parse_command(session, event)
     refusal = ""
     if command is not None and command.words in RESUME_NAMES:
@@ -408,20 +408,20 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
                 session.name, session.state.stop, session.state
             )
         )
-    workspace.mark()
+    workspace.update_markers()
     return _format_output("UserPromptSubmit", texts, lines)
 
 
 def _begin_turn(workspace: Workspace, event: Event) -> None:
     """Forget the state of the last turn of an agent session."""
     owner = event.session
-    workspace.worked.discard(owner)
-    workspace.sent_on.pop(owner, None)
-    workspace.limited.discard(owner)
+    workspace.active_clients.discard(owner)
+    workspace.continuations.pop(owner, None)
+    workspace.limited_clients.discard(owner)
     if final_message.limits_work(event.prompt):
-        workspace.limited.add(owner)
-    workspace.release(session=owner)  # from a message that was interrupted
-    workspace.under_way(owner)  # opens the current notebook
+        workspace.limited_clients.add(owner)
+    workspace.restored_times.take_all(owner)  # from a message that was interrupted
+    workspace.find_open_work(owner)  # opens the current notebook
 
 
 def _parse_command(session: Session | None, event: Event) -> PromptCommand | None:
@@ -462,9 +462,9 @@ async def _find_resume_target(
     words = command.words
     notebook, message = prompt_commands.split_notebook(command.message)
     if notebook:
-        session = workspace.named(notebook, project)
+        session = workspace.find_session(notebook, project)
         return ResumeTarget(session, PromptCommand(words, message))
-    if await workspace.stopped():
+    if await workspace.find_stopped():
         resume_command = resume_target.ResumeCommand(
             RESUME_NAMES[words], message, "slash"
         )
@@ -480,7 +480,7 @@ async def _execute_command(
     """Execute a command; return the text for the agent."""
     # A user who asks for the status expects a response and no further work.
     if command.words != prompt_commands.STATUS:
-        workspace.worked.add(owner)
+        workspace.active_clients.add(owner)
     match command.words:
         case prompt_commands.CONTINUE:
             return await notebook_commands.resume(session, command.message)
@@ -515,10 +515,10 @@ async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
     It gets this text as context, because Claude Code shows a decision to block as a
     problem. The text is repeated only after progress.
     """
-    workspace.turns.pop(event.session, None)
+    workspace.running_turns.pop(event.session, None)
     lines = _take_command_lines(workspace, event)
     lacks_explanation = final_message.lacks_explanation(event.last_message)
-    if event.session in workspace.limited or not lacks_explanation:
+    if event.session in workspace.limited_clients or not lacks_explanation:
         return claude_code.format_user_line(_join(lines))
     open_work = await _describe_open_work(workspace, event)
     changes = workspace.external_changes.report_changes()
@@ -532,8 +532,8 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
     repeat the last one.
     """
     owner = event.session
-    session = workspace.under_way(owner)
-    if session is None or owner not in workspace.worked:
+    session = workspace.find_open_work(owner)
+    if session is None or owner not in workspace.active_clients:
         return ""
     if session.state.stop or session.runs_in_background:
         return ""
@@ -549,7 +549,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
     progress = len(state.plan.steps) - len(open_steps)
     if state.is_failing:
         progress = -state.next_run  # each further run counts as progress
-    if workspace.sent_on.get(owner) == (session.name, progress):
+    if workspace.continuations.get(owner) == (session.name, progress):
         return ""
     if open_steps:
         next_status = state.get_step_status(open_steps[0].id)
@@ -558,7 +558,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
     # The agent will be notified soon.
     if any(call.is_being_reported for call in session.background_calls.values()):
         return ""
-    workspace.sent_on[owner] = (session.name, progress)
+    workspace.continuations[owner] = (session.name, progress)
     return _format_open_work(session)
 
 

@@ -42,7 +42,9 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
     backend = limits.kernels.get(name)
     if backend is not None and not backend.is_local and not backend.is_python:
         # Its server is asked, so the backend must be accepted.
-        workspace.place(workspace.paths.project, request.caller.environ, name)
+        workspace.get_launch_config(
+            workspace.paths.project, request.caller.environ, name
+        )
     python = workspace.paths.find_trusted_python(limits.python)
     return await backend_registry.get_metadata(backend, request.caller.environ, python)
 
@@ -106,7 +108,9 @@ async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
     is_reachable = True
     problem = hint = ""
     try:
-        workspace.place(workspace.paths.project, environ, kernel_config.LOCAL)
+        workspace.get_launch_config(
+            workspace.paths.project, environ, kernel_config.LOCAL
+        )
     except KernelError as error:
         is_reachable = False
         problem = error.message

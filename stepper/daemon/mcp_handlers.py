@@ -34,17 +34,17 @@ async def handle_cell_command(
     if not isinstance(arguments, mcp_commands.CellEditArguments):
         return await _handle(request, session, arguments)
     workspace = request.workspace
-    before = workspace.currents()
+    before = workspace.currents.get_all()
     # Before the run, which may take long.
-    workspace.make_current(session.name, request.owner)
+    workspace.currents.set(session.name, request.owner)
     try:
         response = await _handle(request, session, arguments)
         replaced_notebook.record_agent_version(session)
     except StepperError:
-        workspace.restore_current(before, session.name, request.owner)
+        workspace.currents.restore(before, session.name, request.owner)
         raise
     if _is_refusal(response):
-        workspace.restore_current(before, session.name, request.owner)
+        workspace.currents.restore(before, session.name, request.owner)
     return response
 
 

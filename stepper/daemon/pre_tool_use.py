@@ -37,7 +37,7 @@ async def handle_read(workspace: Workspace, event: Event) -> bytes:
     must_approve = edit_gate.check_approval(event.consent, limits)
     if not event.asks_for_each_edit or must_approve:
         return claude_code.SILENT
-    line = workspace.once(event.session, APPROVAL_RUNS_CELL)
+    line = workspace.take_once(event.session, APPROVAL_RUNS_CELL)
     return claude_code.format_user_line(line)
 
 
@@ -47,7 +47,7 @@ async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
         return decide_shell_command(workspace, event.shell_command, event.consent)
     change = event.change
     path = workspace.resolve(change.notebook)
-    session = workspace.session(path)
+    session = workspace.open_session(path)
     await session.handle_idle_death()
     try:
         refusal = find_refusal(session, change)
@@ -75,11 +75,11 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
     Claude Code does not show the reasons of hooks in its question about an edit. If
     `handle_read` showed nothing, this line is shown above the first question.
     """
-    was_shown = (event.session, APPROVAL_RUNS_CELL) in workspace.told
+    was_shown = (event.session, APPROVAL_RUNS_CELL) in workspace.shown_messages
     must_approve = edit_gate.check_approval(event.consent, session.limits())
     line = ""
     if not was_shown and not must_approve:
-        line = workspace.once(event.session, MARKDOWN_ALLOWED)
+        line = workspace.take_once(event.session, MARKDOWN_ALLOWED)
     return claude_code.format_decision("allow", MARKDOWN_ALLOWED, line)
 
 

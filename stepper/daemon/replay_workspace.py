@@ -79,7 +79,9 @@ async def asked(
     limits = workspace.config.limits()
     _own_kernel(limits.kernels.get(name or limits.kernel), told, session.name)
     metadata = await places.get_metadata(request, told.kernel) if told.kernel else None
-    place = replace(workspace.place(path, caller.environ, name), exits_with_daemon=True)
+    place = replace(
+        workspace.get_launch_config(path, caller.environ, name), exits_with_daemon=True
+    )
     workspace.replays.add(caller.disconnected)
     try:
         async with _turn(workspace, request):
@@ -149,7 +151,7 @@ async def unasked(workspace: Workspace, session: Session) -> None:
         session.log(
             journal_events.Undelivered(at=format_now(), text=f"stepper: {told}")
         )
-        workspace.mark()
+        workspace.update_markers()
 
 
 def _own_kernel(at: BackendConfig | None, told: cli_commands.Verify, name: str) -> None:
@@ -175,13 +177,16 @@ def _own_kernel(at: BackendConfig | None, told: cli_commands.Verify, name: str) 
 @contextlib.asynccontextmanager
 async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
     """Wait for the replay that is under way: both would write the same files. Raise StepperError."""
-    if workspace.replaying.locked():
+    if workspace.replay_lock.locked():
         request.progress(
             progress_events.Waiting(line="waiting for another replay of this project")
         )
     waits = [
         asyncio.create_task(each)
-        for each in (workspace.replaying.acquire(), request.caller.disconnected.wait())
+        for each in (
+            workspace.replay_lock.acquire(),
+            request.caller.disconnected.wait(),
+        )
     ]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     mine = waits[0].done()
@@ -194,7 +199,7 @@ async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        workspace.replaying.release()
+        workspace.replay_lock.release()
 
 
 def _way(

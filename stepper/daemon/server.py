@@ -114,7 +114,7 @@ class Daemon:
             os.path.join(self.paths.kernels, store + ".json"),
             os.path.join(self.paths.figures, store),
             workspace.config.limits,
-            partial(workspace.place, path),
+            partial(workspace.get_launch_config, path),
         )
         session.file.relocate = partial(workspace.renames.follow_missing, session)
         return session
@@ -198,7 +198,7 @@ class Daemon:
         await self._finish_requests()
         self._detach_sessions()
         background_io.start_pending_jobs()
-        self.workspace.mark()
+        self.workspace.update_markers()
         self.running_files.remove()
         self.status_lines.remove()
         secure_files.remove(self.paths.daemon_json)
@@ -234,7 +234,7 @@ class Daemon:
             await asyncio.sleep(0.02)
         for hook in self.waiting_hooks:
             hook.cancel()
-        for call in self.workspace.calls():
+        for call in self.workspace.list_background_calls():
             call.task.cancel()
         while self.request_count:
             await asyncio.sleep(0.02)
@@ -291,7 +291,7 @@ class Daemon:
         """
         tasks: dict[str, asyncio.Task[None]] = {}
         with contextlib.suppress(StepperError, OSError):
-            for session in self.workspace.all_sessions():
+            for session in self.workspace.open_all_sessions():
                 await session.kernel_manager.find()
         while True:
             for session in list(self.workspace.sessions.values()):
@@ -481,7 +481,7 @@ class Daemon:
         if client_request.command != LOOK:
             # No kernel may be started with a viewer's environment.
             self.workspace.environ = environ
-            self.workspace.note_caller(environ, interface)
+            self.workspace.record_caller(environ, interface)
         caller = Caller(
             environ,
             interface=interface,
@@ -510,7 +510,7 @@ class Daemon:
                 )
                 return Response(wire_format.OK, output)
             body = await handle_command(command, payload, request)
-            self.workspace.mark()
+            self.workspace.update_markers()
             return Response(wire_format.OK, body)
         except StepperError as error:
             reported = error

@@ -55,7 +55,7 @@ class StatusLineFile:
         """
         lines = list[str]()
         has_running = False
-        for owner, name in self.workspace.currents().items():
+        for owner, name in self.workspace.currents.get_all().items():
             session = self.workspace.sessions.get(name)
             if session is None:
                 continue

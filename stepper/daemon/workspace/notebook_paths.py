@@ -55,7 +55,7 @@ class NotebookPaths:
         return self.index.is_incomplete
 
     @property
-    def choose_new_notebook_folder(self) -> str:
+    def new_notebook_folder(self) -> str:
         """The folder of new notebooks.
 
         Raise UsageError if `notebooks:` includes no folder.
@@ -207,7 +207,7 @@ class NotebookPaths:
         if name.startswith("../"):
             raise UsageError(
                 f"{quoted} is outside of the project: it is {escape_controls(real)}",
-                f"ls -ld {shell_quote(self.choose_new_notebook_folder)}",
+                f"ls -ld {shell_quote(self.new_notebook_folder)}",
             )
         if NAME_CONTROLS.search(name):  # in the name of the link's target
             return self.resolve(real)

@@ -29,7 +29,7 @@ class Notebooks(Protocol):
     notebook_paths: NotebookPaths
     sessions: dict[str, Session]
 
-    def glance(self, path: str, follow: bool = True) -> Session:
+    def peek_session(self, path: str, follow: bool = True) -> Session:
         """Return the session of a notebook for reading."""
 
 
@@ -72,7 +72,7 @@ class NotebookRows:
         journal_path = os.path.join(notebooks.paths.journals, f"{store}.jsonl")
         # Before the journal is read: a later change invalidates the row.
         journal = _get_signature(journal_path)
-        session = notebooks.glance(path, follow=False)
+        session = notebooks.peek_session(path, follow=False)
         row = await status_queries.get_entry(session, session.name == current, age)
         if session.name not in notebooks.sessions:
             self._cache[name] = CachedRow(row, limits, signature, journal_path, journal)

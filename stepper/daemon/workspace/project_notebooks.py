@@ -1,31 +1,35 @@
-"""A project's notebooks: which one a name means, which one is current, which interpreter its kernels get."""
+"""A project's notebooks: their sessions, the current ones, and names as users type them.
+
+`Workspace` is what requests work on. It also records what the daemon knows about the
+sessions of clients, such as whether an agent is working.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import re
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepper.common import secure_files
-from stepper.common.errors import KernelError, UsageError
-from stepper.common.paths import Paths, ipykernel_folder
+from stepper.common.errors import UsageError
+from stepper.common.paths import Paths
 from stepper.common.program import find_program
-from stepper.common.text import escape_controls, one_line
+from stepper.common.text import escape_controls
 from stepper.daemon.config import Config
-from stepper.daemon.kernel_environment import build_kernel_environ
+from stepper.daemon.kernel_launch import build_launch_config
+from stepper.daemon.workspace.current_notebooks import CurrentNotebooks
 from stepper.daemon.workspace.external_changes import ExternalChanges
 from stepper.daemon.workspace.notebook_paths import NotebookPaths, UncoveredError
 from stepper.daemon.workspace.notebook_rows import NotebookRows
 from stepper.daemon.workspace.renamed_notebooks import RenamedNotebooks
-from stepper.notebooks.new_notebook import create_notebook
+from stepper.daemon.workspace.restored_times import RestoredTimes
+from stepper.notebooks import new_notebook
 from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
@@ -34,13 +38,10 @@ from stepper.session.background_call_states import BackgroundCall
 from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 
-if TYPE_CHECKING:
-    from stepper.policy.configuration.kernel_config import BackendConfig
-
-# by which a skill of stepper's is known, at its end; more than any of them has
-SKILL_MARK, SKILL_BYTES = b"<!-- notebook-stepper", 1 << 16
-SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
-# a line of a journal on a stop
+# At the end of each of stepper's skills.
+SKILL_MARKER = b"<!-- notebook-stepper"
+MAX_SKILL_BYTES = 1 << 16  # more than a skill of stepper has
+# A line of a journal about a stop.
 STOP_LINE = re.compile(rb'^\{"event": ?"stop"', re.MULTILINE)
 
 
@@ -53,509 +54,444 @@ class Workspace:
         open_session: Callable[[str, str], Session],
         replay: Callable[[str, str, str, LaunchConfig, Limits], Session],
     ) -> None:
-        self.paths, self.config = paths, Config(paths)
+        self.paths = paths
+        self.config = Config(paths)
         self.notebook_paths = NotebookPaths(paths, self.config)
         self.resolve = self.notebook_paths.resolve
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, Session] = {}  # the open ones, by notebook
+        self.currents = CurrentNotebooks(paths.state)
+        self.restored_times = RestoredTimes(paths.batch_marker)
         self.rows = NotebookRows(self)
         self.renames = RenamedNotebooks(
             paths,
             self.notebook_paths,
             self.sessions,
             self._open,
-            self.place,
-            self.rename_currents,
+            self.get_launch_config,
+            self.currents.rename,
         )
-        self.environ: Mapping[str, str] = {}  # of who asked last
-        self._open_session, self.replay = open_session, replay
-        # what the number of known notebooks was last counted for, and the result
-        self._counted: tuple[int, int] = (-1, -1)
-        self._several = False
-        self._path_searched: str | None = None
-        self._program = PROGRAM
-        self._are_named = False  # whether the sessions' commands name their notebooks
-        # one at a time; what ends each
-        self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()
-        # Sessions of Claude Code in which a cell ran or a command was given since the
-        # person's last prompt; how many
-        # steps were over in each when the agent was sent on.
-        self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
-        # a session's lines for its user on slash commands, not shown yet
-        self.steered = dict[str, list[str]]()
-        # the sessions of Claude Code whose agent is at work, with whether the client
-        # lives
-        self.turns = dict[str, Callable[[], bool]]()
-        # sessions whose user limited what is to be done in this turn
-        self.limited = set[str]()
-        # what is said once a session: which, and about what
-        self.told = set[tuple[str, str]]()
-        # what stands in the files of our own, by path
-        self._notes: dict[str, dict[str, Any]] = {}
         self.external_changes = ExternalChanges(
-            paths, self.notebook_paths, lambda path: self.glance(self.resolve(path))
+            paths,
+            self.notebook_paths,
+            lambda path: self.peek_session(self.resolve(path)),
         )
+        self.environ: Mapping[str, str] = {}  # of the last caller
+        self._open_session = open_session
+        self.replay = replay
+        # How the user's shell calls stepper, in the project's folder.
+        self.program = PROGRAM
+        self._searched_path: str | None = None  # the PATH on which it was searched
+        # Whether more than one notebook is known, for these counts of folders and
+        # sessions.
+        self._has_several = False
+        self._counts = (-1, -1)
+        # Whether the commands of the sessions name their notebooks.
+        self._are_commands_named = False
+        # One replay runs at a time. To stop replays, set their events.
+        self.replay_lock = asyncio.Lock()
+        self.replays = set[asyncio.Event]()
+        # All that follows is by client session.
+        # Those in which a cell ran or a command was given since the user's last prompt.
+        self.active_clients = set[str]()
+        # The notebook, and its progress, when the agent was last told to continue.
+        self.continuations: dict[str, tuple[str, int]] = {}
+        # Lines about slash commands that the user has not seen yet.
+        self.command_lines: dict[str, list[str]] = {}
+        # Those whose agent is working, with the check whether the client is alive.
+        self.running_turns: dict[str, Callable[[], bool]] = {}
+        # Those whose user limited the work of this turn.
+        self.limited_clients = set[str]()
+        # The sessions and texts of messages that are shown once.
+        self.shown_messages = set[tuple[str, str]]()
 
-    def session(self, path: str) -> Session:
-        """Return the session of a notebook's resolved path, opened where it is new.
+    # Sessions.
 
-        The session of a notebook that was renamed to this path is the one.
+    def open_session(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path.
+
+        If another notebook was renamed to this path, return the session of that one.
         """
-        self.renames.check(self.opened(path))
-        session = self.opened(path)
-        self._set_commands(session)  # it may have followed its notebook to this name
+        self.renames.check(self.get_session(path))
+        session = self.get_session(path)
+        self._set_commands(session)  # a rename may have changed its name
         return session
 
-    def opened(self, path: str) -> Session:
-        """Return the session that a path had last, opened where there is none."""
+    def get_session(self, path: str) -> Session:
+        """Return the session of a path without checking for renames.
+
+        It is opened if necessary.
+        """
         name = self.paths.relpath(path)
         if name not in self.sessions:
             self.sessions[name] = self._open(name, path)
-        if self._are_named != self.several:
-            self._are_named = self.several
+        if self._are_commands_named != self.has_several:
+            self._are_commands_named = self.has_several
             self._set_all_commands()
         return self.sessions[name]
 
-    @property
-    def several(self) -> bool:
-        """Whether more than one notebook of the project is known: commands name theirs then."""
-        counted = (self.notebook_paths.index.read_count, len(self.sessions))
-        if counted != self._counted:
-            self._counted = counted
-            open_now = (self._path(name) for name in self.sessions)
-            known = {*open_now, *self.notebook_paths.index.list_notebooks()}
-            self._several = len(known) > 1
-        return self._several
+    def peek_session(self, path: str, follow: bool = True) -> Session:
+        """Return the session of a notebook's resolved path for reading.
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self.paths.project, name)
+        A new session is not added to the open ones. With `follow`, check whether the
+        notebook was renamed.
+        """
+        name = self.paths.relpath(path)
+        session = self.sessions.get(name)
+        if session is None:
+            session = self._open(name, path)
+        if follow:
+            self.renames.check(session)
+        if name in self.sessions:
+            return self.sessions[name]
+        if session.name == name:
+            return session
+        return self._open(name, path)
 
     def _open(self, name: str, path: str) -> Session:
         session = self._open_session(name, path)
         self._set_commands(session)
         return session
 
-    def note_caller(self, environ: Mapping[str, str], by: str) -> None:
-        """Find out how stepper is called in the user's terminal, by the environment of a hook, a server or a command.
+    def open_all_sessions(self) -> list[Session]:
+        """Return the open sessions; first open those of notebooks with a kernel record."""
+        root = Path(self.paths.kernels)
+        for record in root.rglob("*.json"):
+            store = record.relative_to(root).with_suffix(".ipynb")
+            path = self.notebook_paths.get_path_of_store(str(store))
+            self.get_session(path)
+        return list(self.sessions.values())
 
-        The shells of agents have a PATH of their own.
-        """
-        in_agents_shell = environ.get("STEPPER_SESSION") or environ.get("CLAUDECODE")
-        # the client adds a plugin's folder to the PATH of what it starts
-        plugin = os.path.join(environ.get("CLAUDE_PLUGIN_ROOT", ""), "bin")
-        folders = environ.get("PATH", os.defpath).split(os.pathsep)
-        path = os.pathsep.join(each for each in folders if each != plugin)
-        if path == self._path_searched or (by == "cli" and in_agents_shell):
-            return
-        self._path_searched = path
-        self._program = find_program(self.paths, path, self.paths.project)
-        self._set_all_commands()
+    def list_background_calls(self) -> list[BackgroundCall]:
+        """Return the edits with cells that run or wait for their run."""
+        calls: list[BackgroundCall] = []
+        for session in self.sessions.values():
+            calls += session.background_calls.values()
+        return calls
+
+    def get_figures_folder(self, session: Session) -> str:
+        """Return the folder of a notebook's figures."""
+        store = self.notebook_paths.get_store(session.file.path)
+        return os.path.join(self.paths.figures, store)
+
+    def has_file(self, session: Session) -> bool:
+        """Return whether the notebook of a session exists."""
+        return os.path.lexists(self._join(session.name))
+
+    def _join(self, name: str) -> str:
+        return os.path.join(self.paths.project, name)
+
+    # The commands that sessions suggest.
 
     @property
-    def program(self) -> str:
-        """What calls stepper in the user's terminal, in the project's folder."""
-        return self._program
+    def has_several(self) -> bool:
+        """Whether more than one notebook is known. Then commands name theirs."""
+        index = self.notebook_paths.index
+        counts = (index.read_count, len(self.sessions))
+        if counts != self._counts:
+            self._counts = counts
+            paths = {self._join(name) for name in self.sessions}
+            paths.update(index.list_notebooks())
+            self._has_several = len(paths) > 1
+        return self._has_several
+
+    def record_caller(self, environ: Mapping[str, str], interface: str) -> None:
+        """Find out how the user's shell calls stepper, from a caller's environment.
+
+        The caller is a hook, a server or a command, as `interface` says. Commands of an
+        agent do not count: the shells of agents have a PATH of their own.
+        """
+        is_agent = bool(environ.get("STEPPER_SESSION") or environ.get("CLAUDECODE"))
+        # Clients add a plugin's folder to the PATH of the processes that they start.
+        plugin_folder = os.path.join(environ.get("CLAUDE_PLUGIN_ROOT", ""), "bin")
+        folders = environ.get("PATH", os.defpath).split(os.pathsep)
+        user_folders = [folder for folder in folders if folder != plugin_folder]
+        search_path = os.pathsep.join(user_folders)
+        if search_path == self._searched_path:
+            return
+        if interface == "cli" and is_agent:
+            return
+        self._searched_path = search_path
+        self.program = find_program(self.paths, search_path, self.paths.project)
+        self._set_all_commands()
 
     def _set_all_commands(self) -> None:
         for session in self.sessions.values():
             self._set_commands(session)
 
     def _set_commands(self, session: Session) -> None:
-        named = session.name if self.several else ""
-        commands = CommandLines(named, self._program)
+        notebook = session.name if self.has_several else ""
+        commands = CommandLines(notebook, self.program)
         if session.state.commands != commands:
             session.state.commands = commands
 
-    def glance(self, path: str, follow: bool = True) -> Session:
-        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept.
+    # Notebooks by name.
 
-        Unless it is to `follow`, it is not looked whether the notebook was renamed.
-        """
-        name = self.paths.relpath(path)
-        session = self.sessions.get(name) or self._open(name, path)
-        if follow:
-            self.renames.check(session)
-        if name in self.sessions:
-            return self.sessions[name]
-        return session if session.name == name else self._open(name, path)
-
-    def notebooks(self) -> list[str]:
+    def list_notebooks(self) -> list[str]:
         """Return the resolved paths of all notebooks of the project, by name."""
-        found = []
+        paths = []
         for name in self.notebook_paths.list_notebooks():
-            with contextlib.suppress(UsageError):  # whoever names it is told
-                found.append(self.resolve(os.path.join(self.paths.project, name)))
-        return found
+            # A command that names the notebook reports the problem.
+            with contextlib.suppress(UsageError):
+                paths.append(self.resolve(self._join(name)))
+        return paths
 
-    def all_sessions(self) -> list[Session]:
-        """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
-        root = Path(self.paths.kernels)
-        for record in root.rglob("*.json"):
-            self.opened(
-                self.notebook_paths.get_path_of_store(
-                    str(record.relative_to(root).with_suffix(".ipynb"))
-                )
-            )
-        return list(self.sessions.values())
+    def find_session(self, name: str | None, cwd: str, owner: str = "") -> Session:
+        """Return the session of the notebook that a user names, or of the current one.
 
-    def figures_of(self, session: Session) -> str:
-        """Return the folder of a notebook's figures."""
-        store = self.notebook_paths.get_store(session.file.path)
-        return os.path.join(self.paths.figures, store)
-
-    def is_another_skill(self, name: str) -> bool:
-        """Return whether the project has a skill of that name that stepper did not install."""
-        path = os.path.join(self.paths.project, ".claude", "skills", name, "SKILL.md")
+        Raise UsageError if there is no such notebook.
+        """
+        if not name:
+            return self._open_current(owner)
         try:
-            with open(path, "rb", opener=secure_files.open_regular) as stream:
-                return SKILL_MARK not in stream.read(SKILL_BYTES)
-        except OSError:
-            return False
+            return self.open_session(self.notebook_paths.find(name, cwd))
+        except UncoveredError as error:
+            raise self._add_rename(error) from None
+        except UsageError as error:
+            new_name = self._find_new_name(name, cwd)
+            if new_name is None:
+                raise
+            raise UsageError(
+                f"{error.message}: it was renamed to {escape_controls(new_name)}",
+                CommandLines(new_name).shell("status"),
+            ) from None
 
-    def exists(self, session: Session) -> bool:
-        """Return whether the notebook's file is there."""
-        return os.path.lexists(os.path.join(self.paths.project, session.name))
+    def _open_current(self, owner: str) -> Session:
+        current = self.currents.get(owner)
+        if not current:
+            hint = 'stepper new "PROBLEM"'
+            raise UsageError("there is no current notebook", hint)
+        name = self.renames.resolve_name(current)
+        path = self.resolve(self._join(name))
+        return self.open_session(path)
 
-    def deleted(self, name: str | None) -> Session | None:
-        """Return the session of a deleted notebook that still has a kernel; None where there is none of that name."""
-        stem = name if name and name.endswith(".ipynb") else f"{name}.ipynb"
-        for session in self.all_sessions():
-            same = session.name == stem or session.name.endswith(f"/{stem}")
-            if (
-                same
-                and not self.exists(session)
-                and not self.renames.follow_missing(session)
-            ):
+    def _find_new_name(self, name: str, cwd: str) -> str | None:
+        """Return the present name of a renamed notebook that a user names."""
+        file_name = _add_suffix(name)
+        folders = self.notebook_paths.list_folders()
+        for folder in (cwd, self.paths.project, *folders):
+            path = os.path.realpath(os.path.join(folder, file_name))
+            former_name = self.paths.relpath(path)
+            new_name = self.renames.resolve_name(former_name)
+            if new_name != former_name:
+                return new_name
+        return None
+
+    def _add_rename(self, error: UncoveredError) -> UncoveredError:
+        """Add to an error that the notebook may be a renamed one."""
+        notice = self.renames.describe_uncovered(self._join(error.name))
+        if notice:
+            error.message = f"{error.message}. {notice}"
+        return error
+
+    def find_deleted(self, name: str | None) -> Session | None:
+        """Return the session of a deleted notebook that still has a kernel, or None."""
+        if not name:
+            return None
+        file_name = _add_suffix(name)
+        for session in self.open_all_sessions():
+            is_match = session.name == file_name
+            if not is_match and not session.name.endswith(f"/{file_name}"):
+                continue
+            if self.has_file(session):
+                continue
+            if not self.renames.follow_missing(session):
                 return session
         return None
 
-    def end_replaced_stops(self, owner: str) -> list[str]:
-        """End the stops of replaced notebooks; return a sentence for each. The agent of `owner` is not at work.
+    async def create_notebook(
+        self, plan: Plan, slug: str, today: date, owner: str
+    ) -> tuple[Session, str | None]:
+        """Create a notebook, and make it the current one of a client session.
 
-        The agent of another session that is may have replaced them: then only the current notebook of `owner` is
-        looked at, and none for a command in a terminal.
+        Return its session, and the name of the unfinished notebook that was current.
         """
-        at_work = {session for session, lives in self.turns.items() if lives()}
-        stopped = [*self.sessions.values()]
-        if at_work - {owner}:
-            current = self.sessions.get(self.current(owner) or "") if owner else None
-            stopped = [current] if current else []
-        stopped = [session for session in stopped if session.state.stop is not None]
-        for session in stopped:
-            self.renames.check(session)  # a renamed notebook takes its stop along
-        lines = [
-            replaced_notebook.clear_stop_if_replaced(session)
-            for session in stopped
-            if self.exists(session)
-        ]
-        return [line for line in lines if line]
+        former = self.find_open_work(owner)
+        folder = os.path.realpath(self.notebook_paths.new_notebook_folder)
+        path = folder
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for name in _iterate_file_names(slug, today):
+                path = os.path.join(folder, name)
+                # The journal of a renamed notebook may still have this name.
+                self.renames.resolve_name(self.paths.relpath(path))
+                with contextlib.suppress(FileExistsError):
+                    new_notebook.create_notebook(self.resolve(path), plan)
+                    break
+        except OSError as error:
+            message = f"{path} can't be created: {error.strerror}"
+            raise UsageError(message) from error
+        session = self.open_session(path)
+        await notebook_commands.create_notebook(session, plan)
+        self.currents.set(session.name, owner)
+        former_name = former.name if former else None
+        return session, former_name
 
-    async def stopped(self) -> list[Session]:
-        """Return the sessions of all stopped notebooks, by name, opened where they are not."""
-        # of journals that have grown long, and of many
-        for path in await asyncio.to_thread(self._with_stops):
-            with contextlib.suppress(UsageError):  # not a notebook of ours any more
-                self.session(self.resolve(path))
-        found = [
-            session
-            for session in self.sessions.values()
-            if session.state.stop is not None and self.exists(session)
-        ]
-        return sorted(found, key=lambda session: session.name)
+    # Stopped notebooks.
 
-    def _with_stops(self) -> list[str]:
-        """Return the paths of the notebooks whose journal has a stop, which may have ended."""
-        root, found = Path(self.paths.journals), list[str]()
+    async def find_stopped(self) -> list[Session]:
+        """Return the sessions of all stopped notebooks, by name."""
+        # In a thread: there may be many journals, and long ones.
+        for path in await asyncio.to_thread(self._list_with_stop_event):
+            with contextlib.suppress(UsageError):  # the path is not allowed any more
+                self.open_session(self.resolve(path))
+        stopped = [
+            session for session in self._list_stopped() if self.has_file(session)
+        ]
+        return sorted(stopped, key=lambda session: session.name)
+
+    def _list_stopped(self) -> list[Session]:
+        """Return the open sessions of stopped notebooks, also of missing ones."""
+        sessions = self.sessions.values()
+        return [session for session in sessions if session.state.stop is not None]
+
+    def _list_with_stop_event(self) -> list[str]:
+        """Return the notebooks with a stop in their journal, which may be over."""
+        root = Path(self.paths.journals)
+        paths = []
         for journal in root.rglob("*.jsonl"):
             with contextlib.suppress(OSError):
-                if STOP_LINE.search(secure_files.read(str(journal))):
-                    name = journal.relative_to(root).with_suffix(".ipynb")
-                    found.append(self.notebook_paths.get_path_of_store(str(name)))
-        return found
+                content = secure_files.read(str(journal))
+                if STOP_LINE.search(content):
+                    store = journal.relative_to(root).with_suffix(".ipynb")
+                    path = self.notebook_paths.get_path_of_store(str(store))
+                    paths.append(path)
+        return paths
 
-    def calls(self) -> list[BackgroundCall]:
-        """Return the edits whose cells run, or wait to."""
-        return [
-            call
-            for session in self.sessions.values()
-            for call in session.background_calls.values()
-        ]
+    def clear_replaced_stops(self, owner: str) -> list[str]:
+        """Clear the stops of replaced notebooks; return a line about each.
 
-    def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
-        """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
-        if not name:
-            name = self.current(owner)
-            if not name:
-                raise UsageError(
-                    "there is no current notebook", 'stepper new "PROBLEM"'
-                )
-            name = self.renames.resolve_name(name)
-            return self.session(self.resolve(os.path.join(self.paths.project, name)))
-        try:
-            return self.session(self.notebook_paths.find(name, cwd))
-        except UncoveredError as error:
-            raise self._uncovered(error) from None
-        except UsageError as error:
-            if renamed := self._renamed(name, cwd):
-                raise UsageError(
-                    f"{error.message}: it was renamed to {escape_controls(renamed)}",
-                    CommandLines(renamed).shell("status"),
-                ) from None
-            raise
-
-    def _renamed(self, name: str, cwd: str) -> str:
-        """Return the name that a notebook has now which is gone under that name, '' where it was not renamed."""
-        stem = name if name.endswith(".ipynb") else f"{name}.ipynb"
-        for base in (cwd, self.paths.project, *self.notebook_paths.list_folders()):
-            path = os.path.realpath(os.path.join(base, stem))
-            former = self.paths.relpath(path)
-            now = self.renames.resolve_name(former)
-            if now != former:
-                return now
-        return ""
-
-    def _uncovered(self, error: UncoveredError) -> UncoveredError:
-        """Return the error on a notebook that no pattern covers; it says where that one looks like a renamed one."""
-        path = os.path.join(self.paths.project, error.name)
-        if renamed := self.renames.describe_uncovered(path):
-            error.message = f"{error.message}. {renamed}"
-        return error
-
-    def _noted(self, path: str) -> dict[str, Any]:
-        """Return what stands in a file that this daemon alone writes: it is read once."""
-        if path not in self._notes:
-            try:
-                data = json.loads(secure_files.read(path))
-            except (FileNotFoundError, ValueError):
-                data = {}
-            except OSError:
-                return {}  # it may be read the next time
-            self._notes[path] = data if isinstance(data, dict) else {}
-        return self._notes[path]
-
-    def _note(self, path: str, data: dict[str, Any]) -> None:
-        secure_files.replace(path, json.dumps(data).encode())
-        self._notes[path] = data
-
-    def currents(self) -> dict[str, str]:
-        """Return the current notebook of each session of Claude Code, and that of the project as `''`."""
-        noted = self._noted(self.paths.state)
-        own = noted.get("sessions")
-        told = {"": noted.get("current"), **(own if isinstance(own, dict) else {})}
-        return {
-            session: name
-            for session, name in told.items()
-            if name and isinstance(name, str)
+        The agent of `owner` is not working. If that of another client session is, it
+        may have replaced the notebooks itself. Then only the current notebook of
+        `owner` is checked, and none if `owner` is empty (a command in a terminal).
+        """
+        stopped = self._list_stopped()
+        working = {
+            client for client, is_alive in self.running_turns.items() if is_alive()
         }
+        if working - {owner}:
+            current = self.currents.get(owner) if owner else None
+            stopped = [session for session in stopped if session.name == current]
+        for session in stopped:
+            self.renames.check(session)  # a renamed notebook takes its stop along
+        lines = []
+        for session in stopped:
+            if self.has_file(session):
+                line = replaced_notebook.clear_stop_if_replaced(session)
+                if line:
+                    lines.append(line)
+        return lines
 
-    def current(self, session: str = "") -> str | None:
-        """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
-        currents = self.currents()
-        return currents.get(session) or currents.get("")
+    # Work in progress.
 
-    def make_current(self, name: str, session: str = "") -> None:
-        """Make the notebook the current one, of the session and of the project."""
-        own = {key: value for key, value in self.currents().items() if key}
-        if session:
-            own.pop(session, None)
-            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:]}, session: name}
-        if self._noted(self.paths.state) != {"current": name, "sessions": own}:
-            self._note(self.paths.state, {"current": name, "sessions": own})
-
-    def rename_currents(self, names: Mapping[str, str]) -> None:
-        """Keep current notebooks current that were renamed."""
-        before = self.currents()
-        after = {key: names.get(name, name) for key, name in before.items()}
-        if after != before:
-            own = {key: name for key, name in after.items() if key}
-            self._note(self.paths.state, {"current": after.get(""), "sessions": own})
-
-    def restore_current(
-        self, before: dict[str, str], name: str, session: str = ""
-    ) -> None:
-        """Make current again what was so before a refused call had made a notebook current."""
-        now = self.currents()
-        for key in {session, ""}:
-            if now.get(key) != name:
-                continue
-            if key in before:
-                now[key] = before[key]
-            else:
-                del now[key]
-        own = {key: value for key, value in now.items() if key}
-        self._note(self.paths.state, {"current": now.get(""), "sessions": own})
-
-    def once(self, session: str, what: str) -> str:
-        """Return what is to be said in a session of Claude Code, '' where it was."""
-        if (session, what) in self.told:
-            return ""
-        self.told.add((session, what))
-        return what
-
-    def under_way(self, session: str = "") -> Session | None:
-        """Return the current notebook where there is work to go on with."""
-        name = self.current(session)
-        return self._working(name) if name else None
-
-    def _working(self, name: str) -> Session | None:
-        name = self.renames.resolve_name(name)
-        path = os.path.join(self.paths.project, name)
-        try:
-            found = (
-                self.sessions.get(name) or self.session(self.resolve(path))
-                if os.path.exists(path)
-                else None
-            )
-        except UsageError:  # whoever names it is told
+    def find_open_work(self, client: str = "") -> Session | None:
+        """Return the session of the current notebook if its work is not finished."""
+        name = self.currents.get(client)
+        if not name:
             return None
-        return found if found is not None and found.state.has_open_work else None
+        return self._get_unfinished(name)
 
-    def mark(self) -> None:
-        """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
-        owed = any(
+    def _get_unfinished(self, current: str) -> Session | None:
+        """Return the session of a notebook if its work is not finished."""
+        name = self.renames.resolve_name(current)
+        path = self._join(name)
+        if not os.path.exists(path):
+            return None
+        session = self.sessions.get(name)
+        if session is None:
+            try:
+                session = self.open_session(self.resolve(path))
+            except UsageError:  # a command that names the notebook reports it
+                return None
+        return session if session.state.has_open_work else None
+
+    def update_markers(self) -> None:
+        """Create or remove the files that hooks check before they ask the daemon.
+
+        One exists while a notebook has open work or undelivered reports, the other
+        while there are reports to deliver.
+        """
+        has_reports = any(
             session.state.background_calls or session.state.undelivered
             for session in self.sessions.values()
         )
-        work = owed or any(map(self._working, set(self.currents().values())))
-        marked = os.path.exists(self.paths.active_marker)
-        if work and not marked:
-            secure_files.replace(self.paths.active_marker, b"")
-        elif marked and not work:
-            secure_files.remove(self.paths.active_marker)
-        if owed != os.path.exists(self.paths.background_marker):
-            secure_files.replace(
-                self.paths.background_marker, b""
-            ) if owed else secure_files.remove(self.paths.background_marker)
+        has_work = has_reports or any(
+            self._get_unfinished(name) for name in {*self.currents.get_all().values()}
+        )
+        _set_marker(self.paths.active_marker, has_work)
+        _set_marker(self.paths.background_marker, has_reports)
 
-    async def new(
-        self, plan: Plan, slug: str, today: date, owner: str
-    ) -> tuple[Session, str | None]:
-        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
-        before = self.under_way(owner)
-        path = folder = os.path.realpath(self.notebook_paths.choose_new_notebook_folder)
-        try:
-            os.makedirs(folder, exist_ok=True)
-            for number in itertools.count(1):
-                ending = f"_{number}" if number > 1 else ""
-                path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
-                # a renamed notebook's journal may still have that name
-                self.renames.resolve_name(self.paths.relpath(path))
-                with contextlib.suppress(FileExistsError):
-                    create_notebook(self.resolve(path), plan)
-                    break
-        except OSError as error:
-            raise UsageError(f"{path} can't be made: {error.strerror}") from error
-        session = self.session(path)
-        await notebook_commands.create_notebook(session, plan)
-        self.make_current(session.name, owner)
-        return session, before.name if before else None
+    def take_once(self, client: str, message: str) -> str:
+        """Return a message, or an empty string if the client session had it before."""
+        key = (client, message)
+        if key in self.shown_messages:
+            return ""
+        self.shown_messages.add(key)
+        return message
 
-    def place(
-        self, path: str, environ: Mapping[str, str], kernel: str = ""
+    # Kernels and skills.
+
+    def get_launch_config(
+        self, path: str, environ: Mapping[str, str], backend_name: str = ""
     ) -> LaunchConfig:
-        """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
+        """Return how to launch the kernel of a notebook; raise KernelError.
+
+        Without `backend_name`, the backend is that of the configuration.
+        """
         limits = self.config.limits()
-        at = self._accepted(path, limits, kernel)
-        python = (
-            self._interpreter(limits.python)
-            if at is None
-            else self.paths.find_trusted_python(limits.python)
-        )
-        cwd = (
-            os.path.dirname(path)
-            if limits.kernel_cwd == "notebook"
-            else self.paths.project
-        )
-        own = self.paths.active_env
-        # its own is the provider's
-        tokens = [each.token_env for each in limits.kernels.values() if each is not at]
-        given = build_kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
-        return LaunchConfig(python, cwd, given, ipykernel_folder(own), at)
+        return build_launch_config(self.paths, limits, path, environ, backend_name)
 
-    def _accepted(self, path: str, limits: Limits, kernel: str) -> BackendConfig | None:
-        """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""
-        name = kernel or limits.kernel
-        if name == Limits.kernel:
-            return None
-        if name not in limits.kernels:
-            known = ", ".join([*limits.kernels, Limits.kernel])
-            commands = CommandLines(self.paths.relpath(path))
-            raise KernelError(
-                f"the notebook's kernel is to run in {one_line(name, 100)!r}, which is"
-                " none of `kernels:` in"
-                f" .stepper/config.yaml ({known})",
-                f"add it there, or name another: {commands.shell('use --kernel NAME')}",
-            )
-        place = limits.kernels[name]
-        if not self.paths.trusts_backend(place.definition):
-            raise KernelError(
-                f"`kernels.{name}` in .stepper/config.yaml was not accepted by you",
-                "stepper trust",
-            )
-        return place
-
-    def _interpreter(self, asked: str | None) -> str:
-        python = self.paths.find_python(asked)
-        if not os.access(python, os.X_OK) or os.path.isdir(python):
-            there = shlex.quote(self.paths.project)
-            ways = (
-                f"./install.sh {there} (in a clone of stepper) or uvx"
-                f" notebook-stepper install {there}"
-            )
-            mend = (
-                f"{ways} makes .venv where none is there (--python PATH names another)"
-            )
-            raise KernelError(
-                f"there is no interpreter for the kernel: {python} is missing or not"
-                " executable",
-                "correct `python:` in .stepper/config.yaml" if asked else mend,
-            )
-        if not self.paths.trusts_python(python):
-            what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
-            raise KernelError(
-                f"{what} was not accepted by you (it may be a stranger's)",
-                "stepper trust",
-            )
-        return python
-
-    # The files whose modification time was given back until the message ends, with the
-    # session that edited them.
-
-    def keep(self, path: str, session: str) -> None:
-        """Remember that the file keeps an old time until the session's message ends."""
-        waiting = self._noted(self.paths.batch_marker)
-        if waiting.get(path) != session:
-            self._note(self.paths.batch_marker, {**waiting, path: session})
-
-    def release(self, session: str | None = None, path: str | None = None) -> list[str]:
-        """Forget and return the files that waited for that session, or that file alone."""
-        waiting = self._noted(self.paths.batch_marker)
-        free = [
-            each
-            for each, owner in waiting.items()
-            if (owner == session if path is None else each == path)
-        ]
-        rest = {each: owner for each, owner in waiting.items() if each not in free}
-        if rest:
-            self._note(self.paths.batch_marker, rest)
-        else:
-            secure_files.remove(self.paths.batch_marker)
-            self._notes[self.paths.batch_marker] = {}
-        return free
+    def has_other_skill(self, name: str) -> bool:
+        """Return whether the project has a skill that stepper did not install."""
+        skills = os.path.join(self.paths.project, ".claude", "skills")
+        path = os.path.join(skills, name, "SKILL.md")
+        try:
+            with open(path, "rb", opener=secure_files.open_regular) as stream:
+                return SKILL_MARKER not in stream.read(MAX_SKILL_BYTES)
+        except OSError:
+            return False
 
 
-def plan_of(problem: str, steps: list[Any]) -> Plan:
-    """Return the plan that the steps' texts or maps name; raise UsageError."""
+def _add_suffix(name: str) -> str:
+    return name if name.endswith(".ipynb") else f"{name}.ipynb"
+
+
+def _iterate_file_names(slug: str, today: date) -> Iterator[str]:
+    """Yield names for a new notebook, such as `2026_01_31_prices_2.ipynb`."""
+    stem = f"{today:%Y_%m_%d}_{slug}"
+    yield f"{stem}.ipynb"
+    for number in itertools.count(2):
+        yield f"{stem}_{number}.ipynb"
+
+
+def _set_marker(path: str, is_needed: bool) -> None:
+    """Create or remove a marker file."""
+    if is_needed == os.path.exists(path):
+        return
+    if is_needed:
+        secure_files.replace(path, b"")
+    else:
+        secure_files.remove(path)
+
+
+def parse_plan(problem: str, steps: list[Any]) -> Plan:
+    """Return the plan with the given steps; raise UsageError.
+
+    A step is a text or a mapping.
+    """
     try:
-        made = tuple(_step(number, item) for number, item in enumerate(steps, 1))
+        parsed = [_parse_step(number, step) for number, step in enumerate(steps, 1)]
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return Plan(" ".join(problem.split()), made)
+    return Plan(" ".join(problem.split()), tuple(parsed))
 
 
-def _step(number: int, told: Any) -> Step:
-    if isinstance(told, dict):
-        title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
-        return plans.make_checked_step(
-            number, title, criterion, told.get("kind", "step"), told.get("long") is True
-        )
-    return plans.parse_step(number, str(told))
+def _parse_step(number: int, step: Any) -> Step:
+    if not isinstance(step, dict):
+        return plans.parse_step(number, str(step))
+    return plans.make_checked_step(
+        number,
+        title=str(step.get("title", "")),
+        criterion=str(step.get("criterion", "")),
+        kind=step.get("kind", "step"),
+        long=step.get("long") is True,
+    )

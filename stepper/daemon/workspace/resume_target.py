@@ -42,7 +42,7 @@ async def find_target(
     That is the stopped notebook, or else the current one. Raise UsageError if several
     notebooks are stopped, or if there is no notebook.
     """
-    stopped = await workspace.stopped()
+    stopped = await workspace.find_stopped()
     current = _get_current(workspace, owner)
     if current is not None and _reopens_step(current, command):
         return current
@@ -50,11 +50,11 @@ async def find_target(
         raise _several_stopped_error(stopped, command)
     if stopped:
         return stopped[0]
-    return workspace.named(None, cwd, owner)
+    return workspace.find_session(None, cwd, owner)
 
 
 def _get_current(workspace: Workspace, owner: str) -> Session | None:
-    name = workspace.current(owner)
+    name = workspace.currents.get(owner)
     return workspace.sessions.get(name) if name else None
 
 

@@ -1,0 +1,81 @@
+"""The current notebooks: one of the project, and one of each client session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepper.daemon.workspace.state_file import StateFile
+
+MAX_SESSIONS = 50  # the number of client sessions that are remembered
+PROJECT = ""  # the key of the project's current notebook
+
+
+class CurrentNotebooks:
+    """The current notebooks by client session, with names relative to the project."""
+
+    def __init__(self, path: str) -> None:
+        self._file = StateFile(path)
+
+    def get_all(self) -> dict[str, str]:
+        """Return the current notebook of each client session.
+
+        That of the project has the key `PROJECT`.
+        """
+        data = self._file.read()
+        names = {PROJECT: data.get("current")}
+        sessions = data.get("sessions")
+        if isinstance(sessions, dict):
+            names.update(sessions)
+        currents = {}
+        for session, name in names.items():
+            if name and isinstance(name, str):
+                currents[session] = name
+        return currents
+
+    def get(self, session: str = PROJECT) -> str | None:
+        """Return the current notebook of a session, or else of the project."""
+        currents = self.get_all()
+        return currents.get(session) or currents.get(PROJECT)
+
+    def set(self, name: str, session: str = PROJECT) -> None:
+        """Make a notebook the current one of a session and of the project."""
+        currents = self.get_all()
+        currents[PROJECT] = name
+        if session:
+            currents.pop(session, None)
+            others = [key for key in currents if key != PROJECT]
+            for oldest in others[:-MAX_SESSIONS]:
+                del currents[oldest]
+            currents[session] = name
+        self._write(currents)
+
+    def rename(self, new_names: Mapping[str, str]) -> None:
+        """Replace the former names of renamed notebooks."""
+        currents = self.get_all()
+        renamed = {
+            session: new_names.get(name, name) for session, name in currents.items()
+        }
+        if renamed != currents:
+            self._write(renamed)
+
+    def restore(self, former: Mapping[str, str], name: str, session: str) -> None:
+        """Restore the former notebooks after a refused call made `name` the current one.
+
+        This applies to the session and the project, if `name` is still current there.
+        """
+        currents = self.get_all()
+        for key in {session, PROJECT}:
+            if currents.get(key) != name:
+                continue
+            if key in former:
+                currents[key] = former[key]
+            else:
+                del currents[key]
+        self._write(currents)
+
+    def _write(self, currents: Mapping[str, str]) -> None:
+        sessions = dict(currents)
+        project_name = sessions.pop(PROJECT, None)
+        data = {"current": project_name, "sessions": sessions}
+        if self._file.read() != data:
+            self._file.write(data)

@@ -1,0 +1,47 @@
+"""Notebooks with a restored modification time.
+
+After a cell has run, its notebook gets back the modification time of the edit. Without
+this, the client would refuse the further edits of the same message. When the message is
+complete, the notebook gets the current time. A file lists the notebooks that wait for
+this: the daemon may be killed, and the hook script checks whether the file exists.
+"""
+
+from __future__ import annotations
+
+from stepper.daemon.workspace.state_file import StateFile
+
+
+class RestoredTimes:
+    """The notebooks with a restored time, and the sessions that edited them."""
+
+    def __init__(self, path: str) -> None:
+        self._file = StateFile(path)
+
+    def add(self, notebook: str, session: str) -> None:
+        """Record that a notebook has a restored time until the message is complete."""
+        owners = self._file.read()
+        if owners.get(notebook) != session:
+            self._file.write({**owners, notebook: session})
+
+    def take_all(self, session: str) -> list[str]:
+        """Remove the notebooks that a session edited, and return their paths."""
+        owners = self._file.read()
+        notebooks = [notebook for notebook in owners if owners[notebook] == session]
+        self._remove(notebooks)
+        return notebooks
+
+    def discard(self, notebook: str) -> None:
+        """Remove a notebook."""
+        self._remove([notebook])
+
+    def _remove(self, notebooks: list[str]) -> None:
+        owners = self._file.read()
+        remaining = {
+            notebook: session
+            for notebook, session in owners.items()
+            if notebook not in notebooks
+        }
+        if remaining:
+            self._file.write(remaining)
+        else:
+            self._file.remove()

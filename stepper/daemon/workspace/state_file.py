@@ -1,0 +1,41 @@
+"""A JSON file that only this daemon writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stepper.common import secure_files
+
+
+class StateFile:
+    """A JSON object in a file. It is read once, and written when it changes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._data: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """Return the contents. They are empty if the file is missing or not valid."""
+        if self._data is not None:
+            return self._data
+        try:
+            content = secure_files.read(self.path)
+            data = json.loads(content)
+        except (FileNotFoundError, ValueError):
+            data = {}
+        except OSError:
+            return {}  # the next call may be able to read it
+        self._data = data if isinstance(data, dict) else {}
+        return self._data
+
+    def write(self, data: dict[str, Any]) -> None:
+        """Replace the file; raise OSError if that fails."""
+        text = json.dumps(data)
+        secure_files.replace(self.path, text.encode())
+        self._data = data
+
+    def remove(self) -> None:
+        """Remove the file."""
+        secure_files.remove(self.path)
+        self._data = {}
