@@ -27,7 +27,7 @@ from stepper.common.errors import UsageError
 from stepper.daemon import config
 from stepper.daemon import kernels_commands as looks
 from stepper.install import trust
-from stepper.mcp.server import Face
+from stepper.mcp.server import ProjectServer
 from stepper.policy import plan
 from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Limits, Plan
@@ -800,7 +800,7 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
 @pytest.mark.nightly
 def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None:
     async def story() -> None:
-        async with Client(Face(str(project.folder)).server()) as client:
+        async with Client(ProjectServer(str(project.folder)).create_server()) as client:
             made = await client.call_tool(
                 "create_notebook",
                 {

@@ -51,7 +51,7 @@ from stepper.mcp import (
     tools,
 )
 from stepper.mcp.daemon_client import Daemon
-from stepper.mcp.server import Face
+from stepper.mcp.server import ProjectServer
 from stepper.policy.commands import cli_commands
 from stepper.policy.commands import command_schema as told_of
 from tests.conftest import (
@@ -96,7 +96,7 @@ def play(project: Project, story: Story, era: str = ERAS[0], **more: Any) -> Non
 
     async def main() -> None:
         async with Client(
-            Face(str(project.folder)).server(), mode=era, **more
+            ProjectServer(str(project.folder)).create_server(), mode=era, **more
         ) as client:
             await asyncio.wait_for(story(client), 100)
 
@@ -258,7 +258,7 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(
         raise StepperError("was asked")
 
     monkeypatch.setattr(Daemon, "ask", ask)
-    server = Face("/nowhere").server()
+    server = ProjectServer("/nowhere").create_server()
     names = st.sampled_from([*tool.arguments, "nobody_knows"])
 
     @settings(max_examples=15, deadline=None)
@@ -297,7 +297,7 @@ def test_a_client_that_goes_on_beside_a_call_gets_its_end(
     async def main() -> None:
         about = Implementation(name=name, version="1")
         async with Client(
-            Face("/nowhere").server(), mode=era, client_info=about
+            ProjectServer("/nowhere").create_server(), mode=era, client_info=about
         ) as client:
             await client.call_tool("run_cell", {"source": "1"})
             await client.call_tool("run_cell", {"source": "1", "wait_seconds": 5})

@@ -21,7 +21,7 @@ from stepper.common import secure_files
 from stepper.install import trust
 from stepper.kernels import sealed_records
 from stepper.kernels.backend_registry import BackendLauncher
-from stepper.mcp.server import Face
+from stepper.mcp.server import ProjectServer
 from stepper.policy.model import Death
 from tests.conftest import Notebook, Project, code, scratch
 
@@ -179,7 +179,7 @@ def test_no_agent_reaches_such_a_place(project: Project, watch: Watch) -> None:
     stranger(project, watch, "jupyter")
 
     async def story() -> None:
-        async with Client(Face(str(project.folder)).server()) as client:
+        async with Client(ProjectServer(str(project.folder)).create_server()) as client:
             for kind in KINDS:
                 made = await client.call_tool(
                     "create_notebook",

@@ -1,7 +1,7 @@
-"""Sends requests to the project's daemon, each in a thread of its own.
+"""Requests to the daemon of the project, each in its own thread.
 
-A cancelled task closes its socket. The daemon then interrupts the cell that runs for
-it, as if the client had disconnected.
+If a task is cancelled, its socket is shut down, and the daemon interrupts the cell that
+it runs for the request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -22,39 +22,42 @@ from stepper.common.socket_path import HookPaths
 from stepper.hook import client
 from stepper.mcp.mcp_wording import translate
 
-# Threads for requests that wait for cells, and as many again for all others.
-MAX_THREADS = 250
+MAX_THREADS = 250  # of each limiter
 LONG_COMMANDS = ("cell run", "cell add", "run", "eval", "new")
-# The limits of an event loop: for long requests, and for all others.
-LIMITERS: RunVar[tuple[anyio.CapacityLimiter, anyio.CapacityLimiter]] = RunVar(
-    "limiters"
-)
 
 
-def get_limiter(is_long: bool) -> anyio.CapacityLimiter:
-    """Return the limit on threads.
+class Limiters(NamedTuple):
+    """The limits on the threads of an event loop.
 
-    Requests that wait for cells have a limit of their own, so that an interrupt is
-    always possible.
+    Requests that wait for cells have their own limit. They cannot use up the threads
+    that are needed to interrupt a cell.
     """
+
+    long: anyio.CapacityLimiter
+    short: anyio.CapacityLimiter
+
+
+LIMITERS: RunVar[Limiters] = RunVar("limiters")
+
+
+def choose_limiter(is_long: bool) -> anyio.CapacityLimiter:
+    """Return the limit for a request; create the limits of the event loop if needed."""
     try:
         limiters = LIMITERS.get()
     except LookupError:
-        limiters = (
-            anyio.CapacityLimiter(MAX_THREADS),
-            anyio.CapacityLimiter(MAX_THREADS),
+        limiters = Limiters(
+            anyio.CapacityLimiter(MAX_THREADS), anyio.CapacityLimiter(MAX_THREADS)
         )
         LIMITERS.set(limiters)
-    for_long, for_short = limiters
-    return for_long if is_long else for_short
+    return limiters.long if is_long else limiters.short
 
 
 class RequestCancelledError(Exception):
-    """The caller no longer waits for the response."""
+    """The task that waits for the response was cancelled."""
 
 
 class DaemonRequest:
-    """A request in progress; `line` is the last progress that the daemon reported."""
+    """A request in progress; `line` is the last progress message of the daemon."""
 
     def __init__(self) -> None:
         self.line = ""
@@ -63,7 +66,7 @@ class DaemonRequest:
         self.lock = threading.Lock()
 
     def on_connect(self, sock: _socket.socket) -> None:
-        """Take the socket; raise RequestCancelledError if the request is cancelled."""
+        """Store the socket; raise RequestCancelledError if the request is cancelled."""
         with self.lock:
             self.sock = sock
             if self.is_cancelled:
@@ -71,7 +74,7 @@ class DaemonRequest:
                 raise RequestCancelledError
 
     def on_progress(self, body: bytes) -> None:
-        """Update the progress: a line, or the running cell and its time."""
+        """Update the progress: a message, or the running cell with its duration."""
         with suppress(ValueError):
             event = json.loads(body) if body else {}
             running = event.get("running")
@@ -86,12 +89,12 @@ class DaemonRequest:
         with self.lock, suppress(OSError):
             self.is_cancelled = True
             if self.sock:
-                # Wakes the thread that waits for it, which closes the socket.
+                # Wakes the thread that reads from the socket, and that closes it.
                 self.sock.shutdown(_socket.SHUT_RDWR)
 
 
 class Daemon:
-    """The project's daemon, for one session of a client."""
+    """The daemon of a project, as used by one session of a client."""
 
     def __init__(self, project: str, session: str) -> None:
         self.paths = HookPaths(project)
@@ -106,7 +109,7 @@ class Daemon:
     ) -> Any:
         """Return the response to a command; raise StepperError.
 
-        Return None if no daemon is running and `launch` is false.
+        If no daemon is running, start one. If `launch` is false, return None instead.
         """
         request = request or DaemonRequest()
         values = {name: value for name, value in arguments.items() if value is not None}
@@ -135,7 +138,7 @@ class Daemon:
         is_long = verb in LONG_COMMANDS or bool(arguments.get("wait_seconds"))
         try:
             body = await anyio.to_thread.run_sync(
-                send, abandon_on_cancel=True, limiter=get_limiter(is_long)
+                send, abandon_on_cancel=True, limiter=choose_limiter(is_long)
             )
         except anyio.get_cancelled_exc_class():
             request.cancel()

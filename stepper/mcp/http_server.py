@@ -1,7 +1,7 @@
-"""The MCP server over HTTP on loopback (`--http PORT`), for clients with the key.
+"""The MCP server over HTTP on loopback (`stepper mcp --http PORT`).
 
-The key is stored with this user's record of the project, so that a client's
-configuration stays valid after a restart.
+Requests need a key. It is stored with this user's record of the project, so that a
+client's configuration stays valid after a restart of the server.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stepper.common import secure_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
-from stepper.mcp.server import Face
+from stepper.mcp.server import ProjectServer
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
-SHUTDOWN_SECONDS = 2  # for responses that are being sent
+SHUTDOWN_SECONDS = 2  # to finish sending responses
 
 
 def serve(project: str, port: int) -> None:
-    """Serve clients over HTTP until the user stops the server; raise StepperError.
+    """Serve clients over HTTP on a port until the user presses Ctrl-C.
 
-    Port 0 selects a free one.
+    Port 0 selects a free port. Raise StepperError if the port is not available, or if
+    the key cannot be stored.
     """
     os.chdir(project)
-    listening = open_socket(port)
-    port = listening.getsockname()[1]
-    key = get_key(project)
-    app = require_key(create_application(Face(project), port), key)
+    listening_socket = open_socket(port)
+    port = listening_socket.getsockname()[1]
+    key = load_or_create_key(project)
+    server = ProjectServer(project)
+    app = require_key(create_application(server, port), key)
     sys.stdout.write(
-        f"stepper: MCP for {project} at http://{HOST}:{port}{PATH}, for clients that"
-        f" send this header:\n  Authorization: Bearer {key}\n"
+        f"stepper: serving MCP for {project} at http://{HOST}:{port}{PATH}, for"
+        f" requests with this header:\n  Authorization: Bearer {key}\n"
     )
     sys.stdout.flush()
     config = uvicorn.Config(
@@ -48,7 +50,7 @@ def serve(project: str, port: int) -> None:
         lifespan="on",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=[listening_socket])
 
 
 def open_socket(port: int) -> socket.socket:
@@ -70,10 +72,10 @@ def open_socket(port: int) -> socket.socket:
     return sock
 
 
-def get_key(project: str) -> str:
-    """Return this user's key for the project, which is created once.
+def load_or_create_key(project: str) -> str:
+    """Return this user's key for the project, and create it the first time.
 
-    Raise StepperError if it cannot be stored.
+    Raise StepperError if the key cannot be stored.
     """
     path = os.path.join(os.path.dirname(Paths(project).install_record), "mcp-key")
     try:
@@ -82,21 +84,22 @@ def get_key(project: str) -> str:
         return secure_files.read(path).decode().strip()
     except OSError as error:
         raise StepperError(
-            f"the key file {path} can't be used: {error.strerror}",
+            f"could not read or write the key file {path}: {error.strerror}",
             getattr(error, "hint", ""),
         ) from error
 
 
-def create_application(face: Face, port: int) -> ASGIApp:
-    """Return the SDK's application.
+def create_application(server: ProjectServer, port: int) -> ASGIApp:
+    """Return an ASGI application that serves MCP.
 
-    It refuses requests with another Host, or with another Origin from a browser.
+    It refuses requests with an unexpected Host header, and requests of web pages from
+    other origins.
     """
     hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
     security = TransportSecuritySettings(
         allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
     )
-    return face.server().streamable_http_app(
+    return server.create_server().streamable_http_app(
         streamable_http_path=PATH, transport_security=security
     )
 
@@ -112,7 +115,8 @@ def require_key(app: ASGIApp, key: str) -> ASGIApp:
             await app(scope, receive, send)
             return
         message = (
-            "this server requires the key that it printed: Authorization: Bearer KEY\n"
+            "The request needs the key that this server printed when it started:"
+            " Authorization: Bearer KEY\n"
         )
         refusal = PlainTextResponse(message, 401, {"WWW-Authenticate": "Bearer"})
         await refusal(scope, receive, send)

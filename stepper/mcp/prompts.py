@@ -1,12 +1,13 @@
-"""Prompts: Claude Code's skills of the same names, in terms of this server's tools.
+"""Prompts with the texts of the skills of the same names, in terms of MCP tools.
 
-None resumes a stopped notebook by itself: `lift_stop` lets the client ask the user, who
-decides.
+No prompt resumes a stopped notebook: the agent calls `lift_stop`, and the client
+asks the user.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
@@ -25,11 +26,11 @@ from stepper.mcp.tool_calls import get_current_status
 
 
 @dataclass(frozen=True)
-class Text:
-    """A prompt: its description, its argument ('' for none), and its text.
+class Template:
+    """A prompt with an optional argument; `argument` is empty if it has none.
 
-    In `body`, WORDS stands for the argument and STATUS for the status of the current
-    notebook.
+    In `body`, WORDS is replaced by the argument, and STATUS by the status of the
+    current notebook.
     """
 
     description: str
@@ -40,109 +41,135 @@ class Text:
 
 
 RESUME = (
-    "If the notebook below is stopped, call `lift_stop`: in the question that it shows "
-    "the user chooses `{}`.WORDS\n\nSTATUS\n\n"
+    "If the notebook below is stopped, call `lift_stop`. The tool asks the user, who "
+    "chooses `{}`.WORDS\n\nSTATUS\n\n"
 )
 NEXT = (
-    "Then read the notebook (`read_notebook`) and go on with its next step, as this "
+    "Then read the notebook (`read_notebook`) and continue with its next step, as this "
     "server's instructions say."
 )
 PROMPTS = {
-    "new-notebook": Text(
+    "new-notebook": Template(
         "Create a notebook for a problem and work through it, one cell at a time.",
         "problem",
         "The question to answer",
         "Create a notebook for this problem and work through it:WORDS\n\n"
         "Look at the data first (`execute_code`). Plan three to ten steps and call "
         "`create_notebook` with them. Then write and run one cell at a time "
-        "(`run_cell`), as this server's instructions say. If the user names a place "
-        "for the kernel (a GPU, a cluster, a host), pass its name as `place`. Write a "
-        "step that takes minutes or hours as `TITLE :: CRITERION :: long`. If a call "
-        "answers that a cell is still running, `notebook_status` with `wait_seconds` "
-        "waits for its end.\n\nWhere things stand now:\nSTATUS",
+        "(`run_cell`), as this server's instructions say. If the user names a kernel "
+        "backend (a GPU, a cluster, a host), pass its name as `place`. Write a step "
+        "that takes minutes or hours as `TITLE :: CRITERION :: long`. If a response "
+        "says that a cell is still running, wait for it with `notebook_status` and "
+        "`wait_seconds`.\n\nThe current status:\nSTATUS",
         required=True,
     ),
-    "continue": Text(
-        "Resume the current notebook after a stop and go on with its next step.",
+    "continue": Template(
+        "Resume the current notebook after a stop and continue with its next step.",
         "answer",
         "The answer to the question that stopped the notebook",
-        "The user wants the work on the current notebook to go on. "
+        "The user wants to continue the work on the current notebook. "
         + RESUME.format("continue")
         + NEXT
-        + " If a cell asked a question, the user's answer decides it.",
+        + " If a cell asked a question, follow the user's answer.",
     ),
-    "fix": Text(
-        "Give the failed step of the current notebook a fresh set of retries.",
+    "fix": Template(
+        "Give the failed step of the current notebook new retries.",
         "hint",
         "What the agent should know for the fix",
         "The user wants the failed cell fixed. "
         + RESUME.format("fix")
-        + "Then read the notebook (`read_notebook`), find the cause rather than another "
-        "variation of what was tried, and replace that cell (`run_cell` with its "
-        "`cell_id`). If the cause lies in an earlier cell, replace that one first. "
-        "The user's hint goes before your own guess.",
+        + "Then read the notebook (`read_notebook`) and find the cause; do not try "
+        "another variation of the same code. Replace the failed cell (`run_cell` with "
+        "its `cell_id`). If the cause is in an earlier cell, replace that cell first. "
+        "Prefer the user's hint over your own guess.",
     ),
-    "skip": Text(
+    "skip": Template(
         "Skip the failed step of the current notebook.",
         "reason",
         "Why the step is skipped",
         "The user wants a step skipped. "
         + RESUME.format("skip")
         + NEXT
-        + " What the skipped step would have made is missing: say so where a later "
-        "step needs it.",
+        + " The results of the skipped step are missing: if a later step needs them, "
+        "say so.",
     ),
-    "notebook-status": Text(
-        "Show how far the current notebook is, with its plan and its kernel.",
+    "notebook-status": Template(
+        "Show the progress of the current notebook, with its plan and its kernel.",
         "",
         "",
-        "Show the user this as it stands. Add only what it means where something "
-        "failed, was interrupted, is stopped or does not reproduce:\n\nSTATUS",
+        "Show the user the following status without changes. Add an explanation only "
+        "if something failed, was interrupted, is stopped or does not reproduce:\n\n"
+        "STATUS",
     ),
 }
-PARTS = re.compile("WORDS|STATUS")
+PLACEHOLDER = re.compile("WORDS|STATUS")
+NAME_LIMIT = 100  # characters of an unknown name in an error
 
 
-def every() -> list[Prompt]:
+def list_prompts() -> list[Prompt]:
     """Return the prompts."""
     prompts = []
-    for name, prompt in PROMPTS.items():
+    for name, template in PROMPTS.items():
         arguments = []
-        if prompt.argument:
+        if template.argument:
             argument = PromptArgument(
-                name=prompt.argument,
-                description=prompt.hint,
-                required=prompt.required,
+                name=template.argument,
+                description=template.hint,
+                required=template.required,
             )
             arguments.append(argument)
         prompts.append(
-            Prompt(name=name, description=prompt.description, arguments=arguments)
+            Prompt(name=name, description=template.description, arguments=arguments)
         )
     return prompts
 
 
-async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResult:
-    """Return a prompt as a message of the user's; raise MCPError for wrong arguments, StepperError."""
-    prompt = PROMPTS.get(name)
-    if prompt is None:
-        raise MCPError(
-            INVALID_PARAMS,
-            f"there is no prompt {name[:100]!r}; there are {', '.join(PROMPTS)}",
-        )
-    if wrong := [each for each in given if each != prompt.argument]:
-        raise MCPError(
-            INVALID_PARAMS,
-            f"{name} takes {prompt.argument or 'no arguments'}, not {', '.join(wrong)}",
-        )
-    words = given.get(prompt.argument, "").strip()
-    if prompt.required and not words:
-        raise MCPError(INVALID_PARAMS, f"{name} needs {prompt.argument}")
-    status = data_rendering.format_status(*await get_current_status(daemon))
-    parts = {"WORDS": "", "STATUS": mcp_wording.translate(status)}
+async def get_prompt(
+    daemon: Daemon, name: str, arguments: Mapping[str, str]
+) -> GetPromptResult:
+    """Return a prompt as a message of the user.
+
+    Raise MCPError if the name or an argument is wrong, StepperError if the daemon
+    cannot return the status.
+    """
+    template = _find_template(name)
+    _check_arguments(name, template, arguments)
+    words = arguments.get(template.argument, "").strip()
+    details = await get_current_status(daemon)
+    status = mcp_wording.translate(data_rendering.format_status(*details))
+    values = {"WORDS": "", "STATUS": status}
     if words:
-        parts["WORDS"] = f" {words}" if prompt.required else f" The user said: {words}"
-    text = PARTS.sub(lambda found: parts[found[0]], prompt.body)
-    return GetPromptResult(
-        description=prompt.description,
-        messages=[PromptMessage(role="user", content=TextContent(text=text))],
-    )
+        prefix = " " if template.required else " The user said: "
+        values["WORDS"] = f"{prefix}{words}"
+    text = PLACEHOLDER.sub(lambda match: values[match[0]], template.body)
+    message = PromptMessage(role="user", content=TextContent(text=text))
+    return GetPromptResult(description=template.description, messages=[message])
+
+
+def _find_template(name: str) -> Template:
+    """Return the prompt with a name; raise MCPError if there is none."""
+    template = PROMPTS.get(name)
+    if template is None:
+        raise MCPError(
+            INVALID_PARAMS,
+            f"unknown prompt {name[:NAME_LIMIT]!r}; the prompts are"
+            f" {', '.join(PROMPTS)}",
+        )
+    return template
+
+
+def _check_arguments(
+    name: str, template: Template, arguments: Mapping[str, str]
+) -> None:
+    """Raise MCPError if a prompt lacks its argument or has an unknown one."""
+    unknown = [each for each in arguments if each != template.argument]
+    if unknown:
+        accepted = template.argument or "no arguments"
+        raise MCPError(
+            INVALID_PARAMS,
+            f"the prompt {name} accepts {accepted}, not {', '.join(unknown)}",
+        )
+    if template.required and not arguments.get(template.argument, "").strip():
+        raise MCPError(
+            INVALID_PARAMS, f"the prompt {name} requires {template.argument}"
+        )

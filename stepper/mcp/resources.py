@@ -1,6 +1,7 @@
-"""Resources: notebooks, their cells' outputs, the status, and notifications of changes.
+"""Resources: notebooks, outputs of cells, the status, and notifications of changes.
 
-While a client has subscribed, changes are searched every second, and after each call.
+While a client is subscribed, the server checks for changes every second, and after each
+call of a tool.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import contextlib
 import json
 import os
 import re
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from mcp.server.session import ServerSession
@@ -38,207 +40,263 @@ from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.elicitation import Context
 from stepper.mcp.tool_calls import get_current_status
 
-NOTEBOOKS, STATUS = "stepper://notebooks", "stepper://status"
-PLAIN, JSON = "text/plain", "application/json"
-NOT_FOUND = -32002  # in the era of 2025; since then INVALID_PARAMS
+NOTEBOOKS = "stepper://notebooks"
+STATUS = "stepper://status"
+PLAIN = "text/plain"
+JSON = "application/json"
+NOT_FOUND = -32002  # an error code of the protocol until 2025; then INVALID_PARAMS
 MAX_PAGES = 20  # pages of a resource
+URI_LIMIT = 300  # characters of a URI in an error
 POLL_SECONDS = 1.0
-# For clients that only listed the resources once, as many do.
+# For clients that only listed the resources, as many do once.
 LIST_POLL_SECONDS = 5.0
 TEMPLATES = [
     ResourceTemplate(
         name="notebook",
-        title="A notebook's cells",
+        title="The cells of a notebook",
         uri_template=NOTEBOOKS + "/{name}",
-        description="Its cells with their outputs, as in read_notebook; NAME as in"
+        description="The cells with their outputs, as in read_notebook. NAME is as in"
         " list_notebooks.",
         mime_type=PLAIN,
     ),
     ResourceTemplate(
         name="output",
-        title="A cell's output",
+        title="The output of a cell",
         uri_template=NOTEBOOKS + "/{name}/cells/{id}/output",
-        description="The whole output of the code cell with that id or number.",
+        description="The full text output of the code cell with this id or number.",
         mime_type=PLAIN,
     ),
 ]
 URI = re.compile(re.escape(NOTEBOOKS) + r"/(.+?)(?:/cells/([^/]+)/output)?")
-Rows = dict[str, object]
+# Notebook → values that change if something about the notebook changes.
+Snapshot = dict[str, object]
 
 
-def uri(notebook: str) -> str:
-    """Return a notebook's URI: its path is one part of it."""
+class Content(NamedTuple):
+    """The content of a resource."""
+
+    mime_type: str
+    text: str
+
+
+class CellAddress(NamedTuple):
+    """A notebook and the id or number of one of its cells; both may be empty."""
+
+    notebook: str
+    cell: str
+
+
+def make_uri(notebook: str) -> str:
+    """Return the URI of a notebook. Its path is percent-encoded, including slashes."""
     return f"{NOTEBOOKS}/{quote(notebook, safe='')}"
 
 
-async def every(daemon: Daemon) -> list[Resource]:
-    """Return the resources there are now."""
-    rows = await daemon.ask("list", {})
-    return [
+def parse_uri(uri: str) -> CellAddress:
+    """Return what a URI identifies; both parts are empty for another URI.
+
+    Slashes in the path of the notebook may be percent-encoded.
+    """
+    match = URI.fullmatch(uri)
+    if match is None:
+        return CellAddress("", "")
+    return CellAddress(unquote(match[1]), unquote(match[2] or ""))
+
+
+async def list_resources(daemon: Daemon) -> list[Resource]:
+    """Return the present resources."""
+    notebooks = await daemon.ask("list", {})
+    resources = [
         Resource(
             name="notebooks", title="All notebooks", uri=NOTEBOOKS, mime_type=JSON
         ),
         Resource(
             name="status",
-            title="Where the current notebook stands",
+            title="Status of the current notebook",
             uri=STATUS,
             mime_type=PLAIN,
         ),
-        *(
-            Resource(
-                name=row["notebook"],
-                uri=uri(row["notebook"]),
-                mime_type=PLAIN,
-                description=row["state"],
-            )
-            for row in rows[: data_rendering.MAX_ROWS]
-        ),
     ]
+    for notebook in notebooks[: data_rendering.MAX_ROWS]:
+        name = notebook["notebook"]
+        resource = Resource(
+            name=name,
+            uri=make_uri(name),
+            mime_type=PLAIN,
+            description=notebook["state"],
+        )
+        resources.append(resource)
+    return resources
 
 
-async def read(daemon: Daemon, which: str, version: str) -> ReadResourceResult:
-    """Return what a URI names; raise MCPError where there is no such thing."""
+async def read_resource(daemon: Daemon, uri: str, version: str) -> ReadResourceResult:
+    """Return the content of a resource; raise MCPError if there is no such resource."""
     try:
-        kind, text = await _content(daemon, which)
+        content = await _read_content(daemon, uri)
     except StepperError as error:
-        number = INVALID_PARAMS if version in MODERN_PROTOCOL_VERSIONS else NOT_FOUND
-        raise MCPError(
-            number,
-            f"{which[:300]}: {mcp_wording.translate(error.message)}",
-            {"uri": which},
-        ) from None
-    if kind == PLAIN:
+        is_modern = version in MODERN_PROTOCOL_VERSIONS
+        code = INVALID_PARAMS if is_modern else NOT_FOUND
+        message = mcp_wording.translate(error.message)
+        raise MCPError(code, f"{uri[:URI_LIMIT]}: {message}", {"uri": uri}) from None
+    mime_type, text = content
+    if mime_type == PLAIN:
         text = mcp_wording.translate(text)
-    return ReadResourceResult(
-        contents=[TextResourceContents(uri=which, mime_type=kind, text=text)]
-    )
+    contents = TextResourceContents(uri=uri, mime_type=mime_type, text=text)
+    return ReadResourceResult(contents=[contents])
 
 
-async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
-    if which == NOTEBOOKS:
-        rows = mcp_wording.translate_data(await daemon.ask("list", {}))
-        return JSON, json.dumps(rows, indent=1, ensure_ascii=False)
-    if which == STATUS:
-        return PLAIN, data_rendering.format_status(*await get_current_status(daemon))
-    notebook, cell = named(which)
+async def _read_content(daemon: Daemon, uri: str) -> Content:
+    """Return the content of a resource; raise StepperError."""
+    if uri == NOTEBOOKS:
+        notebooks = mcp_wording.translate_data(await daemon.ask("list", {}))
+        return Content(JSON, json.dumps(notebooks, indent=1, ensure_ascii=False))
+    if uri == STATUS:
+        details = await get_current_status(daemon)
+        return Content(PLAIN, data_rendering.format_status(*details))
+    notebook, cell = parse_uri(uri)
     if not notebook:
         raise StepperError("there is no such resource")
     if cell:
-        return PLAIN, await _pages(
-            daemon, "output", {"notebook": notebook, "cell": cell}
-        )
-    read = await daemon.ask(
-        "cell read", {"notebook": notebook, "outputs": "full", "many": MAX_PAGES}
-    )
-    rest = (
-        f"\n… more pages: read_notebook(outputs=full, page={MAX_PAGES + 1})"
-        if read["pages"] > MAX_PAGES
-        else ""
-    )
-    return PLAIN, read["text"] + rest
+        request = {"notebook": notebook, "cell": cell}
+        return Content(PLAIN, await _read_output(daemon, request))
+    page_request = {"notebook": notebook, "outputs": "full", "many": MAX_PAGES}
+    response = await daemon.ask("cell read", page_request)
+    text = response["text"]
+    if response["pages"] > MAX_PAGES:
+        next_page = MAX_PAGES + 1
+        text += f"\n… more pages: read_notebook(outputs=full, page={next_page})"
+    return Content(PLAIN, text)
 
 
-def named(which: str) -> tuple[str, str]:
-    """Return the notebook and the cell that a URI names, '' for none; a path's slashes may be as they are."""
-    found = URI.fullmatch(which)
-    return (unquote(found[1]), unquote(found[2] or "")) if found else ("", "")
+async def _read_output(daemon: Daemon, request: Mapping[str, Any]) -> str:
+    """Return the first MAX_PAGES pages of a cell's output."""
+    first_page = await daemon.ask("output", {**request, "page": 1})
+    page_count = first_page["pages"]
+    texts = [first_page["text"]]
+    for number in range(2, min(page_count, MAX_PAGES) + 1):
+        page = await daemon.ask("output", {**request, "page": number})
+        texts.append(page["text"])
+    if page_count > MAX_PAGES:
+        texts.append(f"… {page_count - MAX_PAGES} more pages")
+    return "\n".join(texts)
 
 
-async def _pages(
-    daemon: Daemon, verb: str, asked: dict[str, Any], most: int = MAX_PAGES
-) -> str:
-    """Return all pages of a command's answer, up to so many."""
-    first = await daemon.ask(verb, {**asked, "page": 1})
-    pages = [first["text"]]
-    for page in range(2, min(first["pages"], most) + 1):
-        pages.append((await daemon.ask(verb, {**asked, "page": page}))["text"])
-    rest = [f"… {first['pages'] - most} more pages"] if first["pages"] > most else []
-    return "\n".join([*pages, *rest])
+class Subscriptions:
+    """The clients that are notified of changes, for all protocol versions.
 
-
-class Changes:
-    """Who is told of changes, in both eras; looks for them while there is somebody."""
+    While there is a subscription, a task compares the notebooks with their last state.
+    """
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
-        # by session and URI: the era of 2025
-        self.subscribed: dict[tuple[str, str], ServerSession] = {}
-        self.bus = InMemorySubscriptionBus()  # the streams of 2026 …
-        self.streams = ListenHandler(self.bus)
-        self.listening: list[list[str]] = []  # … and which URIs each is for
-        self.moved = asyncio.Event()
-        self.looking: asyncio.Task[None] | None = None
+        # Protocol versions of 2025: by session and URI. The URI is empty for a session
+        # that is only notified of changes of the list.
+        self.sessions: dict[tuple[str, str], ServerSession] = {}
+        # Since 2026: streams, and the URIs of each.
+        self.bus = InMemorySubscriptionBus()
+        self.stream_handler = ListenHandler(self.bus)
+        self.stream_uris: list[list[str]] = []
+        self.check_requested = asyncio.Event()
+        self.polling: asyncio.Task[None] | None = None
 
     async def listen(
         self, ctx: Context, params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """Tell a stream of changes until its client leaves."""
-        asked = list(params.notifications.resource_subscriptions or ())
-        self.listening.append(asked)
-        self._look()
+        """Notify a stream of changes until its client disconnects."""
+        uris = list(params.notifications.resource_subscriptions or ())
+        self.stream_uris.append(uris)
+        self._start_polling()
         try:
-            return await self.streams(ctx, params)
+            return await self.stream_handler(ctx, params)
         finally:
-            self.listening.remove(asked)
+            self.stream_uris.remove(uris)
 
-    def tell(self, name: str, which: str, session: ServerSession) -> None:
-        """Tell a session of 2025 of a resource's changes, and of the list's; of these alone where `which` is ''."""
-        self.subscribed[name, which] = session
-        self.moved.set()
-        self._look()
+    def add(self, session_id: str, uri: str, session: ServerSession) -> None:
+        """Notify a session of changes of a resource, and of the list of resources."""
+        self.sessions[session_id, uri] = session
+        self.check_now()
+        self._start_polling()
 
-    def untell(self, name: str, which: str) -> None:
-        """Tell it no more."""
-        self.subscribed.pop((name, which), None)
+    def add_list_listener(self, session_id: str, session: ServerSession) -> None:
+        """Notify a session of changes of the list of resources."""
+        self.add(session_id, "", session)
 
-    def _look(self) -> None:
-        if self.looking is None or self.looking.done():
-            self.looking = asyncio.create_task(self._watch())
+    def remove(self, session_id: str, uri: str) -> None:
+        """Stop notifying a session of changes of a resource."""
+        self.sessions.pop((session_id, uri), None)
 
-    async def _watch(self) -> None:
-        before = await self._rows()
-        while self.listening or self.subscribed:
+    def check_now(self) -> None:
+        """Check for changes without waiting for the next poll."""
+        self.check_requested.set()
+
+    def _start_polling(self) -> None:
+        if self.polling is None or self.polling.done():
+            self.polling = asyncio.create_task(self._poll())
+
+    async def _poll(self) -> None:
+        before = await self._take_snapshot()
+        while self.stream_uris or self.sessions:
+            has_uris = any(uri for _, uri in self.sessions)
+            interval = LIST_POLL_SECONDS
+            if self.stream_uris or has_uris:
+                interval = POLL_SECONDS
             with contextlib.suppress(asyncio.TimeoutError):
-                asked = self.listening or any(which for _, which in self.subscribed)
-                await asyncio.wait_for(
-                    self.moved.wait(), POLL_SECONDS if asked else LIST_POLL_SECONDS
-                )
-            self.moved.clear()
-            now = await self._rows()
+                await asyncio.wait_for(self.check_requested.wait(), interval)
+            self.check_requested.clear()
+            snapshot = await self._take_snapshot()
+            if before.keys() != snapshot.keys():
+                await self._send_list_changed()
             changed = {
-                name for name in {*before, *now} if before.get(name) != now.get(name)
+                name
+                for name in {*before, *snapshot}
+                if before.get(name) != snapshot.get(name)
             }
-            if {*before} != {*now}:
-                await self.bus.publish(ResourcesListChanged())
-                for session in {
-                    id(each): each for each in self.subscribed.values()
-                }.values():
-                    await session.send_resource_list_changed()
             if changed:
-                await self._updated(changed)
-            before = now
+                await self._send_updated(changed)
+            before = snapshot
 
-    async def _updated(self, notebooks: set[str]) -> None:
-        for which in {which for asked in self.listening for which in asked}:
-            if which in (NOTEBOOKS, STATUS) or named(which)[0] in notebooks:
-                await self.bus.publish(ResourceUpdated(which))
-        for (_, which), session in list(self.subscribed.items()):
-            if which in (NOTEBOOKS, STATUS) or named(which)[0] in notebooks:
-                await session.send_resource_updated(which)
+    async def _send_list_changed(self) -> None:
+        """Notify all clients that notebooks were added or removed."""
+        await self.bus.publish(ResourcesListChanged())
+        # A session may have several subscriptions.
+        sessions = {id(session): session for session in self.sessions.values()}
+        for session in sessions.values():
+            await session.send_resource_list_changed()
 
-    async def _rows(self) -> Rows:
-        """Return what of each notebook tells that something about it changed."""
+    async def _send_updated(self, notebooks: Collection[str]) -> None:
+        """Notify the subscribers to changed notebooks."""
+        stream_uris = {uri for uris in self.stream_uris for uri in uris}
+        for uri in stream_uris:
+            if _is_affected(uri, notebooks):
+                await self.bus.publish(ResourceUpdated(uri))
+        for (_, uri), session in list(self.sessions.items()):
+            if _is_affected(uri, notebooks):
+                await session.send_resource_updated(uri)
+
+    async def _take_snapshot(self) -> Snapshot:
+        """Return the present notebooks; they are empty while the daemon is replaced."""
         try:
-            rows = await self.daemon.ask("list", {}, launch=False) or []
-        except StepperError:  # the daemon makes way for another one
+            notebooks = await self.daemon.ask("list", {}, launch=False) or []
+        except StepperError:
             return {}
-        return {row["notebook"]: _mark(self.daemon.paths.project, row) for row in rows}
+        snapshot: Snapshot = {}
+        for notebook in notebooks:
+            path = os.path.join(self.daemon.paths.project, notebook["notebook"])
+            snapshot[notebook["notebook"]] = _summarize(notebook, path)
+        return snapshot
 
 
-def _mark(project: str, row: dict[str, Any]) -> object:
+def _is_affected(uri: str, notebooks: Collection[str]) -> bool:
+    """Return whether a resource changes if these notebooks change."""
+    return uri in (NOTEBOOKS, STATUS) or parse_uri(uri).notebook in notebooks
+
+
+def _summarize(notebook: Mapping[str, Any], path: str) -> object:
+    """Return the values of a notebook that change if its resources change."""
+    values = dict(notebook)
+    del values["age_s"]
+    # The other values of the kernel, such as its memory, change all the time.
+    values["kernel"] = notebook["kernel"]["state"]
     with contextlib.suppress(OSError):
-        # writes may keep the mtime
-        row = {**row, "at": os.stat(os.path.join(project, row["notebook"])).st_ctime_ns}
-    return {
-        name: value for name, value in row.items() if name not in ("age_s", "kernel")
-    }, row["kernel"]["state"]
+        # Not the mtime, which a writer may preserve.
+        values["changed_at"] = os.stat(path).st_ctime_ns
+    return values

@@ -1,4 +1,8 @@
-"""The MCP server on the official SDK: what it offers, on standard input and output or, for `--http`, on loopback."""
+"""The MCP server of a project on the official SDK, and its standard I/O transport.
+
+`ProjectServer` has a handler for each method of the protocol. `http_server` serves it
+on loopback.
+"""
 
 from __future__ import annotations
 
@@ -35,49 +39,62 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stepper import __version__
 from stepper.common.errors import StepperError
-from stepper.mcp import mcp_wording, prompts, resources, tool_calls
+from stepper.mcp import mcp_wording, prompts, resources, tool_calls, tools
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.elicitation import Context
-from stepper.mcp.tools import INSTRUCTIONS, TOOLS
 
-UNCHANGING: tuple[CacheableMethod, ...] = (
+CACHEABLE: tuple[CacheableMethod, ...] = (
     "tools/list",
     "prompts/list",
     "resources/templates/list",
 )
 HOUR_MS = 3_600_000
 SESSION_HEADER = "mcp-session-id"
+MAX_SESSION_ID = 40  # characters
+NOT_IN_SESSION_ID = re.compile("[^a-zA-Z0-9-]")
 
 
-class Face:
-    """One server: a project's daemon, asked in the name of each session of a client's."""
+class ProjectServer:
+    """The handlers of an MCP server for one project.
+
+    Each session of a client has its own current notebook and its own reports.
+    """
 
     def __init__(self, project: str) -> None:
         self.project = project
-        # In Claude Code the hooks know the session by this name: its current notebook
-        # is the same for both.
-        given = re.sub(
-            r"[^a-zA-Z0-9-]", "", os.environ.get("CLAUDE_CODE_SESSION_ID", "")
-        )
-        self.session = given or f"mcp-{token_hex(6)}"
-        self.changes = resources.Changes(Daemon(project, self.session))
+        # In Claude Code, the hooks use the same session id, so hooks and tools have the
+        # same current notebook.
+        claude_session = os.environ.get("CLAUDE_CODE_SESSION_ID", "")
+        session_id = NOT_IN_SESSION_ID.sub("", claude_session)
+        self.session = session_id or f"mcp-{token_hex(6)}"
+        self.subscriptions = resources.Subscriptions(Daemon(project, self.session))
 
-    def daemon(self, ctx: Context) -> Daemon:
-        """Return the daemon as the request's session asks it."""
-        return Daemon(
-            self.project,
-            self._over_http(ctx.request, ctx) if ctx.request else self.session,
-        )
+    def get_daemon(self, ctx: Context) -> Daemon:
+        """Return the daemon for the session of a request."""
+        session = self.session
+        if ctx.request:
+            session = self._identify_http_session(ctx.request, ctx)
+        return Daemon(self.project, session)
 
-    def _over_http(self, request: Any, ctx: Context) -> str:
-        """Return the session of a request: by its header, in the era without one by what the client tells of itself."""
-        if told := request.headers.get(SESSION_HEADER, ""):
-            return f"mcp-{re.sub(r'[^a-zA-Z0-9-]', '', told)[:40]}"
-        # a connection tells nothing: a client has several, and they come and go
-        known = ctx.session.client_params
-        about = [known.client_info.name, known.client_info.version] if known else []
-        marks = [*about, request.headers.get("user-agent", ""), request.url.query]
-        return f"{self.session}-{hashlib.sha256(repr(marks).encode()).hexdigest()[:12]}"
+    def _identify_http_session(self, request: Any, ctx: Context) -> str:
+        """Return the session of a request over HTTP.
+
+        The protocol versions of 2025 have a header for it. Since 2026, the session is
+        derived from the client's name, version, user agent and query. The connection
+        does not identify a client, because clients use several.
+        """
+        header = request.headers.get(SESSION_HEADER, "")
+        if header:
+            session_id = NOT_IN_SESSION_ID.sub("", header)
+            return f"mcp-{session_id[:MAX_SESSION_ID]}"
+        properties = []
+        params = ctx.session.client_params
+        if params:
+            properties = [params.client_info.name, params.client_info.version]
+        properties.append(request.headers.get("user-agent", ""))
+        properties.append(request.url.query)
+        digest = hashlib.sha256(repr(properties).encode()).hexdigest()
+        return f"{self.session}-{digest[:12]}"
 
     async def list_tools(
         self, ctx: Context, params: PaginatedRequestParams | None
@@ -98,82 +115,85 @@ class Face:
                         open_world_hint=tool.open_world,
                     ),
                 )
-                for tool in TOOLS.values()
+                for tool in tools.TOOLS.values()
             ]
         )
 
     async def call_tool(
         self, ctx: Context, params: CallToolRequestParams
     ) -> tool_calls.Result:
-        """Do a call."""
+        """Call a tool, then check for changes of the notebooks."""
         try:
-            return await tool_calls.call(self.daemon(ctx), ctx, params)
+            return await tool_calls.call(self.get_daemon(ctx), ctx, params)
         finally:
-            self.changes.moved.set()
+            self.subscriptions.check_now()
 
     async def list_resources(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
-        """Return the resources there are now."""
+        """Return the present resources."""
         try:
-            found = await resources.every(self.daemon(ctx))
+            result = await resources.list_resources(self.get_daemon(ctx))
         except StepperError as error:
             raise MCPError(INTERNAL_ERROR, mcp_wording.translate(str(error))) from None
         if ctx.request is None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self.changes.tell(self.session, "", ctx.session)  # as `serve` declares
-        return ListResourcesResult(resources=found)
+            # `serve` declares that these clients are notified of changes of the list.
+            self.subscriptions.add_list_listener(self.session, ctx.session)
+        return ListResourcesResult(resources=result)
 
     async def list_templates(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListResourceTemplatesResult:
-        """Return the patterns of URIs."""
+        """Return the URI templates."""
         return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def read_resource(
         self, ctx: Context, params: ReadResourceRequestParams
     ) -> ReadResourceResult:
         """Return a resource's content."""
-        return await resources.read(self.daemon(ctx), params.uri, ctx.protocol_version)
+        daemon = self.get_daemon(ctx)
+        return await resources.read_resource(daemon, params.uri, ctx.protocol_version)
 
     async def subscribe(
         self, ctx: Context, params: SubscribeRequestParams
     ) -> EmptyResult:
-        """Tell the session of a resource's changes."""
-        self.changes.tell(self.daemon(ctx).session, params.uri, ctx.session)
+        """Notify the session of changes of a resource."""
+        session = self.get_daemon(ctx).session
+        self.subscriptions.add(session, params.uri, ctx.session)
         return EmptyResult()
 
     async def unsubscribe(
         self, ctx: Context, params: UnsubscribeRequestParams
     ) -> EmptyResult:
-        """Tell it no more."""
-        self.changes.untell(self.daemon(ctx).session, params.uri)
+        """Stop notifying the session of changes of a resource."""
+        session = self.get_daemon(ctx).session
+        self.subscriptions.remove(session, params.uri)
         return EmptyResult()
 
     async def list_prompts(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListPromptsResult:
         """Return the prompts."""
-        return ListPromptsResult(prompts=prompts.every())
+        return ListPromptsResult(prompts=prompts.list_prompts())
 
     async def get_prompt(
         self, ctx: Context, params: GetPromptRequestParams
     ) -> GetPromptResult:
         """Return a prompt."""
+        daemon = self.get_daemon(ctx)
         try:
-            return await prompts.get(
-                self.daemon(ctx), params.name, params.arguments or {}
-            )
+            return await prompts.get_prompt(daemon, params.name, params.arguments or {})
         except StepperError as error:
             raise MCPError(INTERNAL_ERROR, mcp_wording.translate(str(error))) from None
 
-    def server(self) -> Server[Any]:
-        """Return the SDK's server of it."""
+    def create_server(self) -> Server[Any]:
+        """Return a server of the SDK with these handlers."""
         server: Server[Any] = Server(
             "stepper",
             version=__version__,
             title="stepper: Jupyter notebooks, one cell at a time",
-            instructions=INSTRUCTIONS,
-            cache_hints=dict.fromkeys(UNCHANGING, CacheHint(HOUR_MS, "public")),
+            instructions=tools.INSTRUCTIONS,
+            cache_hints=dict.fromkeys(CACHEABLE, CacheHint(HOUR_MS, "public")),
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
             on_list_resources=self.list_resources,
@@ -181,7 +201,7 @@ class Face:
             on_read_resource=self.read_resource,
             on_subscribe_resource=self.subscribe,
             on_unsubscribe_resource=self.unsubscribe,
-            on_subscriptions_listen=self.changes.listen,
+            on_subscriptions_listen=self.subscriptions.listen,
             on_list_prompts=self.list_prompts,
             on_get_prompt=self.get_prompt,
         )
@@ -189,15 +209,15 @@ class Face:
 
 
 def serve(project: str) -> None:
-    """Serve a client on standard input and output until it closes them."""
+    """Serve a client on standard input and output until the client closes them."""
     os.chdir(project)
 
     async def main() -> None:
-        server = Face(project).server()
-        async with stdio_server() as (reads, writes):
-            told = server.create_initialization_options(
+        server = ProjectServer(project).create_server()
+        async with stdio_server() as (read_stream, write_stream):
+            options = server.create_initialization_options(
                 NotificationOptions(resources_changed=True)
             )
-            await server.run(reads, writes, told)
+            await server.run(read_stream, write_stream, options)
 
     anyio.run(main)

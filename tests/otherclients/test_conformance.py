@@ -25,7 +25,7 @@ INSPECTOR, CONFORMANCE = (
 ERAS = ("2025-11-25", "2026-07-28")
 # What the suite asks of a server that is made for it, or that a server need not offer: no fault of ours.
 THEIRS = re.compile(
-    r"there is no (tool|prompt) 'test_|test://\S+: there is no such resource|'json_schema_2020_12_tool' not found"
+    r"unknown (tool|prompt) 'test_|test://\S+: there is no such resource|'json_schema_2020_12_tool' not found"
     r"|Not testable: server |Prerequisite failed: could not get initial|Expected InputRequiredResult with inputRequests"
 )
 NOT_OFFERED = ("logging-set-level", "completion-complete", "tools-call-with-logging")
