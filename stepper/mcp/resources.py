@@ -210,19 +210,19 @@ class Subscriptions:
         finally:
             self.stream_uris.remove(uris)
 
-    def add(self, session_id: str, uri: str, session: ServerSession) -> None:
+    def add(self, session_name: str, uri: str, session: ServerSession) -> None:
         """Notify a session of changes of a resource, and of the list of resources."""
-        self.sessions[session_id, uri] = session
+        self.sessions[session_name, uri] = session
         self.check_now()
         self._start_polling()
 
-    def add_list_listener(self, session_id: str, session: ServerSession) -> None:
+    def add_list_listener(self, session_name: str, session: ServerSession) -> None:
         """Notify a session of changes of the list of resources."""
-        self.add(session_id, "", session)
+        self.add(session_name, "", session)
 
-    def remove(self, session_id: str, uri: str) -> None:
+    def remove(self, session_name: str, uri: str) -> None:
         """Stop notifying a session of changes of a resource."""
-        self.sessions.pop((session_id, uri), None)
+        self.sessions.pop((session_name, uri), None)
 
     def check_now(self) -> None:
         """Check for changes without waiting for the next poll."""

@@ -65,8 +65,8 @@ class ProjectServer:
         # In Claude Code, the hooks use the same session id, so hooks and tools have the
         # same current notebook.
         claude_session = os.environ.get("CLAUDE_CODE_SESSION_ID", "")
-        session_id = NOT_IN_SESSION_ID.sub("", claude_session)
-        self.session = session_id or f"mcp-{token_hex(6)}"
+        session_name = NOT_IN_SESSION_ID.sub("", claude_session)
+        self.session = session_name or f"mcp-{token_hex(6)}"
         self.subscriptions = resources.Subscriptions(Daemon(project, self.session))
 
     def get_daemon(self, ctx: Context) -> Daemon:
@@ -85,8 +85,8 @@ class ProjectServer:
         """
         header = request.headers.get(SESSION_HEADER, "")
         if header:
-            session_id = NOT_IN_SESSION_ID.sub("", header)
-            return f"mcp-{session_id[:MAX_SESSION_ID]}"
+            session_name = NOT_IN_SESSION_ID.sub("", header)
+            return f"mcp-{session_name[:MAX_SESSION_ID]}"
         properties = []
         params = ctx.session.client_params
         if params:
