@@ -38,12 +38,13 @@ def test_only_the_figures_of_cells_that_ran_here_are_rendered(project: Project) 
     project.notebook("given.ipynb", [committed, code("1", "b")])
     failed = project.stepper("output", "1", "--figure", "--notebook", "given", check=2)
     assert (
-        "cell 1" in failed.stderr and "has not run here as it stands" in failed.stderr
+        "cell 1" in failed.stderr
+        and "has not run here with its current source" in failed.stderr
     )
     notebook = project.new()
     notebook.insert("print(1)")
     failed = project.stepper("output", "1", "--figure", check=2)
-    assert "shows no plotly figure" in failed.stderr
+    assert "shows no Plotly figure" in failed.stderr
 
 
 @pytest.mark.nightly

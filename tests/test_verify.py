@@ -569,9 +569,9 @@ def test_a_copy_of_the_folder_has_a_limit(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran(project, "print(1)")
-    monkeypatch.setattr(replays, "SCRATCH_BYTES", 10)
+    monkeypatch.setattr(replays, "MAX_SCRATCH_BYTES", 10)
     assert (
-        "holds more than 0.0 GB"
+        "is larger than the maximum for --scratch, 0.0 GB"
         in project.stepper("verify", "a", "--scratch", check=2).stderr
     )
 
@@ -613,7 +613,7 @@ def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
     assert words(verified(project, "--kernel", "far", name="r")) == "a:not_recorded"
     refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
     assert (
-        "`kernels.there` is one kernel that is there: a replay needs one of its own"
+        "`kernels.there` is a single existing kernel, and a replay needs a kernel of its own"
         in refused
     )
 
@@ -641,7 +641,7 @@ def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) ->
         os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1"
     )
     left = asyncio.run(
-        replays.clear(
+        replays.remove_workspaces(
             project.paths, secure_files.list_names(project.paths.verify), dict
         )
     )

@@ -398,7 +398,7 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
         case cli_commands.Verify():
             from stepper.daemon import replay_workspace
 
-            return await replay_workspace.asked(request, session, arguments)
+            return await replay_workspace.verify_notebook(request, session, arguments)
         case cli_commands.History():
             return status_queries.list_history(session)
         case cli_commands.Report():
@@ -483,7 +483,7 @@ async def _get_output(
     if arguments.figure:
         from stepper.daemon import figure_rendering
 
-        return await figure_rendering.render(request, session, arguments.cell)
+        return await figure_rendering.render_figures(request, session, arguments.cell)
     if arguments.follow:
         return await output_following.follow_output(
             session, arguments.cell, request.caller, request.progress

@@ -1,7 +1,8 @@
-"""`stepper verify`: where a replay has its copy of the notebook, its kernels' records, its folder. Loaded when asked.
+"""The workspace of `stepper verify`: a folder with a copy of the notebook, and kernels.
 
-Each replay has a folder of its own below `.stepper/verify/`. What a daemon that was killed left there, the next one
-ends and removes.
+Each request has a folder of its own in `.stepper/verify/`. If a daemon is killed, the
+next one shuts down the kernels of its replays and removes the folders. This module is
+imported only when a notebook is verified.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from stepper.common.errors import KernelError, StepperError, UsageError
 from stepper.common.paths import Paths
 from stepper.common.project_walk import scan_folder
 from stepper.common.text import one_line
-from stepper.daemon import kernels_commands as places
+from stepper.daemon import kernels_commands
 from stepper.daemon.replay_file_changes import FolderSnapshot
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels import backend_registry
@@ -35,7 +36,7 @@ from stepper.policy.model import Death, Limits
 from stepper.session import notebook_commands, progress_events
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
-from stepper.session.protocols import KernelMetadata, LaunchConfig
+from stepper.session.protocols import KernelMetadata, LaunchConfig, Notebook
 from stepper.session.session import Session
 from stepper.session.verification.verify import ReplayOptions, verify
 
@@ -43,238 +44,311 @@ if TYPE_CHECKING:
     from stepper.daemon.workspace.project_notebooks import Workspace
     from stepper.policy.configuration.kernel_config import BackendConfig
 
-RECORD, COPY = "kernel.json", "notebook.ipynb"
-SCRATCH_BYTES = 1 << 30  # of a folder that is copied
-# what a recording says of which the limit left something out
-CUT = b"left out by stepper (max_output_bytes)"
-SEED = "PYTHONHASHSEED"
-numbers = itertools.count(1)
+# Files in the folder of a replay.
+RECORD = "kernel.json"
+COPY = "notebook.ipynb"
+MAX_SCRATCH_BYTES = 1 << 30
+# In the outputs of a notebook that the limit truncated.
+TRUNCATION_MARKER = b"left out by stepper (max_output_bytes)"
+HASH_SEED = "PYTHONHASHSEED"
+NOT_COPIED = (".stepper", ".git")
+
+replay_numbers = itertools.count(1)
 log = logging.getLogger("stepper")
 
 
 @dataclass(frozen=True)
-class Room:
-    """What the replays of one request have: their folder, where their kernels run, which kernel was asked for."""
+class ReplayWorkspace:
+    """The folder of a request, and how to launch the kernels of its replays."""
 
+    original: str  # the path of the notebook
     folder: str
-    place: LaunchConfig
-    cwd: str
+    launch: LaunchConfig
     limits: Limits
-    kernel: str = ""
+    # The requested backend, if it is not the notebook's own, and its kernel.
+    backend_name: str = ""
     metadata: KernelMetadata | None = None
 
+    @property
+    def notebook(self) -> str:
+        """The path of the copy of the notebook."""
+        return os.path.join(self.folder, COPY)
 
-async def asked(
-    request: Request, session: Session, told: cli_commands.Verify
+
+async def verify_notebook(
+    request: Request, session: Session, options: cli_commands.Verify
 ) -> VerifyResult:
-    """Replay a notebook and return what came of it, one replay of the project at a time; raise StepperError."""
-    workspace, caller = request.workspace, request.caller
+    """Replay a notebook and compare its outputs; raise StepperError.
+
+    One replay of the project runs at a time.
+    """
+    workspace = request.workspace
+    disconnected = request.caller.disconnected
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))
-    # a kernel that is named may run any language
-    read = session.file.read if told.kernel else session.read
-    # what is no notebook, or of another language, is said before anything is made or
-    # waited for
-    read()
-    name = told.kernel or session.state.plan.kernel
+    # Report a file that is not a notebook, or has another language, before anything is
+    # created or waited for.
+    _read_notebook(session, options)
+    backend_name = options.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
-    _own_kernel(limits.kernels.get(name or limits.kernel), told, session.name)
-    metadata = await places.get_metadata(request, told.kernel) if told.kernel else None
-    place = replace(
-        workspace.get_launch_config(path, caller.environ, name), exits_with_daemon=True
+    backend = limits.kernels.get(backend_name or limits.kernel)
+    _check_backend(backend, options, session.name)
+    metadata = None
+    if options.kernel:
+        metadata = await kernels_commands.get_metadata(request, options.kernel)
+    launch = replace(
+        workspace.get_launch_config(path, request.caller.environ, backend_name),
+        exits_with_daemon=True,
     )
-    workspace.replays.add(caller.disconnected)
+    replay_name = f"{os.getpid()}-{next(replay_numbers)}"
+    replay_workspace = ReplayWorkspace(
+        path,
+        os.path.join(workspace.paths.verify, replay_name),
+        launch,
+        limits,
+        options.kernel or "",
+        metadata,
+    )
+    workspace.replays.add(disconnected)
     try:
-        async with _turn(workspace, request):
-            folder = os.path.join(
-                workspace.paths.verify, f"{os.getpid()}-{next(numbers)}"
-            )
+        async with _replay_lock(request):
             try:
-                document = read()
-                cwd = await asyncio.to_thread(
-                    _prepared, workspace.paths, path, folder, place.cwd, told.scratch
-                )
-                room = Room(
-                    folder,
-                    place,
-                    cwd,
-                    _limits(limits, path),
-                    told.kernel or "",
-                    metadata,
-                )
-                written = await asyncio.to_thread(FolderSnapshot, cwd, path)
-                way = _way(request, session, room, told)
-                if place.backend is not None and not place.backend.is_local:
-                    where = (
-                        f"{one_line(place.backend.name, 100)}"
-                        f" ({kernel_config.describe_backend(place.backend)})"
-                    )
-                    request.progress(
-                        progress_events.Waiting(
-                            line=f"the replay has a kernel of its own in {where}"
-                        )
-                    )
-                return await verify(
-                    session,
-                    document,
-                    way,
-                    caller,
-                    request.progress,
-                    written.list_changes,
-                )
+                return await _replay(request, session, replay_workspace, options)
             except OSError as error:
-                why = f"{session.name} can't be replayed: {error.strerror}"
-                raise StepperError(
-                    why, getattr(error, "hint", "") or "df -h .stepper"
-                ) from error
+                hint = getattr(error, "hint", "") or "df -h .stepper"
+                message = f"{session.name} can't be replayed: {error.strerror}"
+                raise StepperError(message, hint) from error
             finally:
-                await clear(
-                    workspace.paths, [os.path.basename(folder)], lambda: caller.environ
-                )
+                environ = request.caller.environ
+                await remove_workspaces(workspace.paths, [replay_name], lambda: environ)
     finally:
-        workspace.replays.discard(caller.disconnected)
+        workspace.replays.discard(disconnected)
 
 
-async def unasked(workspace: Workspace, session: Session) -> None:
-    """Replay a notebook that has become complete; what came of it is told with the next prompt."""
+async def _replay(
+    request: Request,
+    session: Session,
+    replay_workspace: ReplayWorkspace,
+    options: cli_commands.Verify,
+) -> VerifyResult:
+    """Replay a notebook in a workspace; raise StepperError, OSError."""
+    document = _read_notebook(session, options)
+    path = replay_workspace.original
+    paths = request.workspace.paths
+    cwd = await asyncio.to_thread(
+        _create_folder, paths, replay_workspace, options.scratch
+    )
+    replay_workspace = replace(
+        replay_workspace,
+        launch=replace(replay_workspace.launch, cwd=cwd),
+        limits=_get_replay_limits(replay_workspace.limits, path),
+    )
+    snapshot = await asyncio.to_thread(FolderSnapshot, cwd, path)
+    backend = replay_workspace.launch.backend
+    if backend is not None and not backend.is_local:
+        name = one_line(backend.name, 100)
+        description = kernel_config.describe_backend(backend)
+        line = f"the replay has a kernel of its own in {name} ({description})"
+        request.progress(progress_events.Waiting(line=line))
+    return await verify(
+        session,
+        document,
+        _build_options(request, session, replay_workspace, options),
+        request.caller,
+        request.progress,
+        snapshot.list_changes,
+    )
+
+
+def _read_notebook(session: Session, options: cli_commands.Verify) -> Notebook:
+    """Read a notebook; raise NotebookError, also if its language is not supported."""
+    if options.kernel:
+        # A kernel that is named may run any language.
+        return session.file.read()
+    return session.read()
+
+
+async def verify_in_background(workspace: Workspace, session: Session) -> None:
+    """Verify a notebook that has become complete. The next prompt gets the result."""
+    caller = Caller(workspace.environ)
     request = Request(
         workspace,
-        Caller(workspace.environ),
+        caller,
         workspace.paths.project,
-        lambda told: None,
-        {},
+        progress=lambda event: None,
+        daemon_info={},
     )
     try:
-        told = (await asked(request, session, cli_commands.Verify())).text
+        result = await verify_notebook(request, session, cli_commands.Verify())
+        text = result.text
     except StepperError as error:
-        told = f"{one_line(session.name)} could not be verified: {error.message}"
-    if not request.caller.disconnected.is_set():  # the daemon ends
-        session.log(
-            journal_events.Undelivered(at=format_now(), text=f"stepper: {told}")
-        )
-        workspace.update_markers()
+        text = f"{one_line(session.name)} could not be verified: {error.message}"
+    if caller.disconnected.is_set():  # the daemon is exiting
+        return
+    event = journal_events.Undelivered(at=format_now(), text=f"stepper: {text}")
+    session.log(event)
+    workspace.update_markers()
 
 
-def _own_kernel(at: BackendConfig | None, told: cli_commands.Verify, name: str) -> None:
-    """Raise StepperError where no kernel of a replay's own can be had in a place, or not as it is asked for."""
-    if (
-        at is not None
-        and isinstance(at.settings, kernel_config.JupyterSettings)
-        and at.settings.kernel_id
-    ):
-        why = (
-            f"`kernels.{at.name}` is one kernel that is there: a replay needs one of"
-            " its own"
+def _check_backend(
+    backend: BackendConfig | None, options: cli_commands.Verify, name: str
+) -> None:
+    """Raise StepperError if a backend can't run the kernels of this replay."""
+    if backend is None:
+        return
+    settings = backend.settings
+    if isinstance(settings, kernel_config.JupyterSettings) and settings.kernel_id:
+        command = CommandLines(name).shell("verify --kernel NAME")
+        raise KernelError(
+            f"`kernels.{backend.name}` is a single existing kernel, and a replay needs"
+            " a kernel of its own",
+            f"{command}  # `stepper kernels` lists the names",
         )
-        verify = CommandLines(name).shell("verify --kernel NAME")
-        raise KernelError(why, f"{verify}  # `stepper kernels` lists the names")
-    if told.scratch and at is not None and not at.is_local:
+    if options.scratch and not backend.is_local:
         raise UsageError(
-            "--scratch copies the notebook's folder on this machine, and its kernel is"
-            " elsewhere"
+            "--scratch copies the notebook's folder on this machine, but the kernel"
+            " runs on another one"
         )
 
 
 @contextlib.asynccontextmanager
-async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
-    """Wait for the replay that is under way: both would write the same files. Raise StepperError."""
-    if workspace.replay_lock.locked():
-        request.progress(
-            progress_events.Waiting(line="waiting for another replay of this project")
-        )
-    waits = [
-        asyncio.create_task(each)
-        for each in (
-            workspace.replay_lock.acquire(),
-            request.caller.disconnected.wait(),
-        )
-    ]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    mine = waits[0].done()
-    for each in waits:
-        each.cancel()
-    if not mine:
-        raise StepperError(
-            "interrupted while it waited for another replay: nothing ran"
-        )
+async def _replay_lock(request: Request) -> AsyncIterator[None]:
+    """Wait for another replay of the project: both would write the same files.
+
+    Raise StepperError if the caller disconnects meanwhile.
+    """
+    lock = request.workspace.replay_lock
+    if lock.locked():
+        line = "waiting for another replay of this project"
+        request.progress(progress_events.Waiting(line=line))
+    acquisition = asyncio.create_task(lock.acquire())
+    disconnection = asyncio.create_task(request.caller.disconnected.wait())
+    await asyncio.wait(
+        [acquisition, disconnection], return_when=asyncio.FIRST_COMPLETED
+    )
+    is_acquired = acquisition.done()
+    acquisition.cancel()
+    disconnection.cancel()
+    if not is_acquired:
+        raise StepperError("interrupted while waiting for another replay; nothing ran")
     try:
         yield
     finally:
-        workspace.replay_lock.release()
+        lock.release()
 
 
-def _way(
-    request: Request, session: Session, room: Room, told: cli_commands.Verify
+def _build_options(
+    request: Request,
+    session: Session,
+    replay_workspace: ReplayWorkspace,
+    options: cli_commands.Verify,
 ) -> ReplayOptions:
-    given = room.place.environ.get(SEED, "")
-    at = room.place.backend
-    where = [f"in {at.name}"] if at else []
-    where += ["in a copy of its folder"] if told.scratch else []
+    launch = replay_workspace.launch
+    conditions = []
+    if launch.backend is not None:
+        conditions.append(f"in {launch.backend.name}")
+    if options.scratch:
+        conditions.append("in a copy of its folder")
+    configured_seed = launch.environ.get(HASH_SEED, "")
 
     @contextlib.asynccontextmanager
-    async def fresh(seed: int) -> AsyncIterator[Session]:
-        """Give a session on a copy of the notebook, whose kernel has that hash seed."""
-        folder = os.path.join(room.folder, str(seed))
-        secure_files.make_folder(folder)
-        copy = os.path.join(folder, COPY)
-        await asyncio.to_thread(shutil.copyfile, os.path.join(room.folder, COPY), copy)
-        place = replace(
-            room.place, cwd=room.cwd, environ={**room.place.environ, SEED: str(seed)}
-        )
-        made = request.workspace.replay(
-            session.name, copy, os.path.join(folder, RECORD), place, room.limits
-        )
-        if room.metadata is not None:
-            notebook_commands.use_kernel(made, room.kernel, room.metadata)
-        async with report_progress(request, made):
-            yield made
+    async def open_session(seed: int) -> AsyncIterator[Session]:
+        replay = await _open_replay(request, session.name, replay_workspace, seed)
+        async with report_progress(request, replay):
+            yield replay
 
     return ReplayOptions(
-        fresh,
+        open_session,
         image_diff.compare_pixels,
-        told.once,
-        ", ".join(where),
-        int(given) if given.isdecimal() else 0,
+        options.once,
+        where=", ".join(conditions),
+        seed=int(configured_seed) if configured_seed.isdecimal() else 0,
     )
 
 
-def _prepared(paths: Paths, path: str, folder: str, cwd: str, scratch: bool) -> str:
-    """Copy the notebook, and with `scratch` its folder; return where the kernels run. Raise OSError, UsageError."""
+async def _open_replay(
+    request: Request, name: str, replay_workspace: ReplayWorkspace, seed: int
+) -> Session:
+    """Return a session on a copy of the notebook with this hash seed for its kernel."""
+    folder = os.path.join(replay_workspace.folder, str(seed))
     secure_files.make_folder(folder)
-    shutil.copyfile(path, os.path.join(folder, COPY))
-    return _scratch(paths, path, folder, cwd) if scratch else cwd
+    copy = os.path.join(folder, COPY)
+    await asyncio.to_thread(shutil.copyfile, replay_workspace.notebook, copy)
+    launch = replay_workspace.launch
+    environ = {**launch.environ, HASH_SEED: str(seed)}
+    replay = request.workspace.replay(
+        name,
+        copy,
+        os.path.join(folder, RECORD),
+        replace(launch, environ=environ),
+        replay_workspace.limits,
+    )
+    metadata = replay_workspace.metadata
+    if metadata is not None:
+        notebook_commands.use_kernel(replay, replay_workspace.backend_name, metadata)
+    return replay
 
 
-def _scratch(paths: Paths, path: str, folder: str, cwd: str) -> str:
-    """Copy the folder in which the kernels would run; what lies beside it and above it is there by links."""
-    size = sum(_sizes(cwd))
-    if size > SCRATCH_BYTES:
-        why = (
-            f"{paths.relpath(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the"
-            " most that --scratch copies"
-        )
-        verify = CommandLines(paths.relpath(path)).shell("verify")
+def _create_folder(
+    paths: Paths, replay_workspace: ReplayWorkspace, is_scratch: bool
+) -> str:
+    """Create the folder with a copy of the notebook, and of its folder if `is_scratch`.
+
+    Return the working directory of the kernels. Raise OSError, or UsageError if the
+    notebook's folder is too large.
+    """
+    secure_files.make_folder(replay_workspace.folder)
+    shutil.copyfile(replay_workspace.original, replay_workspace.notebook)
+    if not is_scratch:
+        return replay_workspace.launch.cwd
+    return _copy_working_directory(paths, replay_workspace)
+
+
+def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> str:
+    """Copy the working directory of the kernels; return the path of the copy.
+
+    The other entries of its parent folders in the project are linked.
+    """
+    cwd = replay_workspace.launch.cwd
+    relative_cwd = paths.relpath(cwd)
+    if sum(_iterate_sizes(cwd)) > MAX_SCRATCH_BYTES:
+        notebook = paths.relpath(replay_workspace.original)
+        command = CommandLines(notebook).shell("verify")
         raise UsageError(
-            why,
-            f"{verify}  # without --scratch; the result lists the files that change",
+            f"{relative_cwd} is larger than the maximum for --scratch,"
+            f" {MAX_SCRATCH_BYTES / 1e9:.1f} GB",
+            f"{command}  # without --scratch; the result lists the files that change",
         )
-    here, there = paths.project, os.path.join(folder, "scratch")
-    os.mkdir(there)
-    parts = [part for part in paths.relpath(cwd).split(os.sep) if part != "."]
-    for part in parts:
-        for entry in scan_folder(here):
-            if entry.name not in (part, os.path.basename(paths.home)):
-                os.symlink(entry.path, os.path.join(there, entry.name))
-        here, there = os.path.join(here, part), os.path.join(there, part)
-    shutil.copytree(here, there, symlinks=True, ignore=_besides, dirs_exist_ok=True)
-    return there
+    source = paths.project
+    target = os.path.join(replay_workspace.folder, "scratch")
+    os.mkdir(target)
+    home_name = os.path.basename(paths.home)
+    for part in relative_cwd.split(os.sep):
+        if part == ".":
+            continue
+        for entry in scan_folder(source):
+            if entry.name not in (part, home_name):
+                os.symlink(entry.path, os.path.join(target, entry.name))
+        source = os.path.join(source, part)
+        target = os.path.join(target, part)
+    shutil.copytree(
+        source,
+        target,
+        symlinks=True,
+        ignore=_list_not_copied,
+        dirs_exist_ok=True,
+    )
+    return target
 
 
-def _besides(folder: str, names: list[str]) -> Iterable[str]:
-    """Return what is left out of a copy: stepper's own and git's, environments."""
+def _list_not_copied(folder: str, names: list[str]) -> Iterable[str]:
+    """Return the names in a folder that are not copied.
+
+    These are the folders of stepper and git, and Python environments.
+    """
     return [
         name
         for name in names
-        if name in (".stepper", ".git") or _is_environment(os.path.join(folder, name))
+        if name in NOT_COPIED or _is_environment(os.path.join(folder, name))
     ]
 
 
@@ -282,55 +356,67 @@ def _is_environment(path: str) -> bool:
     return os.path.exists(os.path.join(path, "pyvenv.cfg"))
 
 
-def _sizes(folder: str) -> Iterable[int]:
-    """Give the sizes of what would be copied, no more than it takes to be too much."""
+def _iterate_sizes(folder: str) -> Iterator[int]:
+    """Yield the sizes of the files to copy, at most until they exceed the limit."""
     total = 0
     for root, folders, names in os.walk(folder):
-        left_out = {*_besides(root, folders)}
-        folders[:] = [name for name in folders if name not in left_out]
+        not_copied = _list_not_copied(root, folders)
+        folders[:] = [name for name in folders if name not in not_copied]
         for name in names:
             with contextlib.suppress(OSError):
-                total += (size := os.lstat(os.path.join(root, name)).st_size)
+                size = os.lstat(os.path.join(root, name)).st_size
+                total += size
                 yield size
-        if total > SCRATCH_BYTES:
+        if total > MAX_SCRATCH_BYTES:
             return
 
 
-def _limits(limits: Limits, path: str) -> Limits:
-    """Return the limits of a replay: what was recorded whole, without stepper, is to come whole."""
+def _get_replay_limits(limits: Limits, path: str) -> Limits:
+    """Return the limits of a replay.
+
+    If the outputs of the notebook are larger than the limit but complete, they were
+    recorded without stepper. Then the outputs of the replay must be complete as well.
+    """
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
-        if size <= limits.max_output_bytes or CUT in stream.read():
+        if size <= limits.max_output_bytes or TRUNCATION_MARKER in stream.read():
             return limits
     return replace(limits, max_output_bytes=2 * size)
 
 
-async def clear(
-    paths: Paths, left: Iterable[str], environ: Callable[[], Mapping[str, str]]
+async def remove_workspaces(
+    paths: Paths, names: Iterable[str], get_environ: Callable[[], Mapping[str, str]]
 ) -> list[str]:
-    """End the kernels that replays left and remove their folders; return those whose kernels can't be ended now.
+    """Shut down the kernels of replays and remove their folders.
 
-    A server's may want a token, which comes with whoever asks.
+    Return the names of the folders that remain because a kernel can't be shut down now.
+    A Jupyter server may require a token, which is in the environment of a caller.
     """
-    stay = list[str]()
-    for name in left:
+    remaining = []
+    for name in names:
         folder = os.path.join(paths.verify, name)
-        records = [
-            os.path.join(folder, each, RECORD)
-            for each in secure_files.list_names(folder)
-        ]
         try:
-            for record in filter(os.path.exists, records):
-                provider = backend_registry.BackendLauncher(
-                    record, paths.runtime, {}, environ
-                )
-                kernel = await provider.attach()
-                if kernel is not None and not isinstance(kernel, Death):
-                    await kernel.shutdown()
-                await provider.cancel_request()
+            await _shut_down_kernels(paths, folder, get_environ)
         except (StepperError, OSError) as error:
-            log.warning("a replay's kernel could not be ended: %s", error)
-            stay.append(name)
+            log.warning("the kernel of a replay could not be shut down: %s", error)
+            remaining.append(name)
         else:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    return stay
+    return remaining
+
+
+async def _shut_down_kernels(
+    paths: Paths, folder: str, get_environ: Callable[[], Mapping[str, str]]
+) -> None:
+    """Shut down the kernels with a record in a folder; raise StepperError, OSError."""
+    for name in secure_files.list_names(folder):
+        record = os.path.join(folder, name, RECORD)
+        if not os.path.exists(record):
+            continue
+        launcher = backend_registry.BackendLauncher(
+            record, paths.runtime, {}, get_environ
+        )
+        kernel = await launcher.attach()
+        if kernel is not None and not isinstance(kernel, Death):
+            await kernel.shutdown()
+        await launcher.cancel_request()

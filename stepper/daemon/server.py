@@ -260,7 +260,7 @@ class Daemon:
 
         retry_seconds = FIRST_RETRY_SECONDS
         while names:
-            names = await replay_workspace.clear(
+            names = await replay_workspace.remove_workspaces(
                 self.paths, names, lambda: self.workspace.environ
             )
             await asyncio.sleep(retry_seconds)
@@ -326,7 +326,7 @@ class Daemon:
         from stepper.daemon import replay_workspace
 
         try:
-            await replay_workspace.unasked(self.workspace, session)
+            await replay_workspace.verify_in_background(self.workspace, session)
         except Exception:
             log.exception("replaying %s failed", session.name)
 
