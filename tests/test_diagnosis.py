@@ -165,7 +165,11 @@ LOCAL = Cell(
             {},
             "`true` is JSON or JavaScript; in Python, write `True`",
         ),
-        ("name 'np' is not defined", {}, "`import numpy as np` defines it"),
+        (
+            "name 'np' is not defined",
+            {},
+            "`np` is usually defined by `import numpy as np`",
+        ),
         (
             "name 'zz' is not defined",
             {"live": {str(n): "int" for n in range(9)}},
@@ -225,7 +229,7 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
         (
             "ModuleNotFoundError",
             "No module named 'a.old'",
-            ["there is no `old` in a; `K` is in a.new"],
+            ["`a` has no module `old`; `K` is in a.new"],
             {},
             "`K` is in a.new",
         ),
@@ -244,7 +248,7 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
             "No module named 'cv2'",
             [],
             {},
-            "opencv-python provides it: uv add opencv-python$",
+            "needs the distribution opencv-python; to install it, run: uv add opencv-python$",
         ),
         (
             "ModuleNotFoundError",

@@ -775,8 +775,11 @@ SUGGESTIONS = [
     (
         Outcome.ERROR,
         R,
-        replace(fault("KeyError"), suggestion="`df` has 'unit_price'.\nx"),
-        f"`df` has 'unit_price'; to resume: {stop_hints.fill_commands(stop_hints.RESUME)}",
+        replace(
+            fault("KeyError"),
+            suggestion="`df` has 2 columns; most similar: 'unit_price'.\nx",
+        ),
+        f"`df` has 2 columns; most similar: 'unit_price'; to resume: {stop_hints.fill_commands(stop_hints.RESUME)}",
     ),
     (
         Outcome.ERROR,

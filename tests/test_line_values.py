@@ -149,7 +149,7 @@ def test_what_an_error_stores_beside_its_message() -> None:
     error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]
     assert (
         told(error, "run()")
-        == "its stderr ends with: ValueError: missing column: postcode"
+        == "the error's stderr ends with: ValueError: missing column: postcode"
     )
 
 
@@ -167,10 +167,10 @@ class State(Enum):
             "x['presure']",
             "presure",
             {"pressure": 1, "time": 2},
-            "`x` (dict) has 'pressure'; 2 keys in all",
+            "`x` (dict) has 2 keys; most similar: 'pressure'",
         ),
-        ("x['sales']", "sales", {"Sales": 1}, "has 'Sales'; 1 key in all"),
-        ("x['price']", "price", {"price ": 1}, "has 'price '; 1 key in all"),
+        ("x['sales']", "sales", {"Sales": 1}, "has 1 key; most similar: 'Sales'"),
+        ("x['price']", "price", {"price ": 1}, "has 1 key; most similar: 'price '"),
         ("x['1']", "1", {1: 1}, "1 (of another type)"),
         ("x['zz']", "zz", {"a": 1, "b": 2}, "`x` (dict) has 2 keys: 'a', 'b'"),
         ("x['zz']", "zz", {}, "`x` (dict) is empty"),
@@ -345,7 +345,10 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
     ("code", "told"),
     [
         (FRAME + "df.price.foo", "closest|Series \\(2,\\)"),  # a column as an attribute
-        (FRAME + "df['prise']", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
+        (
+            FRAME + "df['prise']",
+            r"`df` \(DataFrame\) has 2 columns; most similar: 'price'",
+        ),
         (
             FRAME + "df[df['price'] == '9'].iloc[0]",
             r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'",
@@ -353,13 +356,13 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         (FRAME + "df.loc['zz']", "3? ?(row )?labels?: 0, 1"),
         (
             FRAME + "df.loc[0, 'prise']",
-            r"`df` \(DataFrame\) has 'price'; 2 columns in all",
+            r"`df` \(DataFrame\) has 2 columns; most similar: 'price'",
         ),
         (FRAME + "df.drop('zz')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
         (FRAME + "df.drop('price')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
         (
             FRAME + "df.drop(columns='prise')",
-            r"`df` \(DataFrame\) has 'price'; 2 columns in all",
+            r"`df` \(DataFrame\) has 2 columns; most similar: 'price'",
         ),
         (
             FRAME + "df.rename(columns={'a': 'b', 'c': 'd'}, errors='raise')",
@@ -368,7 +371,7 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         (FRAME + "df.prices", "closest attributes: price"),
         (
             FRAME + "means = df.groupby('qty').sum()\nmeans['qty']",
-            r"has 'qty' is the name of its index; 1 column in all",
+            r"has 1 column: 'price'; 'qty' is the name of its index",
         ),
         (
             "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
@@ -390,7 +393,10 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ("a = b = None\na.split()", "`a`: None"),
         ("import datetime\ndatetime.now()", r"`datetime\.datetime` has `now`"),
         ("import math\nmath.squareroot(2)", "math"),
-        ("from collections import OrderDict", "closest in it: OrderedDict"),
+        (
+            "from collections import OrderDict",
+            "`collections` has no `OrderDict`; closest names: OrderedDict",
+        ),
         (
             "def f():\n    x = y\n    y = 1\ny = 2\nf()",
             r"`y` is local to `f`, which assigns it \(a global of that name exists\)",

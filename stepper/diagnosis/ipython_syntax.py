@@ -32,10 +32,10 @@ def get_transformer() -> Callable[[str], str]:
 
 
 def _import_alone() -> ModuleType | None:
-    """Import the module below empty packages, None if that is not possible.
+    """Import the module below empty packages.
 
-    The packages only have a path. They are removed from `sys.modules` again, so that a
-    later `import IPython` imports the real one.
+    Return None if that is not possible. The packages only have a path. They are removed
+    from `sys.modules` again, so that a later `import IPython` imports the real one.
     """
     if "IPython" in sys.modules:
         return None

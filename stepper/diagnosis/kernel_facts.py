@@ -21,9 +21,9 @@ class Bound:
     line: int
     text: str
     argument: bool = False
-    # What was assigned, '' if the finding begins with its name.
+    # The assigned expression, or an empty string if the finding begins with its name.
     name: str = ""
-    # What the line did if that is not "last assigned by".
+    # The verb for the line if it is not "last assigned by".
     verb: str = ""
     # The last line that changed the value in place; `changed_line` is 0 if unknown.
     changed_cell: int = 0
@@ -41,7 +41,7 @@ class Lost:
 
     name: str
     label: str
-    # The execution count of the earlier run, 0 if unknown.
+    # The execution count of the earlier run, or 0 if it is unknown.
     cell: int = 0
     now: bool = False
 

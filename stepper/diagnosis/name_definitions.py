@@ -1,4 +1,4 @@
-"""Where a notebook's cells define or delete a name, and whether those lines ran.
+"""The lines of a notebook's cells that define or delete a name, and their last runs.
 
 The cells are read as they are in the file now. The journal says whether a cell ran,
 failed above the line or was changed since; each case has its own wording.
@@ -127,7 +127,7 @@ class NotebookNames:
         return [cell for cell in runnable if cell.id != self.cell.id]
 
     def describe_run(self, cell: Cell, line: int, name: str) -> RunStatus:
-        """Return why a name that a line of a cell binds is undefined."""
+        """Return the reason why a name that a line binds is undefined."""
         state = self.state
         has_run = cell.id in state.last_sources or cell.id in state.succeeded_sources
         if not has_run:
@@ -223,7 +223,7 @@ class NotebookNames:
         return list_source_changes(cell.source, name, self.transform)
 
     def analyze(self, cell: Cell) -> NameUsage:
-        """Return how a cell uses names."""
+        """Return the uses of names in a cell."""
         code = self.transform(cell.source)
         return name_analysis.analyze_source(code)
 
@@ -248,9 +248,9 @@ class NotebookNames:
         return False
 
     def describe_scope(self, name: str) -> str:
-        """Return in which scope a name is defined, or why a line does not bind it.
+        """Return the sentence on a name's scope, or on a line that does not bind it.
 
-        Return an empty string if neither applies.
+        Return an empty string if there is none.
         """
         sentences = dict[str, str]()
         for cell in select_runnable(self.cells):

@@ -69,8 +69,8 @@ class ModuleLocation(NamedTuple):
         """The sentence on the module."""
         verb = "is" if self.on_path else "is not"
         return (
-            f"{self.file} is a module of that name; its folder, {self.folder!r} from "
-            f"the kernel's folder, {verb} on sys.path"
+            f"{self.file} is a module of that name; its folder ({self.folder!r}, "
+            f"relative to the kernel's folder) {verb} on sys.path"
         )
 
 
@@ -80,7 +80,7 @@ def explain_name_error(
     notebook: NotebookNames,
     environment: ProjectEnvironment,
 ) -> list[str]:
-    """Return where a name is defined or was deleted, and the most similar names."""
+    """Return the definition or deletion of a name, and the most similar names."""
     name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
     if name in FOREIGN_CONSTANTS:
         constant = FOREIGN_CONSTANTS[name]
@@ -88,7 +88,7 @@ def explain_name_error(
     usual_import = []
     statement = distribution_names.find_import_statement(name)
     if statement:
-        usual_import.append(f"`{statement}` defines it")
+        usual_import.append(f"`{name}` is usually defined by `{statement}`")
     if fault.frames:
         file = fault.frames[-1].file
         if file:
@@ -408,11 +408,11 @@ def describe_distribution(
     environment: ProjectEnvironment,
     python: str,
 ) -> str:
-    """Return which distribution to install, with the command if one works."""
-    text = f"the distribution {distribution} provides it"
+    """Return the sentence on a needed distribution, with the command to install it."""
+    text = f"the code needs the distribution {distribution}"
     command = environment.install_command(python, distribution)
     if command:
-        text += f": {command}"
+        text += f"; to install it, run: {command}"
     return text
 
 

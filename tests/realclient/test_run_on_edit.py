@@ -584,7 +584,9 @@ def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names
         "This does not count as an attempt. To run it anyway, submit the same code"
         in news(model, 2)
     )
-    assert "Suggestion: `prices` (dict) has 'high '; 1 key in all" in news(model, 3)
+    assert "Suggestion: `prices` (dict) has 1 key; most similar: 'high '" in news(
+        model, 3
+    )
     assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(
         model, 4
     )

@@ -1,7 +1,7 @@
-"""Everything that the diagnosis reports on a failed cell.
+"""The facts on a failed cell for its report.
 
 The kernel loads this module when the first cell fails, because most cells do not need
-it. EXPLAINERS names the function that is asked first for each class of exceptions. The
+it. EXPLAINERS names the function that is called first for each class of exceptions. The
 values on the failing lines are searched for every class.
 """
 
@@ -61,7 +61,7 @@ EXPLAINERS: dict[str, Explainer] = {
     "TypeError": explain_call_error,
 }
 FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
-# For these, only the explainer is asked.
+# For these, only the explainer is called.
 EXPLAINER_ONLY = ("NameError", "ImportError", "SyntaxError", *FILE_ERRORS)
 # For these, the values are searched only if the explainer has no result.
 EXPLAINER_FIRST = ("KeyError", "AttributeError")
@@ -70,7 +70,7 @@ MISSING_KEY_MESSAGES = r"\bnot (?:in|found|a valid|present)\b"
 
 
 def facts(error: BaseException) -> dict[str, Any]:
-    """Return everything that is reported on an error."""
+    """Return the facts on an error for the report."""
     return {
         "look": call_safely(find_facts, error) or {},
         "changed": call_safely(list_changes, error),
@@ -116,7 +116,7 @@ def find_path(message: str, frames: list[UserFrame]) -> str:
 
 
 def explain_name_error(error: BaseException, frames: list[UserFrame]) -> dict[str, Any]:
-    """Return why a name is hidden, and the local names."""
+    """Return the reason why a name is hidden, and the local names."""
     name = str(peek(error, "name") or find_quoted(get_message(error)))
     finding = explain_hidden_name(name, frames[0])
     return {

@@ -64,7 +64,7 @@ def explain_import_error(
     error: BaseException,
     frames: list[UserFrame],
 ) -> Finding | None:
-    """Return where a missing name or module is, or the closest names."""
+    """Return the finding on a missing name or module, with the closest names."""
     is_module = is_a(error, ModuleNotFoundError)
     module_name = str(peek(error, "name") or "")
     missing_name = peek(error, "name_from") or find_quoted(get_message(error))
@@ -96,9 +96,10 @@ def explain_import_error(
         searched_names,
         imported_names,
     )
-    intro = format_name(module_name)
-    if is_module:
-        intro = f"there is no `{missing_name}` in {intro}"
+    owner = format_name(module_name)
+    kind = "module " if is_module else ""
+    short_name = shorten(str(missing_name), 80)
+    intro = f"`{owner}` has no {kind}`{short_name}`"
     text = "; ".join([intro, *sentences])
     return make_finding(text)
 
@@ -140,14 +141,14 @@ def describe_alternatives(
             sentences.append(f"`{short_name}` is in {dotted_name}")
         if similar and not has_same_letters:
             joined_names = ", ".join(similar)
-            sentences.append(f"closest in its package: {joined_names}")
+            sentences.append(f"closest names in the package: {joined_names}")
     if close_names:
         joined_names = ", ".join(close_names)
-        sentences.append(f"closest in it: {joined_names}")
-    if sentences:
+        sentences.append(f"closest names: {joined_names}")
+    if sentences or not names:
         return sentences
     all_names = join_items(names, 240)
-    return [f"it has {all_names}"]
+    return [f"all names: {all_names}"]
 
 
 def list_module_names(module: Any, imported_names: list[str]) -> list[str]:

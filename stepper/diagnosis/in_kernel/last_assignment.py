@@ -46,7 +46,7 @@ def find_assignment(
     frame: UserFrame,
     caller: UserFrame | None = None,
 ) -> Assignment:
-    """Return where a name, or an attribute of one, was last assigned.
+    """Return the last assignment of a name, attribute or item.
 
     For an argument of a function, this is the line of the call in `caller`.
     """
@@ -95,7 +95,7 @@ def list_arguments(function: Any) -> set[str]:
 
 
 def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment | None:
-    """Return where a cell last assigned a name: the present one or an earlier one.
+    """Return the last assignment of a name in the present or an earlier cell.
 
     In the present cell only lines above `last_line` count. A later change in place is
     included.

@@ -191,7 +191,7 @@ def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
         line = find_last_line(name, value)
         if line and line not in message:
             short_line = shorten(line, 250)
-            yield make_finding(f"its {name} ends with: {short_line}")
+            yield make_finding(f"the error's {name} ends with: {short_line}")
 
 
 def list_error_names(error: BaseException) -> set[str]:

@@ -309,18 +309,20 @@ def explain_lookup(lookup: Lookup) -> Finding | None:
         finding["lost"] = lost
         return finding
     similar = find_similar_labels(lookup, names, texts)
-    similar += axis_notes
-    other_axis = describe_other_axis(lookup)
     if similar:
         similar_text = ", ".join(similar)
-        text = f"{owner} has {similar_text}; {count} in all{other_axis}"
+        text = f"{owner} has {count}; most similar: {similar_text}"
     elif labels:
         descriptions = describe_labels(lookup.value, labels)
         shown = join_items(descriptions, 300)
-        text = f"{owner} has {count}: {shown}{other_axis}"
+        text = f"{owner} has {count}: {shown}"
     else:
-        text = f"{owner} is empty{other_axis}"
-    return make_finding(text)
+        text = f"{owner} is empty"
+    sentences = [text, *axis_notes]
+    other_axis = describe_other_axis(lookup)
+    if other_axis:
+        sentences.append(other_axis)
+    return make_finding("; ".join(sentences))
 
 
 def unquote(text: str) -> str:
@@ -430,7 +432,7 @@ def describe_other_axis(lookup: Lookup) -> str:
     if not contains_label(labels, lookup.key):
         return ""
     label = format_label(lookup.key)
-    return f"; {label} is a {noun}"
+    return f"{label} is a {noun}"
 
 
 def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:

@@ -357,7 +357,7 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
     lengths.discard(None)
     if lengths and has_few_lengths:
         numbers = ", ".join(map(str, sorted(lengths)))
-        parts.append(f"its items' lengths: {numbers}")
+        parts.append(f"lengths of the items: {numbers}")
 
 
 def add_array_parts(value: Any, parts: list[str]) -> None:
