@@ -77,7 +77,7 @@ class Server(ThreadingHTTPServer):
 
 
 PRELUDE = """
-import asyncio, errno, http.client, json, os, socket, ssl, subprocess, sys, urllib.error, urllib.request
+import asyncio, errno, http.client, json, os, socket, ssl, subprocess, sys, time, urllib.error, urllib.request
 import aiohttp, httpx, numpy as np, pandas as pd, requests, urllib3
 
 async def get(url, seconds=5, **given):
