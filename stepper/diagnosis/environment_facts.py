@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
 from os.path import basename, dirname, isdir, isfile, join, realpath, relpath
 from pathlib import Path
 from typing import NamedTuple
@@ -81,7 +80,8 @@ class ProjectEnvironment:
         self.given_root = os.path.abspath(project)
         self.root = realpath(project)
         self.search = search
-        self._tree: tuple[float, Tree] | None = None
+        self._tree: Tree | None = None
+        self._listed_at = 0.0
 
     def display_folder(self, folder: str) -> str:
         """Return a folder inside the project as a relative path, else its full path."""
@@ -112,13 +112,11 @@ class ProjectEnvironment:
     def get_tree(self, refresh: bool = False) -> Tree:
         """Return the project's files and folders."""
         now = time.monotonic()
-        if self._tree is not None and not refresh:
-            listed_at, tree = self._tree
-            if now - listed_at <= TREE_LIFETIME:
-                return tree
-        tree = walk(self.root)
-        self._tree = (now, tree)
-        return tree
+        is_old = now - self._listed_at > TREE_LIFETIME
+        if self._tree is None or refresh or is_old:
+            self._tree = walk(self.root)
+            self._listed_at = now
+        return self._tree
 
     def find_similar_paths(self, path: str, cwd: str) -> list[str]:
         """Return the existing paths most similar to a missing one.
@@ -131,18 +129,20 @@ class ProjectEnvironment:
             return []
         here = realpath(cwd)
         tree = self.get_tree()
-        full_path = join(here, path)
-        target = Path(os.path.normpath(full_path))
-        all_paths = [*tree.files, *tree.folders]
-        similar = self._rank_similar(target, all_paths)
+        full_path = os.path.normpath(join(here, path))
+        target = Path(full_path)
+        similar = self._rank_similar(target, tree.files + tree.folders)
         # If no path is similar, the name of a folder above may be misspelled.
         for parent in target.parents[:MAX_RESULTS]:
             if similar or isdir(parent):
                 break
             similar = self._rank_similar(parent, tree.folders)
-        if not os.path.isabs(path):
-            similar = [relpath(other, here) for other in similar]
-        return [_to_text(other) for other in similar]
+        is_absolute = os.path.isabs(path)
+        results = []
+        for other in similar:
+            shown = other if is_absolute else relpath(other, here)
+            results.append(_to_text(shown))
+        return results
 
     def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
         """Return the existing paths whose names are most similar to the target's.
@@ -152,18 +152,19 @@ class ProjectEnvironment:
         parent = realpath(target.parent)
         folder = relpath(parent, self.root)
         own_path = os.path.normpath(join(folder, target.name))
-        names = {path: basename(path) for path in paths}
-        distinct_names = dict.fromkeys(names.values())
+        distinct_names = dict.fromkeys(map(basename, paths))
         scores = score_similar_names(target.name, distinct_names)
         ranked = []
-        for path, name in names.items():
+        for path in paths:
+            name = basename(path)
             if name not in scores or path == own_path:
                 continue
             distance = folder_distance(folder, dirname(path))
             rank = -scores[name]
             ranked.append((rank, distance, path))
+        ranked.sort()
         similar = []
-        for _, _, path in sorted(ranked):
+        for _, _, path in ranked:
             full_path = self._get_full_path(path)
             # Skip deleted paths, and pipes, on which a reader would hang.
             is_folder = isdir(full_path)
@@ -202,10 +203,21 @@ class ProjectEnvironment:
 
     def _list_sources(self) -> list[str]:
         """Return the source files to search, those in the topmost folders first."""
-        files = self.get_tree().files
-        sources = sorted(path for path in files if path.endswith(".py"))
-        sources.sort(key=lambda path: path.count("/"))
+
+        def sort_key(path: str) -> tuple[int, str]:
+            depth = path.count("/")
+            return depth, path
+
+        sources = sorted(self._list_modules(), key=sort_key)
         return sources[:MAX_SOURCES]
+
+    def _list_modules(self) -> set[str]:
+        """Return the project's Python files."""
+        modules = set()
+        for path in self.get_tree().files:
+            if path.endswith(".py"):
+                modules.add(path)
+        return modules
 
     def find_local_modules(self, name: str, cwd: str) -> list[LocalModule]:
         """Return the project's modules with a name, those nearest to `cwd` first."""
@@ -214,8 +226,7 @@ class ProjectEnvironment:
             return []
         here = relpath(realpath(cwd), self.root)
         tail = name.replace(".", "/")
-        files = self.get_tree().files
-        modules = {path for path in files if path.endswith(".py")}
+        modules = self._list_modules()
         # Python also imports packages without __init__.py.
         packages = set(map(dirname, modules))
         folders = {}
@@ -270,12 +281,13 @@ class ProjectEnvironment:
 
         Return True if not all files could be listed.
         """
-        statuses = (status for _, status in self._iter_statuses(exclude))
-        outside = self._list_outside_folders(folders)
-        outside_statuses = filter(None, map(_get_status, outside))
         # The ctime, because a moved file keeps its mtime.
-        for status in chain(statuses, outside_statuses):
+        for _, status in self._iter_statuses(exclude):
             if status.st_ctime_ns >= when_ns:
+                return True
+        for folder in self._list_outside_folders(folders):
+            folder_status = _get_status(folder)
+            if folder_status and folder_status.st_ctime_ns >= when_ns:
                 return True
         return self.get_tree().truncated
 
@@ -335,16 +347,18 @@ class ProjectEnvironment:
                 folders.append(join(cwd, entry))
         for folder in folders:
             package = join(folder, top_name)
-            module = f"{package}.py"
-            if os.path.exists(package) or os.path.exists(module):
+            if os.path.exists(package):
+                return True
+            if os.path.exists(f"{package}.py"):
                 return True
         for folder in folders:
             names = _list_names(folder)
             if names is None:
                 return True
-            stems = {name.partition(".")[0] for name in names}
-            if top_name in stems:
-                return True
+            for file_name in names:
+                stem, _, _ = file_name.partition(".")
+                if stem == top_name:
+                    return True
         return False
 
     def install_command(self, python: str, *distributions: str) -> str:
@@ -468,14 +482,16 @@ def _list_names(folder: str) -> list[str] | None:
     Return None if they cannot be listed: the folder is an archive, is not readable, or
     has too many names.
     """
+    names = []
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, MAX_ENTRIES)]
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) == MAX_ENTRIES:
+                    return None
     except FileNotFoundError:
         return []
     except OSError:  # an archive is a file, and has no folder below
-        return None
-    if len(names) == MAX_ENTRIES:
         return None
     return names
 
@@ -483,9 +499,10 @@ def _list_names(folder: str) -> list[str] | None:
 def _are_valid_paths(*paths: str) -> bool:
     """Return whether the operating system accepts these paths."""
     try:
-        return all(b"\0" not in os.fsencode(path) for path in paths)
+        encoded_paths = list(map(os.fsencode, paths))
     except UnicodeEncodeError:
         return False
+    return all(b"\0" not in path for path in encoded_paths)
 
 
 def _to_text(path: str) -> str:

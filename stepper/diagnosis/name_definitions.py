@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -128,9 +128,7 @@ class NotebookNames:
 
     def describe_run(self, cell: Cell, line: int, name: str) -> RunStatus:
         """Return the reason why a name that a line binds is undefined."""
-        state = self.state
-        has_run = cell.id in state.last_sources or cell.id in state.succeeded_sources
-        if not has_run:
+        if not self.has_run(cell):
             return RunStatus("which has not run")
         if not self.ran_in_kernel(cell):
             return RunStatus("which has not run in this kernel")
@@ -158,6 +156,12 @@ class NotebookNames:
         conjunction = "but" if succeeded else "and"
         clause = f"which {result} {conjunction} left `{name}` undefined"
         return RunStatus(clause, succeeded)
+
+    def has_run(self, cell: Cell) -> bool:
+        """Return whether a cell ran, in this kernel or an earlier one."""
+        if cell.id in self.state.last_sources:
+            return True
+        return cell.id in self.state.succeeded_sources
 
     def ran_in_kernel(self, cell: Cell) -> bool:
         """Return whether a cell ran in the present kernel, successfully or not."""
@@ -187,12 +191,10 @@ class NotebookNames:
         Return an empty string if there is none. Only the lines above `failed_at` ran in
         the cell that failed.
         """
+        deletions = self.list_deletions(self.cell, name, failed_at)
+        if deletions:
+            return deletions[-1].text
         last_deletion: Deletion | None = None
-        for deletion in self.iter_deletions(self.cell, name):
-            if failed_at is None or deletion.line < failed_at:
-                last_deletion = deletion
-        if last_deletion is not None:
-            return last_deletion.text
         last_order = -1
         for cell in self.list_other_cells():
             if not self.ran_unchanged(cell):
@@ -203,20 +205,29 @@ class NotebookNames:
             if run:
                 order = run.run
                 end = run.fault.line if run.fault else None
-            for deletion in self.iter_deletions(cell, name):
-                has_run = end is None or deletion.line < end
-                if has_run and order > last_order:
-                    last_order = order
-                    last_deletion = deletion
+            deletions = self.list_deletions(cell, name, end)
+            if deletions and order > last_order:
+                last_order = order
+                last_deletion = deletions[0]
         if last_deletion is None:
             return ""
         return last_deletion.text
 
-    def iter_deletions(self, cell: Cell, name: str) -> Iterator[Deletion]:
-        """Yield the lines of a cell that unbind a name."""
+    def list_deletions(
+        self,
+        cell: Cell,
+        name: str,
+        end: int | None,
+    ) -> list[Deletion]:
+        """Return the lines of a cell that unbind a name, those above the line `end`."""
+        deletions = []
         for line, verb in self.list_changes(cell, name):
-            if verb != BOUND:
-                yield Deletion(cell, line, verb)
+            if verb == BOUND:
+                continue
+            if end is None or line < end:
+                deletion = Deletion(cell, line, verb)
+                deletions.append(deletion)
+        return deletions
 
     def list_changes(self, cell: Cell, name: str) -> list[NameChange]:
         """Return the lines of a cell's source that bind or unbind a name."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from stepper.diagnosis.preflight import compile_statements
@@ -130,16 +129,10 @@ def suggest_change(source: str, fault: Fault) -> str:
 
     Return an empty string if the fault has no location.
     """
-    text = str(fault.attributes.get("text") or "")
-    line = fault.attributes.get("lineno")
-    if not isinstance(line, int):
-        line = fault.line
-    if not isinstance(line, int):
+    location = _parse_location(fault)
+    if location is None:
         return ""
-    column = 0
-    offset = fault.attributes.get("offset")
-    if isinstance(offset, int) and offset > 0:
-        column = offset
+    text, line, column = location
     lines = [*source.split("\n"), ""]
     last_index = len(lines) - 1
     cell_line = lines[min(line - 1, last_index)]
@@ -158,11 +151,35 @@ def suggest_change(source: str, fault: Fault) -> str:
     if file:
         short_path = re.sub(r"[^/]+/[.][.]/", "", file)
         container = f" of {short_path}"
-    location = _format_location(line, column, text, container)
+    sentence = _format_location(line, column, text, container)
     change = _find_changes(text.strip())
     if not change:
-        return location
-    return f"{location}; this line compiles with {change}"
+        return sentence
+    return f"{sentence}; this line compiles with {change}"
+
+
+class ErrorLocation(NamedTuple):
+    """The line of a syntax error: its text, number and column, 0 if unknown."""
+
+    text: str
+    line: int
+    column: int
+
+
+def _parse_location(fault: Fault) -> ErrorLocation | None:
+    """Return the location of a syntax error, or None if it has no line."""
+    attributes = fault.attributes
+    line = attributes.get("lineno")
+    if not isinstance(line, int):
+        line = fault.line
+    if not isinstance(line, int):
+        return None
+    column = 0
+    offset = attributes.get("offset")
+    if isinstance(offset, int) and offset > 0:
+        column = offset
+    text = attributes.get("text") or ""
+    return ErrorLocation(str(text), line, column)
 
 
 def _get_file(fault: Fault) -> str:
@@ -186,8 +203,10 @@ def _format_location(line: int, column: int, text: str, container: str = "") -> 
 
 def _find_changes(source: str) -> str:
     """Return the changes with which a source compiles, or an empty string."""
-    longest_line = max(map(len, source.split("\n")))
-    if len(source) > MAX_SOURCE or longest_line > MAX_LINE:
+    if len(source) > MAX_SOURCE:
+        return ""
+    line_lengths = map(len, source.split("\n"))
+    if max(line_lengths) > MAX_LINE:
         return ""
     # There is no error if only another version of Python rejects the source.
     position = _find_error(source)
@@ -285,8 +304,11 @@ def _apply_nearby(
     rows: Sequence[Replacement],
 ) -> Iterator[Edit]:
     """Yield the replacements in the lines nearest to the error, the nearest first."""
-    numbers = range(len(lines))
-    nearest = sorted(numbers, key=lambda number: abs(number - index))
+
+    def get_distance(number: int) -> int:
+        return abs(number - index)
+
+    nearest = sorted(range(len(lines)), key=get_distance)
     for row in rows:
         for number in nearest[:MAX_DISTANCE]:
             yield from _apply(lines, number, row)
@@ -324,35 +346,51 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield sources in which lines at the error are moved into or out of a block."""
     widths = _measure_indentation(lines)
-    above = [number for number in widths if index - MAX_DISTANCE < number < index]
-    below = [number for number in widths if number > index]
-    if index not in widths or not above:
+    if index not in widths:
         return
     width = widths[index]
-    block = [index, *takewhile(lambda number: widths[number] >= width, below)]
+    above = []
+    block = [index]
+    is_in_block = True
+    for number in widths:
+        if index - MAX_DISTANCE < number < index:
+            above.append(number)
+        if number > index:
+            is_in_block = is_in_block and widths[number] >= width
+            if is_in_block:
+                block.append(number)
+    if not above:
+        return
     # The lines above with the same indentation may belong to the block above too.
-    siblings = takewhile(lambda number: widths[number] == width, reversed(above))
-    group = sorted(siblings)
+    group: list[int] = []
+    for number in reversed(above):
+        if widths[number] != width:
+            break
+        group.insert(0, number)
     goals = {widths[number] for number in above}
     last = above[-1]
     if _opens_block(lines[last]):
         goals.add(widths[last] + 4)
     goals.discard(width)
-    groups = ([index], block, [*group, index], group)
-    for goal in sorted(goals, key=lambda goal: (abs(goal - width), width - goal)):
-        for numbers in groups:
+
+    def sort_key(goal: int) -> tuple[int, int]:
+        change = goal - width
+        return abs(change), -change
+
+    for goal in sorted(goals, key=sort_key):
+        for numbers in ([index], block, [*group, index], group):
             if not numbers:
                 continue
             header = -1
             for number in above:
                 if number < numbers[0] and widths[number] < goal:
                     header = number
-            block_to_move = Block(
+            moved_block = Block(
                 lines=numbers,
                 change=goal - width,
                 header=header,
             )
-            yield _indent(lines, block_to_move)
+            yield _indent(lines, moved_block)
 
 
 def _measure_indentation(lines: Sequence[str]) -> dict[int, int]:
@@ -386,14 +424,15 @@ def _apply(
 ) -> Iterator[Edit]:
     """Yield the source with a replacement in one line if its pattern matches there."""
     line = lines[number]
-    match = re.search(row.pattern, line)
+    pattern = re.compile(row.pattern)
+    match = pattern.search(line)
     if not match:
         return
     new = match.expand(row.replacement).strip()
     old = match[0].strip()
     description = row.description.format(new=new, old=old)
     changed = list(lines)
-    changed[number] = re.sub(row.pattern, row.replacement, line, count=count)
+    changed[number] = pattern.sub(row.replacement, line, count)
     source = "\n".join(changed)
     yield Edit(source, f"{description} line {number + 1}")
 

@@ -58,8 +58,9 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
     position = peek(error, "start")
     document = peek(error, "doc")
     document_position = peek(error, "pos")
+    has_position = type(position) is int
     files = list(find_files(frames))
-    if type(data) is str and type(position) is int:
+    if has_position and type(data) is str:
         encoding = peek(error, "encoding")
         yield describe_character(data, position, encoding)
     if type(document) is str and type(document_position) is int:
@@ -70,7 +71,7 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
         if not head or not is_text_error or find_file_type(head):
             yield describe_file(files[0], head)
             return
-    if type(data) is bytes and type(position) is int:
+    if has_position and type(data) is bytes:
         yield describe_byte(data, position, files)
     if document is None and files:
         match = re.search(r"\bline (\d+)", message)
@@ -114,9 +115,14 @@ def quote_line(path: str, number: int) -> Iterator[str]:
 def find_files(frames: list[UserFrame]) -> Iterator[str]:
     """Yield the paths of existing files that the failing lines name or opened."""
     for frame in frames:
-        values = [value for _, value, _ in frame.iterate_values()]
-        values += [getattr(node, "value", None) for node in frame.nodes]
-        paths = dict.fromkeys(map(get_path, values))
+        paths: dict[str, None] = {}
+        for _, value, _ in frame.iterate_values():
+            path = get_path(value)
+            paths[path] = None
+        for node in frame.nodes:
+            constant = getattr(node, "value", None)
+            path = get_path(constant)
+            paths[path] = None
         for path in paths:
             if not path or len(path) >= HEAD_SIZE:
                 continue
@@ -128,11 +134,12 @@ def get_path(value: Any) -> str:
     """Return a value as a path, or an empty string if it cannot be one."""
     kind = type(value)
     if is_one_of(kind, STREAMS):
-        name = value.name
-        return name if type(name) is str else ""
-    if is_one_of(kind, PATHS):
+        value = value.name
+    elif is_one_of(kind, PATHS):
         return str(value)
-    if kind is not str or "\n" in value or "\0" in value:
+    elif kind is str and ("\n" in value or "\0" in value):
+        return ""
+    if type(value) is not str:
         return ""
     return str(value)
 

@@ -147,8 +147,10 @@ def format_scalar(value: Any, limit: int) -> str | None:
         is_long = kind is int and abs(value) >= 2**63
         return None if is_long else repr(value)
     if is_one_of(kind, TEXTS):
-        ellipsis = "…" if len(value) > limit else ""
-        return repr(value[:limit]) + ellipsis
+        text = repr(value[:limit])
+        if len(value) > limit:
+            text += "…"
+        return text
     if is_one_of(kind, PLAIN_CLASSES):
         return str(value)
     if kind is datetime.datetime:
@@ -416,16 +418,20 @@ def list_first_values(values: Any) -> str:
     """Return the first different values of an array, Series or Index as text."""
     if is_pandas(values, "Series"):
         values = values.iloc
-    head = values[:MAX_ITEMS].tolist()
-    texts = [format_plain_value(item, 40, 1) for item in head]
-    different = dict.fromkeys(filter(None, texts))
-    return join_items(list(different), MAX_LIST)
+    head = values[:MAX_ITEMS]
+    texts: dict[str, None] = {}
+    for item in head.tolist():
+        text = format_plain_value(item, 40, 1)
+        if text:
+            texts[text] = None
+    return join_items(list(texts), MAX_LIST)
 
 
 def describe_columns(frame: Any) -> list[str]:
     """Return the columns of a DataFrame, first those with text or missing values."""
     dtypes = frame.dtypes.tolist()
-    missing_counts = frame.isna().sum().tolist()
+    is_missing = frame.isna()
+    missing_counts = is_missing.sum().tolist()
     noted = []
     plain = []
     for column, dtype, count in zip(frame.columns, dtypes, missing_counts):
