@@ -1,9 +1,9 @@
-"""Translates the daemon's texts for MCP: tools instead of commands and slash commands.
+r"""Translates the daemon's texts for MCP: tools replace commands and slash commands.
 
-Lines behind `| ` are data of the notebook and stay as they are, and so do commands that no
-tool replaces (`stepper trust`, `stepper doctor`). Only `lift_stop` can resume a stopped
-notebook. Where the client can't ask its user, the user types a command in a terminal:
-texts `for_user` keep those commands.
+Not translated are lines that start with `| `, which quote data of the notebook, and
+commands that no tool replaces (`stepper trust`, `stepper doctor`). For an agent, only
+`lift_stop` resumes a stopped notebook. If the client cannot ask its user, the user
+types a command in a terminal: texts `for_user` keep these commands.
 """
 
 from __future__ import annotations
@@ -11,217 +11,300 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-# A command as it stands in a sentence, without backticks: what may follow it is a path,
-# a placeholder, an option, a number or something in quotes.
-WORD = r"""[^\s`'"();,]+\.ipynb|'[^'\n]*'|"[^"\n]*"|--[a-z-]+|\[?[A-Z]{2,}\]?|[0-9]+\b|[0-9a-f]{6,}\b|cell-[0-9]+"""
+QUOTE_PREFIX = "| "
+QUOTES = "'\""
+# An argument of a command in a sentence without backticks: a notebook, a quoted text,
+# an option, a placeholder, a number, the id of a cell.
+ARGUMENT = "|".join(
+    (
+        r"[^\s`'\"();,]+\.ipynb",
+        r"'[^'\n]*'",
+        r"\"[^\"\n]*\"",
+        r"--[a-z-]+",
+        r"\[?[A-Z]{2,}\]?",
+        r"[0-9]+\b",
+        r"[0-9a-f]{6,}\b",
+        r"cell-[0-9]+",
+    )
+)
+# The commands that tools replace.
 VERBS = (
     "confirm|context|eval|interrupt|kernels wait|list|new|output|plan|report|restart"
     "|restore|run|shutdown|status|use|verify"
 )
-NOTEBOOK = re.compile(r"'([^'\n]*\.ipynb)'|(?<=\s)((?!--)[^\s'][^\n'`]*?\.ipynb)")
-START = r"(?<![\w.-])(?:[^\s`'\"]*/)?stepper "
+PROGRAM = r"(?<![\w.-])(?:[^\s`'\"]*/)?stepper "
 COMMAND = re.compile(
-    rf"`{START}(?P<quoted_verb>{VERBS})\b(?P<quoted_words>[^`\n]*)`"
-    rf"|(?<!`){START}(?P<verb>{VERBS})\b(?P<words>(?: (?:{WORD}))*)"
+    rf"`{PROGRAM}(?P<quoted_verb>{VERBS})\b(?P<quoted_words>[^`\n]*)`"
+    rf"|(?<!`){PROGRAM}(?P<verb>{VERBS})\b(?P<words>(?: (?:{ARGUMENT}))*)"
 )
+# The notebook among the words of a command, quoted or not.
+NOTEBOOK = re.compile(r"'([^'\n]*\.ipynb)'|(?<=\s)((?!--)[^\s'][^\n'`]*?\.ipynb)")
 SUBCOMMAND = re.compile(" [a-z]")
-CALLED = re.compile(
+# "run" before a tool, which is called.
+RUN_TOOL = re.compile(
     r"(?<=, )run(:?) (?=`(?:create_notebook|execute_code|kernel|list_notebooks"
     r"|notebook_status|plan|read_notebook|run_notebook|verify)`)"
 )
-COMMENT = re.compile(r"(`[^`]*`(?:(?: with| and|,) `[^`]*`)*)  # ([^\n]*)$")
+# A comment of a shell command, which is now behind a tool.
+SHELL_COMMENT = re.compile(r"(`[^`]*`(?:(?: with| and|,) `[^`]*`)*)  # ([^\n]*)$")
 
-# A notebook's name in a slash command.
-TYPED = r"(?:\"[^\"\n]*\.ipynb\"|[^\s`'\"(),;]+\.ipynb)"
-# A decision on a stop: as a command of Claude Code, and as a line of a stop's ways out.
+# The notebook in a slash command.
+SLASH_NOTEBOOK = r"(?:\"[^\"\n]*\.ipynb\"|[^\s`'\"(),;]+\.ipynb)"
+# A slash command that resumes a notebook.
 SLASH = re.compile(
     r"(?<![\w/.`-])`?/(?:stepper:)?(continue|fix|skip)\b(?![/\w.-])"
-    rf"(?: ({TYPED}))?(?: (HINT|ANSWER|REASON))?`?"
+    rf"(?: ({SLASH_NOTEBOOK}))?(?: (HINT|ANSWER|REASON))?`?"
 )
-WAY_OUT = re.compile(
-    r"^(  )?(?:'[^']*/|\S*/)?stepper'? (continue|fix|skip)(?: --notebook ('[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
+# A line that starts with a shell command that resumes a notebook.
+RESUME_COMMAND = re.compile(
+    r"^(  )?(?:'[^']*/|\S*/)?stepper'? (continue|fix|skip)"
+    r"(?: --notebook ('[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
 )
 IN_CLAUDE_CODE = re.compile(
-    rf" \(in Claude Code: [^)]*\)| \(/(?:fix|skip|continue)(?: {TYPED})?\)"
+    r" \(in Claude Code: [^)]*\)"
+    rf"| \(/(?:fix|skip|continue)(?: {SLASH_NOTEBOOK})?\)"
 )
-# How the user resumes, in the format of `edit_gate.format_resume_commands`.
-TYPE_ONE = rf"the user types /\w+(?: ({TYPED}))?"
-IN_TERMINAL = r" \(in a terminal: [^)]*\)"
+# How the user resumes, as `edit_gate.format_resume_commands` writes it.
+RESUME_SENTENCE = re.compile(
+    rf"(To resume, )?the user types /\w+(?: ({SLASH_NOTEBOOK}))?"
+    rf"(?:, /\w+(?: (?:{SLASH_NOTEBOOK}))? or /\w+(?: (?:{SLASH_NOTEBOOK}))?)?"
+    r" \(in a terminal: [^)]*\)"
+)
+FOLDER = r"(?:'[^']*/'|[^\s`'-][^\s`']*/)"
 
-RESUME = re.compile(
-    rf"(To resume, )?{TYPE_ONE}(?:, /\w+(?: (?:{TYPED}))? or /\w+(?: (?:{TYPED}))?)?{IN_TERMINAL}"
-)
-QUOTES = "'\""
 
-PHRASES = tuple(
-    (re.compile(pattern), here)
-    for pattern, here in (
-        (r"edit_mode replace, cell_id ", "`run_cell` with `cell_id` "),
-        (
-            r"(?<!\w)`?ls (?:'[^']*/'|[^\s`'-][^\s`']*/)(?: (?:'[^']*/'|[^\s`'-][^\s`']*/))*`?(?=$|[\s.,;)])",
-            "`list_notebooks`",
+class Phrase(NamedTuple):
+    """A pattern, and the text that replaces it."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+
+PHRASES = (
+    Phrase(
+        re.compile("edit_mode replace, cell_id "),
+        "`run_cell` with `cell_id` ",
+    ),
+    Phrase(
+        re.compile(rf"(?<!\w)`?ls {FOLDER}(?: {FOLDER})*`?(?=$|[\s.,;)])"),
+        "`list_notebooks`",
+    ),
+    Phrase(re.compile("it was shut down by `stepper shutdown`"), "it was shut down"),
+    Phrase(
+        re.compile(
+            r"it can only be skipped"
+            r" \(([^)]*stepper'? skip(?: --notebook [^)]*)?)\)"
         ),
-        (r"it was shut down by `stepper shutdown`", "it was shut down"),
-        (r"until `stepper shutdown`", "until `kernel` with `action: shutdown` ends it"),
-        (
-            r"it can only be skipped \(([^)]*stepper'? skip(?: --notebook [^)]*)?)\)",
-            r"only the user can skip it (`\1`, in a terminal)",
+        r"only the user can skip it (`\1`, in a terminal)",
+    ),
+    # The report of `execute_code`.
+    Phrase(re.compile("^stepper: eval (?=FAILED|ran|was|timed)"), "stepper: The code "),
+    Phrase(re.compile("without --scratch"), "without `scratch`"),
+    Phrase(
+        re.compile(
+            r" NotebookEdit requires a Read of the notebook in this session first\."
         ),
-        # of execute_code
-        (r"^stepper: eval (?=FAILED|ran|was|timed)", "stepper: The code "),
-        (r"without --scratch", "without `scratch`"),
-        (r" NotebookEdit requires a Read of the notebook in this session first\.", ""),
-        (r"(?<![\w/.`-])`?/(?:stepper:)?notebook-status\b`?", "`notebook_status`"),
-        (r"(?<![\w/.`-])`?/(?:stepper:)?new-notebook\b`?", "`create_notebook`"),
-    )
+        "",
+    ),
+    Phrase(
+        re.compile(r"(?<![\w/.`-])`?/(?:stepper:)?notebook-status\b`?"),
+        "`notebook_status`",
+    ),
+    Phrase(
+        re.compile(r"(?<![\w/.`-])`?/(?:stepper:)?new-notebook\b`?"),
+        "`create_notebook`",
+    ),
 )
+# The keys of data with the daemon's texts. Values of other keys are the user's data.
+TEXT_KEYS = (
+    "error",
+    "follows",
+    "jupyter",
+    "lost",
+    "renamed",
+    "text",
+    "trouble",
+    "unheard",
+    "ways",
+    "why",
+)
+
+
+class ToolCall(NamedTuple):
+    """A call of a tool in a text; the name is empty if no tool replaces a command."""
+
+    name: str
+    arguments: Sequence[str] = ()
 
 
 def translate(text: str, for_user: bool = False) -> str:
-    """Return a text of the daemon as an agent reads it here, or as its user does."""
-    return "\n".join(
-        line if line.startswith("| ") else _line(line, for_user)
-        for line in text.split("\n")
-    )
-
-
-# The keys of the daemon's own texts in data; others contain the user's data.
-TEXTS = (
-    *("error", "follows", "jupyter", "lost", "renamed", "text", "trouble", "unheard"),
-    *("ways", "why"),
-)
+    """Return a text of the daemon in terms of MCP, for an agent or for its user."""
+    lines = []
+    for line in text.split("\n"):
+        is_quoted = line.startswith(QUOTE_PREFIX)
+        lines.append(line if is_quoted else _translate_line(line, for_user))
+    return "\n".join(lines)
 
 
 def translate_data(value: Any) -> Any:
-    """Return data with the daemon's texts in them translated."""
+    """Return data in which the daemon's texts are translated."""
     if isinstance(value, Mapping):
-        # of a run that ended: its report in one line, not the last line that it printed
-        texts = (*TEXTS, "line") if "text" in value else TEXTS
-        return {
-            name: _translate_texts(each) if name in texts else translate_data(each)
-            for name, each in value.items()
-        }
+        text_keys: Sequence[str] = TEXT_KEYS
+        if "text" in value:
+            # The `line` of a finished run is its report in one line. Elsewhere, `line`
+            # is an output line of the cell.
+            text_keys = (*TEXT_KEYS, "line")
+        translated = {}
+        for key, item in value.items():
+            is_text = key in text_keys
+            translated[key] = (
+                _translate_texts(item) if is_text else translate_data(item)
+            )
+        return translated
     if isinstance(value, list | tuple):
-        return [translate_data(each) for each in value]
+        return [translate_data(item) for item in value]
     return value
 
 
 def _translate_texts(value: Any) -> Any:
+    """Return a text, or a list of texts, translated."""
     if isinstance(value, str):
         return translate(value)
     if isinstance(value, list | tuple):
-        return [_translate_texts(each) for each in value]
+        return [_translate_texts(item) for item in value]
     return translate_data(value)
 
 
 def format_question(text: str) -> str:
-    """Return the text of a stop for the form that asks the user."""
+    """Return the text of a stop for the form that the user sees."""
     return translate(text.partition("\nTo resume:")[0], for_user=True)
 
 
-def _line(line: str, for_user: bool) -> str:
+def _translate_line(line: str, for_user: bool) -> str:
     line = IN_CLAUDE_CODE.sub("", line)
     if not for_user:
-        line = WAY_OUT.sub(_way_out, line)
-    line = RESUME.sub(_ask, line)
-    for pattern, here in PHRASES:
-        line = pattern.sub(here, line)
-    line = SLASH.sub(_decision if for_user else _lift_stop, line)
-    line = COMMAND.sub(_tool, line)
-    line = CALLED.sub(r"call\1 ", line)
-    return COMMENT.sub(r"\1 (\2)", line)
+        line = RESUME_COMMAND.sub(_replace_resume_command, line)
+    line = RESUME_SENTENCE.sub(_replace_resume_sentence, line)
+    for phrase in PHRASES:
+        line = phrase.pattern.sub(phrase.replacement, line)
+    replace_slash = _name_decision if for_user else _replace_slash_command
+    line = SLASH.sub(replace_slash, line)
+    line = COMMAND.sub(_replace_command, line)
+    line = RUN_TOOL.sub(r"call\1 ", line)
+    return SHELL_COMMENT.sub(r"\1 (\2)", line)
 
 
-def _way_out(match: re.Match[str]) -> str:
-    named = _with_notebook(match[3])
-    way = f"{match[1] or ''}`lift_stop`{named} ({match[2]} [{match[4]}])"
-    return way if match.end() == len(match.string) else f"{way}: "
+def _replace_resume_command(match: re.Match[str]) -> str:
+    """Return `lift_stop` with the decision in place of a shell command."""
+    indent, decision, notebook, argument = match.groups()
+    tool = _format_lift_stop(notebook)
+    text = f"{indent or ''}{tool} ({decision} [{argument}])"
+    is_whole_line = match.end() == len(match.string)
+    return text if is_whole_line else f"{text}: "
 
 
-def _decision(match: re.Match[str]) -> str:
+def _name_decision(match: re.Match[str]) -> str:
+    """Return the decision in place of a slash command, as the form names it."""
     return f"`{match[1]}`"
 
 
-def _lift_stop(match: re.Match[str]) -> str:
-    argument = f" {match[3]}" if match[3] else ""
-    return f"`lift_stop`{_with_notebook(match[2])} ({match[1]}{argument})"
+def _replace_slash_command(match: re.Match[str]) -> str:
+    """Return `lift_stop` with the decision in place of a slash command."""
+    decision, notebook, argument = match.groups()
+    words = f"{decision} {argument}" if argument else decision
+    return f"{_format_lift_stop(notebook)} ({words})"
 
 
-def _ask(match: re.Match[str]) -> str:
-    """Return that the user is asked: by the tool, for that notebook."""
-    tool = f"`lift_stop`{_with_notebook(match[2])}"
-    if match[1]:
+def _replace_resume_sentence(match: re.Match[str]) -> str:
+    """Return the sentence that `lift_stop` asks the user."""
+    introduction, notebook = match.groups()
+    tool = _format_lift_stop(notebook)
+    if introduction:
         return f"Only the user can resume the notebook: {tool} asks them"
     return f"{tool} asks the user"
 
 
-def _with_notebook(name: str | None) -> str:
-    """Return the tool's argument for a notebook's name, '' for none."""
-    return f" with `notebook: {name.strip(QUOTES)}`" if name else ""
+def _format_lift_stop(notebook: str | None) -> str:
+    if not notebook:
+        return "`lift_stop`"
+    return f"`lift_stop` with `notebook: {notebook.strip(QUOTES)}`"
 
 
-def _tool(match: re.Match[str]) -> str:
+def _replace_command(match: re.Match[str]) -> str:
+    """Return the call of a tool in place of a shell command."""
     verb = match["quoted_verb"] or match["verb"]
     if match["verb"] == "plan" and SUBCOMMAND.match(match.string, match.end()):
-        return match[0]
+        return match[0]  # no tool replaces `plan reopen`
     text = match["quoted_words"] or match["words"] or ""
     try:
         words = shlex.split(text)
-    except ValueError:  # a quote that is not closed
+    except ValueError:  # an unclosed quote
         words = text.split()
-    name, arguments = _call(verb, words)
-    if not name:
+    tool_call = _find_tool(verb, words)
+    if not tool_call.name:
         return match[0]
-    if notebook := NOTEBOOK.search(text):
-        arguments = [*arguments, f"notebook: {notebook[1] or notebook[2]}"]
-    if not arguments:
-        return f"`{name}`"
-    *first, last = [f"`{argument}`" for argument in arguments]
-    given = f"{', '.join(first)} and {last}" if first else last
-    return f"`{name}` with {given}"
+    arguments = list(tool_call.arguments)
+    notebook = NOTEBOOK.search(text)
+    if notebook:
+        arguments.append(f"notebook: {notebook[1] or notebook[2]}")
+    return _format_tool_call(ToolCall(tool_call.name, arguments))
 
 
-def _call(verb: str, words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the tool that replaces a command, and its arguments; '' for none."""
+def _format_tool_call(tool_call: ToolCall) -> str:
+    """Return a call such as "`run_notebook` with `which: all` and `notebook: a`"."""
+    if not tool_call.arguments:
+        return f"`{tool_call.name}`"
+    *others, last = [f"`{argument}`" for argument in tool_call.arguments]
+    arguments = f"{', '.join(others)} and {last}" if others else last
+    return f"`{tool_call.name}` with {arguments}"
+
+
+def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:
+    """Return the tool that replaces a command, with its arguments."""
     match verb:
         case "run":
             which = [word[2:] for word in words if word in ("--all", "--stale")]
-            return "run_notebook", [f"which: {each}" for each in which]
+            return ToolCall("run_notebook", [f"which: {name}" for name in which])
         case "restore":
-            return "run_notebook", ["which: restore"]
+            return ToolCall("run_notebook", ["which: restore"])
         case "output" if "--figure" in words:
-            return "", []  # no tool renders figures
+            return ToolCall("")  # no tool renders figures
         case "output":
-            named = [word for word in words if not word.startswith("-")]
-            named = [word for word in named if not word.endswith(".ipynb")][:1]
-            cells = [f'cells: ["{word}"]' for word in named if not word.isupper()]
-            return "read_notebook", ["outputs: full", *cells]
+            return ToolCall("read_notebook", ["outputs: full", *_format_cells(words)])
         case "report":
-            return "read_notebook", ["outputs: full"]
+            return ToolCall("read_notebook", ["outputs: full"])
         case "confirm":
-            return "plan", ["action: confirm", "reason"]
+            return ToolCall("plan", ["action: confirm", "reason"])
         case "interrupt" | "restart":
-            return "kernel", [f"action: {verb}"]
+            return ToolCall("kernel", [f"action: {verb}"])
         case "kernels wait":
-            return "kernel", ["action: start"]
+            return ToolCall("kernel", ["action: start"])
         case "use" if "--kernel" in words:
-            return "kernel", ["action: start", "place"]
-        case "use":
-            return "notebook_status", []
+            return ToolCall("kernel", ["action: start", "place"])
         case "shutdown" if words:
-            return "kernel", ["action: shutdown"]
+            return ToolCall("kernel", ["action: shutdown"])
         case "plan" if all(word.endswith(".ipynb") for word in words):
-            return "plan", []
-        case "context" | "status":
-            return "notebook_status", []
+            return ToolCall("plan")
+        case "context" | "status" | "use":
+            return ToolCall("notebook_status")
         case "eval":
-            return "execute_code", []
+            return ToolCall("execute_code")
         case "list":
-            return "list_notebooks", ["all: true"] * ("--all" in words)
+            return ToolCall("list_notebooks", ["all: true"] if "--all" in words else [])
         case "new":
-            return "create_notebook", []
+            return ToolCall("create_notebook")
         case "verify":
-            return "verify", ["place"] * ("--kernel" in words)
-    return "", []
+            return ToolCall("verify", ["place"] if "--kernel" in words else [])
+    return ToolCall("")
+
+
+def _format_cells(words: Sequence[str]) -> list[str]:
+    """Return the argument for the cell of an `output` command, if it names one."""
+    for word in words:
+        if word.startswith("-") or word.endswith(".ipynb"):
+            continue
+        is_placeholder = word.isupper()
+        return [] if is_placeholder else [f'cells: ["{word}"]']
+    return []
