@@ -1,4 +1,4 @@
-r"""Translates the daemon's texts for MCP: tools replace commands and slash commands.
+"""Translates the daemon's texts for MCP: tools replace commands and slash commands.
 
 Not translated are lines that start with `| `, which quote data of the notebook, and
 commands that no tool replaces (`stepper trust`, `stepper doctor`). For an agent, only
