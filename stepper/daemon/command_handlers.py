@@ -262,7 +262,7 @@ async def _list_notebooks(
         # The notebook may have been deleted, or its name is not allowed: a command
         # that names it reports that.
         with contextlib.suppress(UsageError, OSError):
-            entries.append(await workspace.rows.row(name, current))
+            entries.append(await workspace.rows.get_row(name, current))
         await _yield_to_requests(request, time.monotonic() - started_at)
     for session in list(workspace.sessions.values()):
         if workspace.has_file(session):

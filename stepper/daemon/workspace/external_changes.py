@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from stepper.common import secure_files
 from stepper.common.errors import NotebookError, StepperError, UsageError
@@ -27,12 +28,21 @@ QUICK_SCAN_SECONDS = 0.01
 # The hook script looks into each of these, and one level deeper unless the line begins
 # with `/`.
 MAX_FOLDERS = 200
-# For reading changed notebooks at once: after a git checkout, the next check goes on.
+# The limit for reading changed notebooks in one check. The next check reads the others,
+# for example after a git checkout.
 READ_SECONDS = 0.5
 MAX_NAMED = 3  # notebooks in one report
 
-# The modification time (ns) and size of each notebook, by path.
-FileStates = dict[str, tuple[int, int]]
+
+class FileState(NamedTuple):
+    """The modification time, in nanoseconds, and the size of a notebook."""
+
+    mtime_ns: int
+    size: int
+
+
+# By path.
+FileStates = dict[str, FileState]
 
 
 class ExternalChanges:
@@ -48,8 +58,9 @@ class ExternalChanges:
         self.project = paths.project
         self.notebook_paths = notebook_paths
         self.get_session = get_session
-        # The notebooks as they were last reported; None before the first scan.
-        self.reported: FileStates | None = None
+        # The notebooks as they were last reported.
+        self.reported: FileStates = {}
+        self.is_started = False
         self.folders = list[str]()  # those that the hook script looks in
         self.next_full_scan = 0.0
         self.read_count = -1  # of the index when the folders were listed
@@ -61,10 +72,14 @@ class ExternalChanges:
         self.is_incomplete = False
 
     def start(self) -> None:
-        """Take over what a former daemon reported; without one, all that exists."""
+        """Mark the notebooks as reported that a former daemon has reported.
+
+        If there was none, these are all that exist.
+        """
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
             self.reported = notebooks
+            self.is_started = True
             self.patterns = self.notebook_paths.list_patterns()
             with contextlib.suppress(FileNotFoundError):
                 marker_ns = os.stat(self.marker).st_mtime_ns
@@ -77,32 +92,28 @@ class ExternalChanges:
         Each change is reported once. If a Jupyter server runs, its user may have saved
         the notebook: then the change is reported only if the agent `used_shell`.
         """
-        if self.reported is None:
+        if not self.is_started:
             self.start()
         lines = list[str]()
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
             was_incomplete = self._add_newly_covered(notebooks)
             postponed = self._report(notebooks, used_shell, lines)
-            # A notebook in a folder that the scan left out may still exist.
-            missing: FileStates = {}
-            if was_incomplete:
-                missing = {
-                    path: state
-                    for path, state in (self.reported or {}).items()
-                    if path not in notebooks
-                }
-            checked = {
-                path: state
-                for path, state in notebooks.items()
-                if path not in postponed
-            }
-            self.reported = {**missing, **checked}
+            reported = {}
+            for path, state in self.reported.items():
+                # A notebook in a folder that the scan left out may still exist.
+                if was_incomplete and path not in notebooks:
+                    reported[path] = state
+            for path, state in notebooks.items():
+                if path not in postponed:
+                    reported[path] = state
+            self.reported = reported
+            self.is_started = True
             self._write_marker(notebooks)
-        rest = len(lines) - MAX_NAMED
-        if rest > 0:
-            lines = [*lines[:MAX_NAMED], f"stepper: and {rest} more notebooks"]
-        return lines
+        more_count = len(lines) - MAX_NAMED
+        if more_count <= 0:
+            return lines
+        return [*lines[:MAX_NAMED], f"stepper: and {more_count} more notebooks"]
 
     def _add_newly_covered(self, notebooks: FileStates) -> bool:
         """Mark as reported what is new to the scan but not changed.
@@ -111,7 +122,7 @@ class ExternalChanges:
         """
         patterns = self.notebook_paths.list_patterns()
         if self.patterns != patterns:
-            self.reported = {**notebooks, **(self.reported or {})}
+            self.reported = {**notebooks, **self.reported}
             self.patterns = patterns
         was_incomplete = self.is_incomplete
         self.is_incomplete = self.notebook_paths.is_incomplete
@@ -119,7 +130,7 @@ class ExternalChanges:
             # In a project that is too large for one scan, each scan finds notebooks
             # that existed before.
             older = _select_older(notebooks, self.last_check_ns - 1)
-            self.reported = {**older, **(self.reported or {})}
+            self.reported = {**older, **self.reported}
         self.last_check_ns = time.time_ns()
         return was_incomplete
 
@@ -156,16 +167,18 @@ class ExternalChanges:
         """
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
-            is_new_change = path in notebooks and path not in changed_before
-            if self.reported is not None and is_new_change:
+            if not self.is_started or path not in notebooks:
+                return
+            if path not in changed_before:
                 self.reported[path] = notebooks[path]
                 self._write_marker(notebooks)
 
     def _select_changed(self, notebooks: FileStates) -> set[str]:
-        reported: Mapping[str, tuple[int, int]] = self.reported or {}
-        return {
-            path for path, state in notebooks.items() if reported.get(path) != state
-        }
+        changed = set[str]()
+        for path, state in notebooks.items():
+            if self.reported.get(path) != state:
+                changed.add(path)
+        return changed
 
     def _scan(self) -> FileStates:
         """Return the notebooks of the project.
@@ -187,20 +200,20 @@ class ExternalChanges:
         self.is_incomplete = self.is_incomplete or index.is_incomplete
         if self.read_count != index.read_count:
             self.read_count = index.read_count
-            folders = {
-                *map(os.path.normpath, self.notebook_paths.list_folders()),
-                *index.list_notebook_folders(),
-            }
-            # Those near the root of the project first.
-            ordered = sorted(folders, key=lambda path: (path.count(os.sep), path))
-            self.folders = ordered[:MAX_FOLDERS]
+            self.folders = self._list_folders()
         return _read_states(index.list_notebooks())
 
-    def _write_marker(self, notebooks: FileStates) -> None:
-        """Write the folders to the scan marker, and set its time.
+    def _list_folders(self) -> list[str]:
+        """Return the folders that the hook script looks in."""
+        folders = set(self.notebook_paths.index.list_notebook_folders())
+        for folder in self.notebook_paths.list_folders():
+            folders.add(os.path.normpath(folder))
+        # Those near the root of the project first.
+        ordered = sorted(folders, key=lambda path: (path.count(os.sep), path))
+        return ordered[:MAX_FOLDERS]
 
-        The time is that of the newest notebook that was reported or matches no pattern.
-        """
+    def _write_marker(self, notebooks: FileStates) -> None:
+        """Write the folders to the scan marker, and set its time."""
         index = self.notebook_paths.index
         lines = []
         for folder in self.folders:
@@ -211,18 +224,33 @@ class ExternalChanges:
         if text != self.marker_text or not os.path.lexists(self.marker):
             secure_files.replace(self.marker, text)
             self.marker_text = text
-        uncovered_paths = index.find_uncovered(self.folders) - notebooks.keys()
-        uncovered = _read_states(uncovered_paths)
-        times = [mtime for mtime, _ in [*notebooks.values(), *uncovered.values()]]
-        latest = max(times, default=0)
-        changed = [notebooks[path][0] - 1 for path in self._select_changed(notebooks)]
-        marker_ns = min(latest, time.time_ns(), *changed)
+        marker_ns = self._choose_marker_time(notebooks)
         os.utime(self.marker, ns=(marker_ns, marker_ns), follow_symlinks=False)
+
+    def _choose_marker_time(self, notebooks: FileStates) -> int:
+        """Return the time for the scan marker, in nanoseconds.
+
+        It is that of the newest notebook that was reported or matches no pattern, but
+        earlier than every change that was not reported.
+        """
+        uncovered_paths = self.notebook_paths.index.find_uncovered(self.folders)
+        uncovered = _read_states(uncovered_paths - notebooks.keys())
+        states = [*notebooks.values(), *uncovered.values()]
+        latest_ns = max((state.mtime_ns for state in states), default=0)
+        marker_ns = min(latest_ns, time.time_ns())
+        for path in self._select_changed(notebooks):
+            before_change_ns = notebooks[path].mtime_ns - 1
+            marker_ns = min(marker_ns, before_change_ns)
+        return marker_ns
 
 
 def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
     """Return the notebooks that did not change after a time."""
-    return {path: state for path, state in notebooks.items() if state[0] <= time_ns}
+    older = {}
+    for path, state in notebooks.items():
+        if state.mtime_ns <= time_ns:
+            older[path] = state
+    return older
 
 
 def _read_states(paths: Iterable[str]) -> FileStates:
@@ -230,7 +258,7 @@ def _read_states(paths: Iterable[str]) -> FileStates:
     for path in paths:
         with contextlib.suppress(OSError):  # the file may be deleted by now
             status = os.stat(path)
-            states[path] = (status.st_mtime_ns, status.st_size)
+            states[path] = FileState(status.st_mtime_ns, status.st_size)
     return states
 
 

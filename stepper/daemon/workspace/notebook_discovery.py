@@ -26,7 +26,13 @@ RACY_NS = 50_000_000
 # after each message.
 CROWDED_ENTRIES = 2_000
 
-Stamp = tuple[int, int, int]
+
+class Stamp(NamedTuple):
+    """The state of a folder: two times in nanoseconds, and its inode number."""
+
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
 
 
 class Folder:
@@ -51,6 +57,11 @@ class Folder:
         self.subfolders: list[str] = []
         self.unsearched: list[str] = []
         self.entry_count = 0
+
+    @property
+    def children(self) -> list[str]:
+        """The folders in this one that the index may contain."""
+        return [*self.subfolders, *self.unsearched]
 
 
 class PartialFolder(NamedTuple):
@@ -92,23 +103,35 @@ class NotebookIndex:
             for root in notebook_globs.list_base_folders(patterns)
             if not root.startswith("..")
         ]
-        max_seconds = seconds or project_walk.SECONDS
-        max_entries = entries or project_walk.ENTRIES
-        _Refresh(self, max_seconds, max_entries).run()
+        refresh = _Refresh(
+            self,
+            seconds or project_walk.SECONDS,
+            entries or project_walk.ENTRIES,
+        )
+        refresh.run()
 
     def refresh_folders(self, folders: Iterable[str]) -> None:
         """Check only these folders and their direct subfolders."""
-        checked = dict.fromkeys(folder for folder in folders if folder in self.folders)
-        for path in [*checked]:
-            folder = self.folders[path]
-            checked.update(dict.fromkeys([*folder.subfolders, *folder.unsearched]))
-        max_seconds = project_walk.SECONDS
-        max_entries = project_walk.ENTRIES
-        _Refresh(self, max_seconds, max_entries, checked.keys()).run()
+        checked = set[str]()
+        for path in folders:
+            folder = self.folders.get(path)
+            if folder is not None:
+                checked.add(path)
+                checked.update(folder.children)
+        refresh = _Refresh(
+            self,
+            project_walk.SECONDS,
+            project_walk.ENTRIES,
+            checked,
+        )
+        refresh.run()
 
     def list_notebooks(self) -> list[str]:
         """Return the paths of the notebooks that match a pattern."""
-        return [path for folder in self.folders.values() for path in folder.covered]
+        paths = []
+        for folder in self.folders.values():
+            paths += folder.covered
+        return paths
 
     def list_notebook_folders(self) -> list[str]:
         """Return the folders that contain notebooks that match a pattern."""
@@ -127,9 +150,8 @@ class NotebookIndex:
             notebooks.update(folder.uncovered)
             if self.is_crowded(path):
                 continue
-            for child in (*folder.subfolders, *folder.unsearched):
-                if child in self.folders:
-                    notebooks.update(self.folders[child].uncovered)
+            for child in self._iterate_subfolders(folder):
+                notebooks.update(child.uncovered)
         return notebooks
 
     def is_crowded(self, path: str) -> bool:
@@ -137,11 +159,14 @@ class NotebookIndex:
         folder = self.folders.get(path)
         if folder is None:
             return False
-        entry_count = 0
-        for child in (*folder.subfolders, *folder.unsearched):
-            if child in self.folders:
-                entry_count += self.folders[child].entry_count
+        subfolders = self._iterate_subfolders(folder)
+        entry_count = sum(child.entry_count for child in subfolders)
         return entry_count >= CROWDED_ENTRIES
+
+    def _iterate_subfolders(self, folder: Folder) -> Iterator[Folder]:
+        for path in folder.children:
+            if path in self.folders:
+                yield self.folders[path]
 
 
 class _Refresh:
@@ -197,13 +222,12 @@ class _Refresh:
             status = os.stat(path)
         except (OSError, ValueError):
             return  # the folder was removed
-        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        stamp = Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         if folder is not None and folder.stamp == stamp:
             self._keep(path, folder)
         elif self._may_read():
-            now = time.time_ns()
-            is_racy = abs(now - max(stamp[:2])) < RACY_NS or stamp[0] > now
-            self._read(path, is_searched, None if is_racy else stamp)
+            reliable_stamp = None if _is_racy(stamp) else stamp
+            self._read(path, is_searched, reliable_stamp)
         else:
             self.is_incomplete = True
             if folder is not None:
@@ -248,17 +272,17 @@ class _Refresh:
         former = self.index.folders.get(path)
         former_covered = frozenset(former.covered) if former else frozenset[str]()
         for entry in turn:
-            name = entry.name
-            if name.endswith(".ipynb"):
+            if entry.name.endswith(".ipynb"):
                 self._add_notebook(folder, entry, former_covered)
+            if entry.name.startswith("."):
+                continue
             try:
-                is_folder = entry.is_dir(follow_symlinks=False)
-                is_link = not is_folder and entry.is_symlink() and entry.is_dir()
+                if not entry.is_dir():
+                    continue
+                is_link = entry.is_symlink()
             except OSError:
                 continue
-            if name.startswith(".") or not (is_folder or is_link):
-                continue
-            if is_link or name in project_walk.SKIPPED:
+            if is_link or entry.name in project_walk.SKIPPED:
                 unsearched.append(entry.path)
             else:
                 subfolders.append(entry.path)
@@ -278,10 +302,10 @@ class _Refresh:
         Those in `former_covered` are known to match a pattern.
         """
         path = entry.path
-        name = path[len(self.index.project) + 1 :]
-        is_covered = path in former_covered or notebook_globs.includes(
-            self.index.patterns, name
-        )
+        is_covered = path in former_covered
+        if not is_covered:
+            name = path.removeprefix(f"{self.index.project}/")
+            is_covered = notebook_globs.includes(self.index.patterns, name)
         if is_covered and not entry.is_dir(follow_symlinks=False):
             folder.covered.append(path)
         else:
@@ -289,6 +313,16 @@ class _Refresh:
 
 
 def _is_environment(path: str) -> bool:
-    """Whether a folder is a Python environment, by the files in it."""
-    markers = project_walk.ENVIRONMENT_MARKERS
-    return any(os.path.lexists(os.path.join(path, marker)) for marker in markers)
+    """Return whether a folder is a Python environment, by the files in it."""
+    for name in project_walk.ENVIRONMENT_MARKERS:
+        marker = os.path.join(path, name)
+        if os.path.lexists(marker):
+            return True
+    return False
+
+
+def _is_racy(stamp: Stamp) -> bool:
+    """Return whether a folder may change without a new stamp."""
+    now = time.time_ns()
+    latest_ns = max(stamp.mtime_ns, stamp.ctime_ns)
+    return abs(now - latest_ns) < RACY_NS or stamp.mtime_ns > now

@@ -19,7 +19,7 @@ from stepper.daemon.workspace.notebook_discovery import NotebookIndex
 from stepper.daemon.workspace.renames_file import RenamesFile
 from stepper.policy.configuration import notebook_globs
 
-# The beginning of the names of notebooks that `stepper new` makes.
+# The start of the names of notebooks that `stepper new` creates.
 DATE_PREFIX = re.compile(r"^\d{4}_\d{2}_\d{2}_")
 MAX_NAMED = 5  # notebooks in a message
 # Prefix of the store of a notebook outside of `notebooks_dir`.
@@ -60,9 +60,8 @@ class NotebookPaths:
 
         Raise UsageError if `notebooks:` includes no folder.
         """
-        folder = notebook_globs.choose_new_notebook_folder(
-            self.config.limits().patterns
-        )
+        patterns = self.config.limits().patterns
+        folder = notebook_globs.choose_new_notebook_folder(patterns)
         if folder is None:
             raise UsageError(
                 "`notebooks:` includes single notebooks only",
@@ -93,7 +92,7 @@ class NotebookPaths:
     def list_notebooks(self) -> list[str]:
         """Search the project, and return its notebooks relative to the project.
 
-        The time of the search is limited: see `notebook_index`.
+        The time of the search is limited: see `notebook_discovery`.
         """
         self.index.refresh(self.list_patterns())
         return self.list_known()
@@ -114,6 +113,7 @@ class NotebookPaths:
         default = self.get_default_store(path)
         if self.renames_file.get_notebook(default) is None:
             return default
+        # A renamed notebook has the store with this name.
         for number in itertools.count(2):
             store = f"@{number}/{default}"
             if self.renames_file.get_notebook(store) is None:
@@ -156,32 +156,34 @@ class NotebookPaths:
         dated_path = self._find_dated(name)
         if dated_path is not None:
             return dated_path
-        searched = " ".join(
-            shell_quote(self.paths.relpath(folder) + "/") for folder in folders
-        )
-        raise UsageError(f"there is no notebook {name!r}", f"ls {searched}")
+        arguments = []
+        for folder in folders:
+            relative_path = self.paths.relpath(folder)
+            arguments.append(shell_quote(f"{relative_path}/"))
+        command = f"ls {' '.join(arguments)}"
+        raise UsageError(f"there is no notebook {name!r}", command)
 
     def _find_dated(self, name: str) -> str | None:
         """Return the real path of the notebook with this name after a date prefix.
 
-        None if there is no such notebook. Raise UsageError if there are several.
+        Return None if there is no such notebook. Raise UsageError if there are several.
         """
         stem = name.removesuffix(".ipynb")
-        if DATE_PREFIX.sub("", stem) != stem:
+        if DATE_PREFIX.match(stem):
             return None
-        matches = [
-            notebook
-            for notebook in self.list_notebooks()
-            if DATE_PREFIX.sub("", os.path.basename(notebook)) == f"{stem}.ipynb"
-        ]
+        matches = []
+        for notebook in self.list_notebooks():
+            file_name = os.path.basename(notebook)
+            if DATE_PREFIX.sub("", file_name) == f"{stem}.ipynb":
+                matches.append(notebook)
+        if not matches:
+            return None
         if len(matches) > 1:
-            names = ", ".join(shell_quote(notebook) for notebook in matches[:MAX_NAMED])
+            names = ", ".join(map(shell_quote, matches[:MAX_NAMED]))
             raise UsageError(
                 f"there are {len(matches)} notebooks {name!r}: {names}",
                 "name one of them with its date",
             )
-        if not matches:
-            return None
         return self.resolve(self._join(matches[0]))
 
     def resolve(self, path: str) -> str:
@@ -239,11 +241,12 @@ class NotebookPaths:
         """Return the error about a notebook, or a link's target, outside of the patterns."""
         patterns = self.config.limits().patterns
         name = self.paths.relpath(path)
-        quoted_patterns = ", ".join(
-            f"{pattern}/" if notebook_globs.is_folder(pattern) else pattern
-            for pattern in patterns
-        )
-        message = f"{escape_controls(path)} is outside of {quoted_patterns}"
+        pattern_names = []
+        for pattern in patterns:
+            suffix = "/" if notebook_globs.is_folder(pattern) else ""
+            pattern_names.append(f"{pattern}{suffix}")
+        listed_patterns = ", ".join(pattern_names)
+        message = f"{escape_controls(path)} is outside of {listed_patterns}"
         if real != path:
             message += f" (it is {escape_controls(real)})"
         hint = "move it there"

@@ -22,7 +22,7 @@ from stepper.session.session import Session
 
 
 class Notebooks(Protocol):
-    """What the rows need of the project's notebooks."""
+    """The project's notebooks, as far as the rows need them."""
 
     paths: Paths
     config: Config
@@ -45,14 +45,14 @@ class CachedRow:
 
 
 class NotebookRows:
-    """Creates the rows of notebooks, by name."""
+    """Builds the rows of notebooks."""
 
     def __init__(self, notebooks: Notebooks) -> None:
         self.notebooks = notebooks
         self._cache: dict[str, CachedRow] = {}
 
-    async def row(self, name: str, current: str | None) -> responses.NotebookEntry:
-        """Return a notebook's row.
+    async def get_row(self, name: str, current: str | None) -> responses.NotebookEntry:
+        """Return the row of the notebook `name`; `current` is the current notebook.
 
         Raise OSError if there is no such file, UsageError if its name is not allowed.
         """
@@ -82,16 +82,15 @@ class NotebookRows:
         self, cached: CachedRow, limits: Limits, notebook: tuple[int, ...]
     ) -> bool:
         """Return whether the sources of a row are unchanged."""
-        return (
-            cached.row.notebook not in self.notebooks.sessions
-            and cached.limits is limits
-            and cached.notebook == notebook
-            and cached.journal == _get_signature(cached.journal_path)
-        )
+        if cached.row.notebook in self.notebooks.sessions:
+            return False
+        if cached.limits is not limits or cached.notebook != notebook:
+            return False
+        return cached.journal == _get_signature(cached.journal_path)
 
 
 def _get_signature(path: str) -> tuple[int, ...]:
-    """Return the version of a file, () if it does not exist."""
+    """Return the version of a file. It is empty if the file does not exist."""
     with contextlib.suppress(OSError):
         return get_file_signature(os.stat(path))
     return ()

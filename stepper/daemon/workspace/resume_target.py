@@ -1,4 +1,4 @@
-"""Which notebook a resuming command acts on if it names none: the stopped one.
+"""The notebook that a resuming command without a notebook acts on: the stopped one.
 
 If several notebooks are stopped, the user has to name one. `continue`, `fix` and `skip`
 in a terminal, the slash commands, the plain words and `lift_stop` all use this rule.
@@ -59,7 +59,7 @@ def _get_current(workspace: Workspace, owner: str) -> Session | None:
 
 
 def _reopens_step(session: Session, command: ResumeCommand) -> bool:
-    """Whether a command reopens a skipped step: `continue step 3`."""
+    """Return whether a command reopens a skipped step: `continue step 3`."""
     step = notebook_commands.find_skipped_step(session, command.message)
     return command.name == "continue" and step is not None
 
