@@ -197,7 +197,7 @@ async def _find_session(request: Request, arguments: Any, name: str | None) -> S
 async def _find_session_to_resume(request: Request, arguments: Any) -> Session:
     """Return the notebook that a command resumes if it names none."""
     await request.workspace.find_stopped()  # opens their sessions
-    _end_replaced_stops(request)
+    _clear_replaced_stops(request)
     interface = "shell"
     if request.caller.interface == "mcp":
         interface = "tool"
@@ -212,8 +212,8 @@ async def _find_session_to_resume(request: Request, arguments: Any) -> Session:
     )
 
 
-def _end_replaced_stops(request: Request) -> None:
-    """End the stops of replaced notebooks, for requests from outside an agent."""
+def _clear_replaced_stops(request: Request) -> None:
+    """Clear the stops of replaced notebooks, for requests from outside an agent."""
     if not request.caller.is_outside_agent:
         return
     for line in request.workspace.clear_replaced_stops(request.owner):
@@ -328,7 +328,7 @@ async def _create_notebook(
 
         # Invalid cells are rejected before the notebook is created.
         cell_operations.parse_cells(arguments.cells)
-    session, unfinished = await workspace.create_notebook(
+    session, unfinished_name = await workspace.create_notebook(
         new_plan, slug, date.today(), request.owner
     )
     if metadata is not None:
@@ -345,7 +345,7 @@ async def _create_notebook(
     if backend and backend.kind in ("ssh", "jupyter"):
         cwd = f"a folder of `{kernel}`"
     return responses.NotebookCreatedResponse(
-        session.name, steps, unfinished, cwd, first_run
+        session.name, steps, unfinished_name, cwd, first_run
     )
 
 
@@ -354,7 +354,7 @@ async def _handle_for_notebook(
 ) -> object:
     """Execute a command on a notebook, which some commands make the current one."""
     workspace = request.workspace
-    _end_replaced_stops(request)
+    _clear_replaced_stops(request)
     currents = workspace.currents.get_all()
     makes_current = cli_commands.Run | cli_commands.Restore | cli_commands.Use
     if not isinstance(arguments, makes_current):
@@ -422,8 +422,8 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
             return await interrupts.interrupt(session)
         case cli_commands.Restart():
             async with report_progress(request, session):
-                lost = await notebook_commands.restart(session, request.caller)
-                return responses.RestartResponse(session.name, lost)
+                had_kernel = await notebook_commands.restart(session, request.caller)
+                return responses.RestartResponse(session.name, had_kernel)
         case cli_commands.Shutdown():
             return await _shut_down_kernel(session)
         case cli_commands.Continue() | cli_commands.Fix():

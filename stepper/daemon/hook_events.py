@@ -175,10 +175,10 @@ def _add_undelivered_reports(
         return report
     if report.stop:
         return report
-    earlier = undelivered_reports.take_report(session)
-    if not earlier.text:
+    undelivered_report = undelivered_reports.take_report(session)
+    if not undelivered_report.text:
         return report
-    return run_report.join_reports([earlier, report])
+    return run_report.join_reports([undelivered_report, report])
 
 
 async def _run_edit(
@@ -316,22 +316,22 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
         with contextlib.suppress(StepperError):
             await session.kernel_manager.find()
             await session.do_maintenance()
-    replaced = workspace.clear_replaced_stops(owner)
-    if replaced:
+    replaced_lines = workspace.clear_replaced_stops(owner)
+    if replaced_lines:
         session = workspace.find_open_work(owner)
     other_reports = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, None
     )
-    texts = [*replaced, other_reports]
+    texts = [*replaced_lines, other_reports]
     lines = []
     if session is not None:
-        undelivered = await take_undelivered(session)
+        undelivered_report = await take_undelivered(session)
         background_runs.transfer_calls(session, owner, event.client_pid)
         workspace.update_markers()
         context = await status_queries.get_context(session)
-        still_running = backgrounding.format_still_running(session, owner)
-        texts += [undelivered.text, still_running, context.text]
-        lines = [*replaced, undelivered.line]
+        running_text = backgrounding.format_still_running(session, owner)
+        texts += [undelivered_report.text, running_text, context.text]
+        lines = [*replaced_lines, undelivered_report.line]
         if not event.is_after_compaction:
             stopped_line = command_messages.format_stopped_line(
                 session.name, session.state
@@ -369,7 +369,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.update_markers()
         return claude_code.format_user_line("\n".join(delivered_lines))
     _begin_turn(workspace, event)
-    replaced = workspace.clear_replaced_stops(owner)
+    replaced_lines = workspace.clear_replaced_stops(owner)
     new_notebook = claude_code.format_new_notebook(event.prompt)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it.
     if new_notebook or event.is_stepper_command:
@@ -389,12 +389,12 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     other_reports = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, owner
     )
-    texts = [*replaced, other_reports]
-    lines = [*_take_command_lines(workspace, event), *replaced]
+    texts = [*replaced_lines, other_reports]
+    lines = [*_take_command_lines(workspace, event), *replaced_lines]
     if session is not None:
-        undelivered = await take_undelivered(session)
-        texts.append(undelivered.text)
-        lines.append(undelivered.line)
+        undelivered_report = await take_undelivered(session)
+        texts.append(undelivered_report.text)
+        lines.append(undelivered_report.line)
     if refusal:
         texts.append(refusal)
         lines.append(refusal)
@@ -489,10 +489,10 @@ async def _execute_command(
         case prompt_commands.SKIP:
             return await notebook_commands.skip(session, command.message)
         case prompt_commands.STOP:
-            interrupted = await background_runs.interrupt_calls(
+            results = await background_runs.interrupt_calls(
                 session, owner, PATIENCE_SECONDS
             )
-            return interrupted or f"stepper: no cell of {one_line(session.name)} runs."
+            return results or f"stepper: no cell of {one_line(session.name)} runs."
     return await _format_status(session)
 
 
