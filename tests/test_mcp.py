@@ -851,11 +851,14 @@ def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
 
 
 def test_a_result_is_bounded() -> None:
-    assert len(tool_results.limit_text("x" * 50_000)) <= tool_results.MAX_CHARACTERS
-    assert tool_results.limit_text("x" * 50_000).endswith(
+    assert (
+        len(tool_results.translate_and_truncate("x" * 50_000))
+        <= tool_results.MAX_CHARACTERS
+    )
+    assert tool_results.translate_and_truncate("x" * 50_000).endswith(
         "more characters are left out"
     )
-    assert tool_results.limit_text("short") == "short"
+    assert tool_results.translate_and_truncate("short") == "short"
 
 
 @pytest.mark.nightly

@@ -1,7 +1,7 @@
 """Converts arguments to the types of a tool's schema, if their meaning is unambiguous.
 
-Models write `null` for an omitted argument, "60" for a number and a JSON list in a
-string. The schema then refuses the arguments that are still wrong.
+Models write `null` for an omitted argument, "60" for a number, and a list as JSON in a
+string. Arguments that cannot be converted are unchanged, and validation rejects them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+Schema = Mapping[str, Any]
+Arguments = Mapping[str, Any]
 NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 INTEGER = re.compile(r"-?[0-9]{1,15}")
 BOOLEANS = {"true": True, "false": False}
 CONTAINERS: dict[str, type] = {"array": list, "object": dict}
 
 
-def coerce_arguments(
-    schema: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+def coerce_arguments(schema: Schema, arguments: Arguments) -> dict[str, Any]:
     """Return the arguments in the schema's types, without optional null values."""
     properties = schema.get("properties", {})
     required = schema.get("required", ())
@@ -33,9 +33,9 @@ def coerce_arguments(
     return coerced
 
 
-def _coerce_value(schema: Mapping[str, Any], value: Any) -> Any:
+def _coerce_value(schema: Schema, value: Any) -> Any:
     """Return a value in the schema's type, unchanged if that is not possible."""
-    schema_type = schema.get("type")
+    schema_type = schema.get("type", "")
     if isinstance(value, str):
         value = _coerce_text(schema_type, value)
     if schema_type == "array" and isinstance(value, list):
@@ -46,8 +46,8 @@ def _coerce_value(schema: Mapping[str, Any], value: Any) -> Any:
     return value
 
 
-def _coerce_text(schema_type: Any, text: str) -> Any:
-    """Return a text as a number, a boolean or a container, if it is one."""
+def _coerce_text(schema_type: str, text: str) -> Any:
+    """Return the number, boolean, list or object in a text, or else the text."""
     stripped = text.strip()
     if schema_type == "number" and NUMBER.fullmatch(stripped):
         return float(stripped)
@@ -56,12 +56,11 @@ def _coerce_text(schema_type: Any, text: str) -> Any:
     if schema_type == "boolean":
         lower = stripped.lower()
         return BOOLEANS.get(lower, text)
-    if schema_type not in CONTAINERS:
+    container = CONTAINERS.get(schema_type)
+    if container is None:
         return text
     try:
         value = json.loads(stripped)
     except (ValueError, RecursionError):
         return text
-    if isinstance(value, CONTAINERS[schema_type]):
-        return value
-    return text
+    return value if isinstance(value, container) else text

@@ -1,11 +1,11 @@
-"""The results of tools: text with figures, data with the same as text, and errors."""
+"""The results of tools: texts with figures, data with a text, and errors."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
@@ -13,24 +13,39 @@ from stepper.common.errors import StepperError
 from stepper.common.text import one_line
 from stepper.mcp.mcp_wording import translate, translate_data
 
-MAX_CHARACTERS = 10_000  # of a result's text
-GAP_CHARACTERS = 60  # reserved for the sentence on omitted characters
+Data = Mapping[str, Any]
+MAX_CHARACTERS = 10_000  # of a result's text, or of its data as JSON
+NOTICE_CHARACTERS = 60  # reserved for the notice on omitted characters
 MAX_IMAGE_SIZE = 700_000  # bytes: 940 kB as base64
-# The rows of a list and the characters of a text that are kept if the data are too
-# long: the first limits that suffice.
-SHORTER = ((40, 1_000), (20, 500), (10, 200), (5, 100), (2, 50))
 MIN_KEYS = 40  # of an object that are kept
 WHOLE_KEYS = ("notebook", "cell_id")  # their values are never shortened
-TEXT_IN_CONTENT = "The result's text content has it."
+TEXT_IN_CONTENT = "See the text content of this result."
 JPEG_QUALITIES = (90, 75, 60, 40)
-# The states of calls that ran nothing, which are errors.
-NOTHING_RAN = ("refused", "stopped", "not run")
+# The states of calls that ran no cell, which are errors.
+ERROR_STATES = ("refused", "stopped", "not run")
+
+
+class DataLimit(NamedTuple):
+    """The maximum rows of a list or object, and the maximum characters of a text."""
+
+    rows: int
+    characters: int
+
+
+# The first limit that makes data short enough is used.
+DATA_LIMITS = (
+    DataLimit(40, 1_000),
+    DataLimit(20, 500),
+    DataLimit(10, 200),
+    DataLimit(5, 100),
+    DataLimit(2, 50),
+)
 
 
 def create_text_result(
     text: str, figures: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
-    """Return a text with the figures at these paths.
+    """Return a result with a text, which is translated, and figures, given as paths.
 
     An error has no figures, because Gemini CLI converts them to text.
     """
@@ -40,93 +55,109 @@ def create_text_result(
 def create_translated_result(
     text: str, figures: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
-    """Return a text that is already in terms of MCP, with figures."""
-    content: list[ContentBlock] = [TextContent(text=cut(text))]
-    if not is_error:
-        content += filter(None, map(load_image, figures))
-    return CallToolResult(content=content, is_error=is_error)
+    """Return a result with a text that is already in terms of MCP, and figures."""
+    content: list[ContentBlock] = [TextContent(text=truncate(text))]
+    if is_error:
+        return CallToolResult(content=content, is_error=True)
+    for path in figures:
+        image = load_image(path)
+        if image is not None:
+            content.append(image)
+    return CallToolResult(content=content)
 
 
 def create_data_result(
-    data: Mapping[str, Any], text: str, more: Sequence[ContentBlock] = ()
+    data: Data, text: str, images: Sequence[ContentBlock] = ()
 ) -> CallToolResult:
-    """Return data, and the same as text.
+    """Return a result with data, the same as text, and images.
 
-    The text is also a field of the data, because some clients show only the data. As
-    JSON, the data are no longer than a text may be: first the text field is left out,
-    then rows. `truncated` says so.
+    The data contain the text, too, because some clients only show the data. Data that
+    are longer than MAX_CHARACTERS lose first this text, then rows and parts of texts;
+    then `truncated` is true.
     """
-    text = limit_text(text)
+    text = translate_and_truncate(text)
+    translated_data = translate_data(data)
     return CallToolResult(
-        content=[TextContent(text=text), *more],
-        structured_content=_fit(translate_data(data), text),
+        content=[TextContent(text=text), *images],
+        structured_content=_limit_data(translated_data, text),
     )
 
 
-def _fit(data: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return data with their text, or as much of them as a result may have."""
-    whole = {**data, "text": text}
-    if _measure(whole) <= MAX_CHARACTERS:
-        return whole
-    whole["text"] = TEXT_IN_CONTENT
-    if _measure(whole) <= MAX_CHARACTERS:
-        return whole
+def _limit_data(data: Data, text: str) -> dict[str, Any]:
+    """Return data with their text; both are shortened if they are too long."""
+    limited = {**data, "text": text}
+    if _is_short(limited):
+        return limited
+    limited["text"] = TEXT_IN_CONTENT
+    if _is_short(limited):
+        return limited
     shortened: dict[str, Any] = {}
-    for max_rows, max_characters in SHORTER:
-        shortened = _shorten(whole, max_rows, max_characters)
+    for limit in DATA_LIMITS:
+        shortened = _shorten_object(limited, limit)
         shortened["truncated"] = True
-        if _measure(shortened) <= MAX_CHARACTERS:
+        if _is_short(shortened):
             break
     return shortened
 
 
-def _measure(data: Mapping[str, Any]) -> int:
-    """Return the number of characters of data as JSON."""
-    return len(json.dumps(data, ensure_ascii=False))
+def _is_short(data: Data) -> bool:
+    """Return whether data as JSON have at most MAX_CHARACTERS characters."""
+    text = json.dumps(data, ensure_ascii=False)
+    return len(text) <= MAX_CHARACTERS
 
 
-def _shorten(value: Any, max_rows: int, max_characters: int) -> Any:
-    """Return data with shorter lists, objects and texts."""
-    if isinstance(value, str) and len(value) > max_characters:
-        return f"{value[:max_characters]}…"
+def _shorten(value: Any, limit: DataLimit) -> Any:
+    """Return a value with shorter lists, objects and texts."""
+    if isinstance(value, str) and len(value) > limit.characters:
+        return f"{value[: limit.characters]}…"
     if isinstance(value, list | tuple):
-        return [_shorten(item, max_rows, max_characters) for item in value[:max_rows]]
-    if not isinstance(value, dict):
-        return value
+        rows = value[: limit.rows]
+        return [_shorten(row, limit) for row in rows]
+    if isinstance(value, dict):
+        return _shorten_object(value, limit)
+    return value
+
+
+def _shorten_object(value: Data, limit: DataLimit) -> dict[str, Any]:
+    """Return an object with shorter values, and with fewer keys if it has many."""
+    max_keys = max(limit.rows, MIN_KEYS)
     shortened = {}
-    for name in list(value)[: max(max_rows, MIN_KEYS)]:
+    for name in list(value)[:max_keys]:
         item = value[name]
         if name not in WHOLE_KEYS:
-            item = _shorten(item, max_rows, max_characters)
+            item = _shorten(item, limit)
         shortened[name] = item
     return shortened
 
 
-def create_run_result(response: Mapping[str, Any]) -> CallToolResult:
-    """Return the result of cells that ran; the last line names their notebook."""
+def create_run_result(response: Data) -> CallToolResult:
+    """Return the result of running cells. Its last line names the notebook."""
     state = str(response.get("state", ""))
     text = str(response["text"]) or state
     notebook = response.get("notebook")
     if notebook:
-        line = f"\nNotebook: {one_line(notebook)}"
-        text = limit_text(text, MAX_CHARACTERS - len(line)) + line
+        last_line = f"\nNotebook: {one_line(notebook)}"
+        limit = MAX_CHARACTERS - len(last_line)
+        text = translate_and_truncate(text, limit) + last_line
     else:
         text = translate(text)
     figures = response.get("figures", ())
-    return create_translated_result(text, figures, state in NOTHING_RAN)
+    is_error = state in ERROR_STATES
+    return create_translated_result(text, figures, is_error)
 
 
 def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
-    """Return a result with undelivered reports before its text.
+    """Return a result with undelivered reports above its text.
 
     Its data contain them as `unheard`.
     """
     text = translate(text)
     first, *others = result.content
     if isinstance(first, TextContent):
-        room = MAX_CHARACTERS - len(text) - 1
-        limited = cut(first.text, max(room, GAP_CHARACTERS + 1))
-        first = TextContent(text=f"{text}\n{limited}")
+        limit = MAX_CHARACTERS - len(text) - 1
+        limit = max(limit, NOTICE_CHARACTERS + 1)
+        rest = truncate(first.text, limit)
+        first = TextContent(text=f"{text}\n{rest}")
     data = result.structured_content
     if data is not None:
         data = {**data, "unheard": text}
@@ -135,7 +166,7 @@ def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
 
 
 def create_error_result(error: StepperError) -> CallToolResult:
-    """Return why nothing was done, and how to fix it."""
+    """Return an error result with the message and the hint of an error."""
     lines = [f"stepper: {error.message}"]
     hint = translate(error.hint)
     if hint.startswith("`"):  # only the name of a tool
@@ -145,22 +176,22 @@ def create_error_result(error: StepperError) -> CallToolResult:
     return create_text_result("\n".join(lines), is_error=True)
 
 
-def limit_text(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """Return a text in terms of MCP that is not longer than a result may be."""
-    return cut(translate(text), limit)
+def translate_and_truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Return a text in terms of MCP with at most `limit` characters."""
+    return truncate(translate(text), limit)
 
 
-def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """Return a text that is not longer than a result may be."""
+def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Return a text with at most `limit` characters, and a notice if it was longer."""
     if len(text) <= limit:
         return text
-    room = limit - GAP_CHARACTERS
-    omitted = len(text) - room
-    return f"{text[:room]}\n… {omitted:,} more characters are left out"
+    length = limit - NOTICE_CHARACTERS
+    omitted = len(text) - length
+    return f"{text[:length]}\n… {omitted:,} more characters are left out"
 
 
 def load_image(path: str) -> ImageContent | None:
-    """Return a figure, made smaller if necessary; None if it cannot be read."""
+    """Return a figure, compressed if it is large, or None if it cannot be read."""
     mime_type = "image/png"
     try:
         with open(path, "rb") as stream:
@@ -169,7 +200,7 @@ def load_image(path: str) -> ImageContent | None:
             mime_type = "image/jpeg"
             content = _compress(content)
     except (OSError, ValueError):
-        # Deleted, or not an image: the report names the path anyway.
+        # The file was deleted or is not an image. The report contains its path.
         return None
     data = base64.b64encode(content).decode()
     return ImageContent(data=data, mime_type=mime_type)
@@ -181,14 +212,17 @@ def _compress(content: bytes) -> bytes:
 
     from PIL import Image
 
-    image = Image.open(io.BytesIO(content)).convert("RGBA")
+    stream = io.BytesIO(content)
+    image = Image.open(stream).convert("RGBA")
     opaque = Image.new("RGB", image.size, "white")
-    opaque.paste(image, mask=image.getchannel("A"))
+    alpha = image.getchannel("A")
+    opaque.paste(image, mask=alpha)
     while True:
         for quality in JPEG_QUALITIES:
             buffer = io.BytesIO()
             opaque.save(buffer, "JPEG", quality=quality)
             if buffer.tell() <= MAX_IMAGE_SIZE:
                 return buffer.getvalue()
-        smaller_size = (opaque.width * 3 // 4, opaque.height * 3 // 4)
-        opaque.thumbnail(smaller_size)
+        width = opaque.width * 3 // 4
+        height = opaque.height * 3 // 4
+        opaque.thumbnail((width, height))
