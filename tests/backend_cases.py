@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from stepper.kernels import backend_registry
 from stepper.policy.configuration import kernel_config
 from tests import apt_packages
 from tests.npm_packages import Unavailable, unavailable
@@ -177,7 +178,7 @@ class Place:
     def at(self) -> kernel_config.BackendConfig | None:
         """The place as the configuration's reader has it."""
         return (
-            kernel_config.parse_backends({"there": self.definition})["there"]
+            backend_registry.parse_backends({"there": self.definition})["there"]
             if self.definition
             else None
         )

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stepper.kernels import backend_registry
 from stepper.policy.configuration import kernel_config
 from tests.environments import environment
 
@@ -202,7 +203,7 @@ class Served:
     def place(self, url: str = "", **more: Any) -> kernel_config.BackendConfig:
         """The place `hub` of that definition; a key with the value None is left out."""
         told = self.definition(url, **more)["jupyter"]
-        return kernel_config.parse_backends(
+        return backend_registry.parse_backends(
             {
                 "hub": {
                     "jupyter": {
@@ -241,7 +242,7 @@ def running(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
 def place(facts: dict[str, Any], **more: Any) -> kernel_config.BackendConfig:
     """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
     where = {"url": facts["url"], "token_env": facts["variable"], **more}
-    return kernel_config.parse_backends({"hub": {"jupyter": where}})["hub"]
+    return backend_registry.parse_backends({"hub": {"jupyter": where}})["hub"]
 
 
 class Line:

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from stepper.kernels import backend_registry
 from stepper.policy.configuration import kernel_config
 from tests import apt_packages
 
@@ -144,7 +145,7 @@ class Host:
 def place(facts: Mapping[str, Any], **more: Any) -> kernel_config.BackendConfig:
     """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
     where = {"host": "box", "python": sys.executable, **more}
-    return kernel_config.parse_backends(
+    return backend_registry.parse_backends(
         {
             "box": {
                 "ssh": {

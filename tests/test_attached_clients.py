@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from jupyter_client import BlockingKernelClient
 
-from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.notebooks import jupyter_saves
 from stepper.policy.model import Limits, Outcome
 from stepper.session.protocols import LaunchConfig
@@ -407,7 +407,7 @@ def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
     async def played() -> None:
         runtime = tmp_path / "r"
         runtime.mkdir()
-        kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
+        kernels = LocalLauncher(str(tmp_path / "kernel.json"), str(runtime))
         kernel = await kernels.start(
             LaunchConfig(sys.executable, str(tmp_path), dict(os.environ))
         )
@@ -433,7 +433,7 @@ def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
     async def played() -> None:
         runtime = tmp_path / "r"
         runtime.mkdir()
-        kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
+        kernels = LocalLauncher(str(tmp_path / "kernel.json"), str(runtime))
         kernel = await kernels.start(
             LaunchConfig(sys.executable, str(tmp_path), dict(os.environ))
         )

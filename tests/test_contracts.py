@@ -88,7 +88,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ("cli/main.py", "from stepper.diagnosis import diagnoser", {DIAGNOSIS}),
         (
             "daemon/server.py",
-            "from stepper.kernels.backends.local.local_backend import LocalKernels",
+            "from stepper.kernels.backends.local.local_launcher import LocalLauncher",
             {BACKENDS},
         ),
         (

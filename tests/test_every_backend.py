@@ -174,7 +174,7 @@ def test_a_replay_has_a_kernel_of_its_own_there_which_is_gone_afterwards(
     done = project.stepper("verify", notebook.path.stem, "--once", check=1)
     at = there.at.at
     assert ("the replay has a kernel of its own in there (" in done.stderr) == (
-        at is not None and not at.is_local
+        at is not None and not at.description.is_local
     )
     assert (
         "DOES NOT REPRODUCE · 1 of 2 cells as recorded · " in done.stdout

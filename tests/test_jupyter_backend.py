@@ -20,8 +20,9 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError
-from stepper.kernels.backend_registry import BackendLauncher, check_backend
-from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
+from stepper.kernels import backend_registry
+from stepper.kernels.backend_registry import check_backend
+from stepper.kernels.backends.jupyter.jupyter_launcher import JupyterLauncher
 from stepper.kernels.backends.jupyter.websocket_channels import (
     WebsocketChannels,
     decode_binary,
@@ -29,6 +30,7 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
     encode_binary,
 )
 from stepper.kernels.client import KernelClient
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy import execution_time
 from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
@@ -67,8 +69,8 @@ class Room:
     def record(self) -> Path:
         return self.folder / "kernel.json"
 
-    def provider(self, name: str = "kernel.json") -> BackendLauncher:
-        return BackendLauncher(str(self.folder / name), str(self.folder), {})
+    def provider(self, name: str = "kernel.json") -> NotebookLauncher:
+        return NotebookLauncher(str(self.folder / name), str(self.folder), {})
 
     def begin(
         self,
@@ -185,7 +187,10 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
         about.python == f"python3 ({room.line.url})"
         and "does not limit memory" in about.limitation
     )
-    assert "python3" in room.wait(check_backend(room.place(), {VARIABLE: TOKEN}, ""))[0]
+    assert (
+        "python3"
+        in room.wait(check_backend(room.place(), {VARIABLE: TOKEN}, "")).offers[0]
+    )
     assert (
         TOKEN not in room.record.read_text() and room.record.stat().st_mode & 0o077 == 0
     )
@@ -411,13 +416,13 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {*room.served.kernels()}
-    asked = JupyterKernels._request_kernel
+    asked = JupyterLauncher._request_kernel
 
-    async def killed(self: JupyterKernels, *given: Any) -> str:
+    async def killed(self: JupyterLauncher, *given: Any) -> str:
         await asked(self, *given)
         raise GeneratorExit  # nothing catches it
 
-    monkeypatch.setattr(JupyterKernels, "_request_kernel", killed)
+    monkeypatch.setattr(JupyterLauncher, "_request_kernel", killed)
     with pytest.raises(GeneratorExit):
         room.begin(room.place(), "other.json")
     monkeypatch.undo()
@@ -510,7 +515,7 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
     with pytest.raises(KernelError, match="has no kernel 0e000000-"):
         room.wait(check_backend(absent, {VARIABLE: TOKEN}, ""))
     named = room.place(kernel_id=room.kernel.id)
-    assert "python3" in room.wait(check_backend(named, {VARIABLE: TOKEN}, ""))[0]
+    assert "python3" in room.wait(check_backend(named, {VARIABLE: TOKEN}, "")).offers[0]
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
     assert (
@@ -580,15 +585,15 @@ def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
         at
     )
     file.chmod(0o600)
-    assert "python3" in room.wait(check_backend(at, {}, ""))[0]
+    assert "python3" in room.wait(check_backend(at, {}, "")).offers[0]
     told = room.place(token_env=None, token_command=f"cat {file}")
-    assert "python3" in room.wait(check_backend(told, {}, ""))[0]
+    assert "python3" in room.wait(check_backend(told, {}, "")).offers[0]
     asks = room.place(
         token_env=None, token_command="printenv WHERE_MY_KEYRING_IS"
     )  # of who asks, not the daemon's
     assert (
         "python3"
-        in room.wait(check_backend(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))[0]
+        in room.wait(check_backend(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, "")).offers[0]
     )
     file.write_text("")
     assert "is empty" in room.fails(at) and "printed nothing" in room.fails(told)
@@ -638,14 +643,16 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=page.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{page.server_port}/hub"
-    at = kernel_config.parse_backends(
+    at = backend_registry.parse_backends(
         {"hub": {"jupyter": {"url": url, "token_env": VARIABLE}}}
     )["hub"]
 
     def says(code: int, **headers: str) -> str:
         Page.code, Page.headers_sent = code, {"Content-Type": "text/html"} | headers
         with pytest.raises(KernelError) as failed:
-            provider = BackendLauncher(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            provider = NotebookLauncher(
+                str(tmp_path / "kernel.json"), str(tmp_path), {}
+            )
             loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
@@ -666,7 +673,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         assert "does not allow this to the owner of the token" not in says(
             401, **json_sent
         )
-        at = kernel_config.parse_backends(
+        at = backend_registry.parse_backends(
             {
                 "hub": {
                     "jupyter": {"url": url.removesuffix("hub"), "token_env": VARIABLE}
@@ -691,7 +698,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
     threading.Thread(target=page.serve_forever, daemon=True).start()
     root = f"http://127.0.0.1:{page.server_port}/jupyter"
     name = f"{root}/user/a%20da/gpu/"
-    at = kernel_config.parse_backends(
+    at = backend_registry.parse_backends(
         {"hub": {"jupyter": {"url": name, "token_env": VARIABLE}}}
     )["hub"]
 
@@ -704,7 +711,9 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
             hub,
         )
         with pytest.raises(KernelError) as failed:
-            provider = BackendLauncher(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            provider = NotebookLauncher(
+                str(tmp_path / "kernel.json"), str(tmp_path), {}
+            )
             loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
@@ -746,7 +755,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
                 f"{name} does not allow this to {whose}, the owner of {token} (403)",
                 mend,
             )
-        at = kernel_config.parse_backends(
+        at = backend_registry.parse_backends(
             {"hub": {"jupyter": {"url": root, "token_env": VARIABLE}}}
         )["hub"]
         assert says((200, mine), 302)[0] == f"{root}/ is the address of a hub"
@@ -883,7 +892,9 @@ def test_tls_with_an_authority_of_ones_own(
     try:
 
         def begin(url: str = "", **more: Any) -> Kernel:
-            provider = BackendLauncher(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            provider = NotebookLauncher(
+                str(tmp_path / "kernel.json"), str(tmp_path), {}
+            )
             at = served.place(url, **more)
             return loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))

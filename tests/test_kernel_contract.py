@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from jupyter_client import BlockingKernelClient
 
-from stepper.kernels.backend_registry import BackendLauncher
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
 from stepper.session.protocols import (
@@ -70,7 +70,7 @@ class Room:
         return (
             FakeKernelLauncher(self.left, record)
             if self.at.name == "fake"
-            else BackendLauncher(record, str(self.folder), {})
+            else NotebookLauncher(record, str(self.folder), {})
         )
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from stepper import diagnosis
-from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.in_kernel import iopub_buffer
 from stepper.policy.model import Limits, Outcome
 from stepper.session.protocols import Execution, LaunchConfig
@@ -41,7 +41,7 @@ class Lab:
             tempfile.mkdtemp(prefix="lab")
         )  # short: a socket's path has at most 107 bytes
         self.loop = asyncio.new_event_loop()
-        self.kernels = LocalKernels(
+        self.kernels = LocalLauncher(
             str(self.folder / "kernel.json"), str(self.folder), diagnosis.PARTS
         )
         inherited = {

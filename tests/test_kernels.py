@@ -27,9 +27,16 @@ from stepper.common.errors import UsageError
 from stepper.daemon import config
 from stepper.daemon import kernels_commands as looks
 from stepper.install import trust
+from stepper.kernels import backend_registry
+from stepper.kernels.backends.jupyter import jupyter_settings
+from stepper.kernels.backends.jupyter.jupyter_settings import JupyterSettings
+from stepper.kernels.backends.kernelspec.kernelspec_settings import KernelspecSettings
+from stepper.kernels.backends.slurm import slurm_settings
+from stepper.kernels.backends.slurm.slurm_settings import SlurmSettings
+from stepper.kernels.backends.ssh import ssh_settings
+from stepper.kernels.backends.ssh.ssh_settings import SshSettings
 from stepper.mcp.server import ProjectServer
 from stepper.policy import plan
-from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Limits, Plan
 from tests import backend_cases
 from tests.conftest import Notebook, Project, code, scratch
@@ -55,7 +62,7 @@ def test_the_places_are_read_as_they_stand() -> None:
         "r",
     ]
     gpu, mine, hub, box, r = (place.settings for place in limits.kernels.values())
-    assert gpu == kernel_config.SlurmSettings(
+    assert gpu == SlurmSettings(
         "gpu",
         time="4:00:00",
         mem="32G",
@@ -65,13 +72,13 @@ def test_the_places_are_read_as_they_stand() -> None:
         python="/shared/venv/bin/python",
         extra=("--account=x",),
     )
-    assert mine == kernel_config.SlurmSettings(jobid=1234)
-    assert hub == kernel_config.JupyterSettings(
+    assert mine == SlurmSettings(jobid=1234)
+    assert hub == JupyterSettings(
         "https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN"
     )
-    assert box == kernel_config.SshSettings(
+    assert box == SshSettings(
         "box", "/opt/venv/bin/python"
-    ) and r == kernel_config.KernelspecSettings("ir")
+    ) and r == KernelspecSettings("ir")
     assert [place.kind for place in limits.kernels.values()] == [
         "slurm",
         "slurm",
@@ -79,9 +86,8 @@ def test_the_places_are_read_as_they_stand() -> None:
         "ssh",
         "kernelspec",
     ]
-    assert "partition gpu" in kernel_config.describe_backend(
-        limits.kernels["gpu"]
-    ) and "ir" in kernel_config.describe_backend(limits.kernels["r"])
+    assert "partition gpu" in limits.kernels["gpu"].description.text
+    assert "ir" in limits.kernels["r"].description.text
     assert config.parse("cell_timeout_seconds: 3\n", "config.yaml").kernels == {}
     assert Limits().kernel == "local"
 
@@ -363,12 +369,12 @@ ODD = st.recursive(
     ),
     max_leaves=3,
 )
-KEYS = sorted({key for _, rules in kernel_config.RULES.values() for key in rules})
+KEYS = sorted({*jupyter_settings.RULES, *slurm_settings.RULES, *ssh_settings.RULES})
 PLACES = st.dictionaries(
     st.sampled_from(["a", "b-c", "local", "on", " ", "ü"]) | st.integers(),
     ODD
     | st.dictionaries(
-        st.sampled_from([*kernel_config.KINDS, "docker"]),
+        st.sampled_from([*backend_registry.CONFIGURABLE, "docker"]),
         ODD | st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),
         max_size=2,
     ),
@@ -395,7 +401,7 @@ def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
     else:
         assert limits.kernel == "local" or limits.kernel in limits.kernels
         for place in limits.kernels.values():
-            assert "\n" not in kernel_config.describe_backend(place)
+            assert "\n" not in place.description.text
 
 
 def test_a_plan_keeps_the_name_of_its_kernel() -> None:
@@ -851,13 +857,13 @@ def test_a_place_that_is_another_now_is_the_next_kernels(
 
 
 def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
-    script = "import sys, stepper.daemon.server, stepper.kernels.backends.local.local_backend, stepper.kernels.client; print(*sys.modules)"
+    script = "import sys, stepper.daemon.server, stepper.kernels.backends.local.local_launcher, stepper.kernels.client; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True
     ).stdout.split()
     assert "stepper.kernels.client" in loaded
     assert not {
         "stepper.policy.configuration.kernel_config",
-        "stepper.kernels.backends.local.kernelspecs",
+        "stepper.kernels.backends.kernelspec.kernelspecs",
         "stepper.daemon.kernels_commands",
     } & {*loaded}

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernels.backend_protocols import MemoryGuard, Usage
 from stepper.kernels.backends.local.memory_limits import cgroups, usage
+from stepper.kernels.memory_guard import MemoryGuard, Usage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
 from tests.conftest import Project, some_nightly

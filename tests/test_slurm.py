@@ -24,16 +24,13 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError
-from stepper.kernels import sealed_records, zmq_channels
-from stepper.kernels.backend_registry import (
-    BackendLauncher,
-    check_backend,
-    list_unchecked,
-    reconcile,
-)
-from stepper.kernels.backends.slurm import slurm_backend as provider
+from stepper.kernels import backend_registry, sealed_records, zmq_channels
+from stepper.kernels.backend_registry import check_backend, remove_orphans
 from stepper.kernels.backends.slurm import slurm_cli
+from stepper.kernels.backends.slurm import slurm_launcher as provider
 from stepper.kernels.backends.slurm import slurm_process as jobs
+from stepper.kernels.backends.slurm.slurm_backend import SlurmBackend
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy import execution_time
 from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
@@ -54,7 +51,7 @@ def place(**where: Any) -> kernel_config.BackendConfig:
         "python": sys.executable,
         **where,
     }
-    return kernel_config.parse_backends(
+    return backend_registry.parse_backends(
         {"gpu": {"slurm": {name: told for name, told in given.items() if told}}}
     )["gpu"]
 
@@ -88,11 +85,11 @@ class Room:
         if at is not None:
             self.begin(at)
 
-    def provider(self) -> BackendLauncher:
-        return BackendLauncher(str(self.record), str(self.folder), {})
+    def provider(self) -> NotebookLauncher:
+        return NotebookLauncher(str(self.record), str(self.folder), {})
 
     def start(
-        self, at: kernel_config.BackendConfig, provider: BackendLauncher | None = None
+        self, at: kernel_config.BackendConfig, provider: NotebookLauncher | None = None
     ) -> Any:
         return (provider or self.provider()).start(
             LaunchConfig("", str(self.folder), self.environ, backend=at)
@@ -493,7 +490,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     (other.folder / "odd.json").symlink_to("/dev/null")
     with pytest.raises(OSError):  # it may be the record that is missing
         other.wait(
-            reconcile(
+            SlurmBackend().remove_orphans(
                 [place()],
                 str(other.folder),
                 lambda: other.folder.rglob("*.json"),
@@ -503,7 +500,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     (other.folder / "odd.json").unlink()
     assert list(other.ours.values()) == ["RUNNING"]
     other.wait(
-        reconcile(
+        remove_orphans(
             [place()],
             str(other.folder),
             lambda: other.folder.rglob("*.json"),
@@ -569,7 +566,7 @@ def test_what_can_not_be(
     assert other.ours == {}
     assert any(
         "partition batch" in line
-        for line in other.wait(check_backend(place(), os.environ, ""))
+        for line in other.wait(check_backend(place(), os.environ, "")).offers
     )
     for wrong, words in (
         ({"partition": "nosuch"}, "invalid partition"),
@@ -578,7 +575,8 @@ def test_what_can_not_be(
         with pytest.raises(KernelError, match=words):
             other.wait(check_backend(place(**wrong), os.environ, ""))
     assert other.ours == {}
-    assert list_unchecked(place(python="/usr/bin/python3.99")) == [
+    distant = place(python="/usr/bin/python3.99").settings
+    assert provider.list_unchecked(distant) == [
         "python /usr/bin/python3.99 on the compute node"
     ]
 
@@ -651,7 +649,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             "--wrap=sleep 300",
         )
     )
-    at = kernel_config.parse_backends(
+    at = backend_registry.parse_backends(
         {"mine": {"slurm": {"jobid": held, "python": sys.executable}}}
     )["mine"]
     try:
@@ -671,8 +669,10 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             about.location.startswith(f"a step of job {held} on n")
             and 0 < about.walltime_left <= 300
         )
-        assert other.wait(check_backend(at, os.environ, ""))[0].startswith(
-            f"job {held} (wrap): RUNNING, n"
+        assert (
+            other.wait(check_backend(at, os.environ, ""))
+            .offers[0]
+            .startswith(f"job {held} (wrap): RUNNING, n")
         )
         other.again()
         assert (
@@ -713,7 +713,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
         )
     finally:
         other.lab.ask("scancel", str(held), check=False)
-    gone = kernel_config.parse_backends(
+    gone = backend_registry.parse_backends(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
     assert "job 987654 can run no kernel" in other.fails(gone)

@@ -23,10 +23,10 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError, KernelUnreachableError
-from stepper.kernels import client_base, execution, zmq_channels
-from stepper.kernels.backend_registry import BackendLauncher
+from stepper.kernels import backend_registry, client_base, execution, zmq_channels
 from stepper.kernels.backends.ssh import ssh_connection
 from stepper.kernels.backends.ssh import ssh_process as ssh_kernel
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, Kernel, LaunchConfig
@@ -63,8 +63,8 @@ class Room:
             host.place(**{"folder": str(self.folder), **where})
         )
 
-    def provider(self) -> BackendLauncher:
-        return BackendLauncher(str(self.folder / "kernel.json"), str(self.folder), {})
+    def provider(self) -> NotebookLauncher:
+        return NotebookLauncher(str(self.folder / "kernel.json"), str(self.folder), {})
 
     def begin(self, at: kernel_config.BackendConfig) -> Kernel:
         return self.wait(self.provider().start(LaunchConfig("", "/", {}, backend=at)))
@@ -401,7 +401,7 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(
 def fails(room: Room, at: kernel_config.BackendConfig) -> KernelError:
     other = room.folder / "other"
     other.mkdir(mode=0o700, exist_ok=True)
-    provider = BackendLauncher(str(other / "kernel.json"), str(other), {})
+    provider = NotebookLauncher(str(other / "kernel.json"), str(other), {})
     with pytest.raises(KernelError) as failed:
         room.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
     assert not (other / "kernel.json").exists() and not lines(other)
@@ -468,9 +468,9 @@ def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
         (host.folder / "authorized").write_text(host_keys)
     unknown = fails(
         room,
-        kernel_config.parse_backends({"x": {"ssh": {"host": "no-such-host.invalid"}}})[
-            "x"
-        ],
+        backend_registry.parse_backends(
+            {"x": {"ssh": {"host": "no-such-host.invalid"}}}
+        )["x"],
     )
     assert "Could not resolve hostname no-such-host.invalid" in unknown.message
 

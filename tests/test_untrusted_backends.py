@@ -20,7 +20,7 @@ from mcp import Client
 from stepper.common import secure_files
 from stepper.install import trust
 from stepper.kernels import sealed_records
-from stepper.kernels.backend_registry import BackendLauncher
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.mcp.server import ProjectServer
 from stepper.policy.model import Death
 from tests.conftest import Notebook, Project, code, scratch
@@ -258,7 +258,7 @@ def test_a_record_that_a_pull_brought_leads_nowhere(
 def test_a_record_that_makes_no_sense_is_no_kernel(tmp_path: Path, told: Any) -> None:
     record = tmp_path / "kernel.json"
     record.write_text(json.dumps(told))
-    found = asyncio.run(BackendLauncher(str(record), str(tmp_path), {}).attach())
+    found = asyncio.run(NotebookLauncher(str(record), str(tmp_path), {}).attach())
     assert isinstance(found, Death)
 
 

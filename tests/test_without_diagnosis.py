@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
@@ -43,7 +43,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
         str(tmp_path),
         dict(os.environ),
     )
-    kernels = LocalKernels(str(tmp_path / "kernel.json"), str(tmp_path))
+    kernels = LocalLauncher(str(tmp_path / "kernel.json"), str(tmp_path))
     session = Session(
         "n.ipynb",
         file := IpynbFile(str(path)),

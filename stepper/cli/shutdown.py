@@ -1,7 +1,7 @@
 """`stepper shutdown`: stop the kernels and the daemon.
 
 The daemon stops its kernels and itself. If it does not respond, its processes on this
-machine are killed, and a new daemon stops the kernels on other machines.
+machine are killed, and a new daemon stops the kernels that only their backend can reach.
 """
 
 from __future__ import annotations
@@ -72,19 +72,20 @@ def _wait_for_daemon_exit(paths: Paths) -> None:
 
 
 def list_remote_kernels(paths: Paths) -> list[str]:
-    """Return the recorded kernels that run on other machines, each with its backend."""
+    """Return the recorded kernels that only their backend can reach, with its name."""
     kernels = []
     for path in sealed_records.find_project_records(paths):
         with contextlib.suppress(*RECORD_ERRORS):
             record = json.loads(secure_files.read(str(path)))
-            if "definition" in record:
-                backend = f"{record['kind']}, `kernels.{record['name']}`"
-                kernels.append(one_line(f"{record['kernel']} ({backend})", 300))
+            if "kind" in record:
+                backend = f"{record['kind']}, `kernels.{record.get('name', '?')}`"
+                kernel = record.get("kernel") or path.stem
+                kernels.append(one_line(f"{kernel} ({backend})", 300))
     return kernels
 
 
 def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
-    """Stop the kernels on other machines with a new daemon; return their number.
+    """Stop the kernels of other backends with a new daemon; return their number.
 
     Only a daemon can reach these kernels.
     """
@@ -110,8 +111,12 @@ def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
 def kill_processes(paths: Paths) -> int:
     """Kill the daemon and its kernels on this machine, with their child processes.
 
-    Returns the number of kernels.
+    A kernel that only its backend can reach is left alone, and so is its record.
+    Returns the number of killed kernels.
     """
+    # A normal shutdown does not need this module.
+    from stepper.kernels import backend_registry
+
     daemons = find_daemons(paths)
     for daemon in daemons:
         with contextlib.suppress(psutil.Error):  # it has exited
@@ -119,35 +124,9 @@ def kill_processes(paths: Paths) -> int:
     psutil.wait_procs(daemons, timeout=KILL_SECONDS)
     kernel_count = 0
     for record in sealed_records.find_project_records(paths):
-        kernel_count += _kill_kernel(str(record))
+        kernel_count += backend_registry.kill_recorded_kernel(str(record))
     _remove_runtime_files(paths)
     return kernel_count
-
-
-def _kill_kernel(path: str) -> bool:
-    """Kill a recorded kernel and remove its files; return whether it was alive.
-
-    A kernel on another machine is left alone: only its record leads to it.
-    """
-    # A normal shutdown does not need these modules, which take long to import.
-    from stepper.kernels.backends.local.launch import Files
-    from stepper.kernels.backends.local.process_identity import Identity, clear
-
-    was_alive = False
-    try:
-        record = json.loads(secure_files.read(path))
-        if "definition" in record:
-            return False
-        provisioner = None
-        if "provisioner" in record:
-            provisioner = Identity.from_record(record["provisioner"])
-        was_alive = clear(str(record["kernel"]), provisioner) > 0
-    except RECORD_ERRORS:
-        pass
-    # An OSError means that a link leads to files that are not stepper's.
-    with contextlib.suppress(OSError):
-        Files(path).forget()
-    return was_alive
 
 
 def _remove_runtime_files(paths: Paths) -> None:

@@ -342,7 +342,7 @@ async def _create_notebook(
     limits = workspace.config.limits()
     cwd = limits.kernel_cwd
     backend = limits.kernels.get(kernel)
-    if backend and backend.kind in ("ssh", "jupyter"):
+    if backend is not None and backend.description.has_own_folder:
         cwd = f"a folder of `{kernel}`"
     return responses.NotebookCreatedResponse(
         session.name, steps, unfinished_name, cwd, first_run

@@ -228,10 +228,11 @@ def _parse_kernels(
     Raise UsageError, with the line, if a definition or the name in `kernel` is not
     valid.
     """
+    from stepper.kernels import backend_registry
     from stepper.policy.configuration import kernel_config
 
     try:
-        values["kernels"] = kernel_config.parse_backends(values.get("kernels", {}))
+        values["kernels"] = backend_registry.parse_backends(values.get("kernels", {}))
     except kernel_config.BackendConfigError as error:
         path = ("kernels", *error.path)
         key = one_line(".".join(path), 300)

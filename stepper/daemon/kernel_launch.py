@@ -47,7 +47,10 @@ def build_launch_config(
         cwd = os.path.dirname(notebook)
     # The provider of this backend removes its own token.
     other_tokens = [
-        other.token_env for other in limits.kernels.values() if other is not backend
+        variable
+        for other in limits.kernels.values()
+        if other is not backend
+        for variable in other.description.secret_variables
     ]
     hidden = [*limits.hide_env, *other_tokens]
     env = paths.active_env

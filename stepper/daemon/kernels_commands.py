@@ -40,8 +40,9 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
             "stepper kernels  # lists the backends",
         )
     backend = limits.kernels.get(name)
-    if backend is not None and not backend.is_local and not backend.is_python:
-        # Its server is asked, so the backend must be accepted.
+    description = backend.description if backend is not None else None
+    if description and not description.is_local and not description.is_python:
+        # The backend is contacted, so it must be accepted.
         workspace.get_launch_config(
             workspace.paths.project, request.caller.environ, name
         )
@@ -153,7 +154,7 @@ async def _check_backend(
     facts = (
         backend.name,
         backend.kind,
-        kernel_config.describe_backend(backend),
+        backend.description.text,
         backend.name == limits.kernel,
         is_accepted,
     )
@@ -164,7 +165,7 @@ async def _check_backend(
     python = paths.find_trusted_python(limits.python)
     check = backend_registry.check_backend(backend, environ, python)
     try:
-        offers = await asyncio.wait_for(check, CHECK_SECONDS)
+        result = await asyncio.wait_for(check, CHECK_SECONDS)
     except KernelError as error:
         return responses.KernelBackendEntry(
             *facts, False, error.message, mend=error.hint
@@ -172,12 +173,11 @@ async def _check_backend(
     except asyncio.TimeoutError:
         problem = f"{backend.name} did not respond within {CHECK_SECONDS:g} s"
         return responses.KernelBackendEntry(*facts, False, problem)
-    uncertainty = backend_registry.explain_uncertainty(backend)
-    is_reachable = None if uncertainty else True
+    is_reachable = None if result.uncertainty else True
     return responses.KernelBackendEntry(
         *facts,
         is_reachable,
-        uncertainty,
-        offers,
-        unchecked=backend_registry.list_unchecked(backend),
+        result.uncertainty,
+        result.offers,
+        unchecked=result.unchecked,
     )

@@ -25,13 +25,12 @@ from stepper.common.text import one_line
 from stepper.daemon import kernels_commands
 from stepper.daemon.replay_file_changes import FolderSnapshot
 from stepper.daemon.request import Request, report_progress
-from stepper.kernels import backend_registry
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.kernels.outputs import image_diff
 from stepper.policy import journal_events
 from stepper.policy.commands import cli_commands
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.verify_results import VerifyResult
-from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits
 from stepper.session import notebook_commands, progress_events
 from stepper.session.clients import Caller
@@ -144,9 +143,9 @@ async def _replay(
     )
     snapshot = await asyncio.to_thread(FolderSnapshot, cwd, path)
     backend = replay_workspace.launch.backend
-    if backend is not None and not backend.is_local:
+    if backend is not None and not backend.description.is_local:
         name = one_line(backend.name, 100)
-        description = kernel_config.describe_backend(backend)
+        description = backend.description.text
         line = f"the replay has a kernel of its own in {name} ({description})"
         request.progress(progress_events.Waiting(line=line))
     return await verify(
@@ -195,15 +194,14 @@ def _check_backend(
     """Raise StepperError if a backend can't run the kernels of this replay."""
     if backend is None:
         return
-    settings = backend.settings
-    if isinstance(settings, kernel_config.JupyterSettings) and settings.kernel_id:
+    if backend.description.attaches:
         command = CommandLines(name).shell("verify --kernel NAME")
         raise KernelError(
             f"`kernels.{backend.name}` is a single existing kernel, and a replay needs"
             " a kernel of its own",
             f"{command}  # `stepper kernels` lists the names",
         )
-    if options.scratch and not backend.is_local:
+    if options.scratch and not backend.description.is_local:
         raise UsageError(
             "--scratch copies the notebook's folder on this machine, but the kernel"
             " runs on another one"
@@ -413,9 +411,7 @@ async def _shut_down_kernels(
         record = os.path.join(folder, name, RECORD)
         if not os.path.exists(record):
             continue
-        launcher = backend_registry.BackendLauncher(
-            record, paths.runtime, {}, get_environ
-        )
+        launcher = NotebookLauncher(record, paths.runtime, {}, get_environ)
         kernel = await launcher.attach()
         if kernel is not None and not isinstance(kernel, Death):
             await kernel.shutdown()

@@ -46,6 +46,7 @@ from stepper.diagnosis.diagnoser import Diagnoser
 from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.hook.start import acquire_lock
 from stepper.kernels import backend_registry
+from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.kernels.outputs import image_diff
 from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.notebooks import background_io
@@ -148,7 +149,7 @@ class Daemon:
     ) -> Session:
         """Return a session whose adapters are connected."""
         file = IpynbFile(path)
-        launcher = backend_registry.BackendLauncher(
+        launcher = NotebookLauncher(
             record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
         )
         diagnoser = Diagnoser(
@@ -279,7 +280,7 @@ class Daemon:
             for backend in self.workspace.config.limits().kernels.values():
                 if self.paths.trusts_backend(backend.definition):
                     trusted_backends.append(backend)
-            await backend_registry.reconcile(
+            await backend_registry.remove_orphans(
                 trusted_backends, self.paths.runtime, get_records, os.environ
             )
 
@@ -290,8 +291,12 @@ class Daemon:
         replays of complete notebooks and updates the files for status lines.
         """
         tasks: dict[str, asyncio.Task[None]] = {}
+        sessions: list[Session] = []
         with contextlib.suppress(StepperError, OSError):
-            for session in self.workspace.open_all_sessions():
+            sessions = self.workspace.open_all_sessions()
+        for session in sessions:
+            # A backend that fails must not hide the kernels of other backends.
+            with contextlib.suppress(StepperError, OSError):
                 await session.kernel_manager.find()
         while True:
             for session in list(self.workspace.sessions.values()):

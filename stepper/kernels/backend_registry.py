@@ -1,72 +1,207 @@
-"""The kernel backends, by kind. No other module imports them.
+"""The kernel backends by kind. No other module imports them.
 
-A new backend is a folder in `backends/` and a row in LAUNCHERS. Remote backends are
-imported when they are used: most projects have none.
+A backend is imported when its kind is used: most projects use only `local`. Other
+packages provide backends by entry points of stepper's own environment, never of the
+project's. Their errors concern that kind of backend only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stepper.common import secure_files
-from stepper.common.errors import KernelError
+from stepper.common.errors import KernelError, StepperError
 from stepper.common.text import one_line
-from stepper.kernels.backends.local.local_backend import LocalKernels
-from stepper.policy.model import Death
-from stepper.session.protocols import (
-    Kernel,
-    KernelLauncher,
-    KernelMetadata,
-    LaunchConfig,
-    QueueStatus,
-)
+from stepper.kernels.kernel_backend import PYTHON, BackendCheck, Environ, KernelBackend
+from stepper.session.protocols import KernelMetadata
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepper.kernels.backends.local.kernelspecs import Spec
-    from stepper.policy.configuration.kernel_config import BackendConfig, SlurmSettings
+    from stepper.policy.configuration.kernel_config import (
+        BackendConfig,
+        KeyPath,
+        ParsedSettings,
+        SettingsParser,
+    )
 
 log = logging.getLogger("stepper")
-Environ = Mapping[str, str]
-
-
-def _create_ssh_launcher(*args: Any) -> KernelLauncher:
-    from stepper.kernels.backends.ssh.ssh_backend import SshKernels
-
-    return SshKernels(*args)
-
-
-def _create_slurm_launcher(*args: Any) -> KernelLauncher:
-    from stepper.kernels.backends.slurm.slurm_backend import SlurmKernels
-
-    return SlurmKernels(*args)
-
-
-def _create_jupyter_launcher(*args: Any, **kwargs: Any) -> KernelLauncher:
-    from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
-
-    return JupyterKernels(*args, **kwargs)
-
-
-# Kind of backend → its launcher. The arguments are the file of the kernel's record, the
-# folder for sockets, and the parts that the helper in the kernel may load. The kernel
-# of an installed kernelspec is also a process of this machine.
-LAUNCHERS: dict[str, Callable[..., KernelLauncher]] = {
-    "local": LocalKernels,
-    "kernelspec": LocalKernels,
-    "ssh": _create_ssh_launcher,
-    "slurm": _create_slurm_launcher,
-    "jupyter": _create_jupyter_launcher,
-}
-
+ENTRY_POINTS = "stepper.kernel_backends"
+# The backend of kernels whose record names none.
 LOCAL = "local"
-PYTHON = KernelMetadata("python3", "Python 3", "python")
+
+
+def _load_local() -> KernelBackend:
+    from stepper.kernels.backends.local.local_backend import LocalBackend
+
+    return LocalBackend()
+
+
+def _load_kernelspec() -> KernelBackend:
+    from stepper.kernels.backends.kernelspec.kernelspec_backend import KernelspecBackend
+
+    return KernelspecBackend()
+
+
+def _load_slurm() -> KernelBackend:
+    from stepper.kernels.backends.slurm.slurm_backend import SlurmBackend
+
+    return SlurmBackend()
+
+
+def _load_ssh() -> KernelBackend:
+    from stepper.kernels.backends.ssh.ssh_backend import SshBackend
+
+    return SshBackend()
+
+
+def _load_jupyter() -> KernelBackend:
+    from stepper.kernels.backends.jupyter.jupyter_backend import JupyterBackend
+
+    return JupyterBackend()
+
+
+# Kind of backend → loads it.
+CONFIGURABLE: dict[str, Callable[[], KernelBackend]] = {
+    "slurm": _load_slurm,
+    "jupyter": _load_jupyter,
+    "ssh": _load_ssh,
+    "kernelspec": _load_kernelspec,
+}
+BUILT_IN = {LOCAL: _load_local, **CONFIGURABLE}
+_backends: dict[str, KernelBackend] = {}
+
+
+def get_backend(kind: str) -> KernelBackend:
+    """Return the backend of a kind.
+
+    Raise KernelError if it is not installed or cannot be imported.
+    """
+    if kind in _backends:
+        return _backends[kind]
+    load_built_in = BUILT_IN.get(kind)
+    backend = load_built_in() if load_built_in else _load_entry_point(kind)
+    _backends[kind] = backend
+    return backend
+
+
+def _load_entry_point(kind: str) -> KernelBackend:
+    entry_point = _find_entry_points().get(kind)
+    if entry_point is None:
+        raise KernelError(
+            f"the kernel backend `{one_line(kind, 100)}` is not installed in stepper's"
+            f" environment ({sys.prefix})"
+        )
+    try:
+        backend = entry_point.load()()
+    except Exception as error:
+        log.exception("kernel backend %s: import failed", kind)
+        raise KernelError(
+            f"the kernel backend `{kind}` ({entry_point.value}) could not be imported:"
+            f" {_format_error(error)}"
+        ) from error
+    if not isinstance(backend, KernelBackend):
+        raise KernelError(
+            f"the kernel backend `{kind}` ({entry_point.value}) does not implement"
+            " stepper's KernelBackend protocol"
+        )
+    return backend
+
+
+def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the backends of other packages in stepper's environment, by kind."""
+    # Without the working folder, which may contain a stranger's files.
+    folders = [folder for folder in sys.path if os.path.isabs(folder)]
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for distribution in importlib.metadata.distributions(path=folders):
+        for entry_point in distribution.entry_points:
+            if entry_point.group == ENTRY_POINTS:
+                found.setdefault(entry_point.name, entry_point)
+    return found
+
+
+def parse_backends(section: Any) -> dict[str, BackendConfig]:
+    """Return the backends of the section `kernels:`; raise BackendConfigError."""
+    from stepper.policy.configuration import kernel_config
+
+    kinds = [*CONFIGURABLE]
+    if not _has_only_built_in_kinds(section):
+        other_kinds = sorted(_find_entry_points())
+        kinds += [kind for kind in other_kinds if kind not in BUILT_IN]
+
+    def find_parser(kind: str) -> SettingsParser | None:
+        return _create_parser(kind) if kind in kinds else None
+
+    return kernel_config.parse_backends(section, find_parser, kinds)
+
+
+def _has_only_built_in_kinds(section: Any) -> bool:
+    if not isinstance(section, dict):
+        return True
+    definitions = [each for each in section.values() if isinstance(each, dict)]
+    kinds = {kind for definition in definitions for kind in definition}
+    return kinds <= {*CONFIGURABLE}
+
+
+def _create_parser(kind: str) -> SettingsParser:
+    """Return the parser of a backend's settings.
+
+    An unexpected error makes only this backend unusable, not the configuration.
+    """
+    from stepper.policy.configuration.kernel_config import (
+        BackendConfigError,
+        BackendDescription,
+        ParsedSettings,
+    )
+
+    def parse_settings(values: Any, path: KeyPath) -> ParsedSettings:
+        try:
+            with report_errors(kind, BackendConfigError):
+                backend = get_backend(kind)
+                settings = backend.parse_settings(values, path)
+                return ParsedSettings(settings, backend.describe(settings))
+        except KernelError as error:
+            description = BackendDescription(f"a backend {kind}")
+            return ParsedSettings(None, description, error.message)
+
+    return parse_settings
+
+
+@contextlib.contextmanager
+def report_errors(
+    kind: str, expected: type[Exception] = StepperError
+) -> Iterator[None]:
+    """Raise KernelError for an unexpected exception of a backend.
+
+    An `expected` exception and those of stepper are not changed.
+    """
+    try:
+        yield
+    except (StepperError, expected):
+        raise
+    except Exception as error:
+        log.exception("kernel backend %s", kind)
+        raise KernelError(
+            f"the kernel backend `{kind}` failed: {_format_error(error)}"
+        ) from error
+
+
+def _format_error(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}", 300)
+
+
+def check_usable(backend: BackendConfig) -> None:
+    """Raise KernelError if the settings of a backend could not be parsed."""
+    if backend.problem:
+        raise KernelError(backend.problem)
 
 
 async def get_metadata(
@@ -76,202 +211,65 @@ async def get_metadata(
 
     `backend` is None for the project's own Python. Raise KernelError.
     """
-    if backend is None or backend.is_python:
+    if backend is None:
         return PYTHON
-    if backend.kind == "jupyter":
-        from stepper.kernels.backends.jupyter import jupyter_backend
-
-        return await jupyter_backend.get_metadata(backend, environ)
-    spec = _find_kernelspec(backend, environ, python)
-    return KernelMetadata(spec.name, spec.display_name, spec.language)
+    check_usable(backend)
+    if backend.description.is_python:
+        return PYTHON
+    with report_errors(backend.kind):
+        return await get_backend(backend.kind).get_metadata(backend, environ, python)
 
 
 async def check_backend(
     backend: BackendConfig, environ: Environ, python: str
-) -> list[str]:
-    """Return short descriptions of what a backend offers.
-
-    Raise KernelError if the backend cannot be reached.
-    """
-    if backend.is_local:
-        spec = _find_kernelspec(backend, environ, python)
-        return [f"{spec.display_name} ({spec.language}): {spec.folder}"]
-    if backend.kind == "ssh":
-        from stepper.kernels.backends.ssh import ssh_backend
-
-        return await ssh_backend.check_backend(backend)
-    if backend.kind == "slurm":
-        from stepper.kernels.backends.slurm import slurm_backend
-
-        return await slurm_backend.check_backend(_get_slurm_settings(backend), environ)
-    if backend.kind == "jupyter":
-        from stepper.kernels.backends.jupyter import jupyter_backend
-
-        return await jupyter_backend.check_backend(backend, environ)
-    raise build_unknown_kind_error(backend.kind)
+) -> BackendCheck:
+    """Return what a backend offers; raise KernelError if it cannot be reached."""
+    check_usable(backend)
+    with report_errors(backend.kind):
+        return await get_backend(backend.kind).check(backend, environ, python)
 
 
-def list_unchecked(backend: BackendConfig) -> list[str]:
-    """Return short descriptions of what `check_backend` does not check."""
-    if backend.kind != "slurm":
-        return []
-    from stepper.kernels.backends.slurm import slurm_backend
-
-    return slurm_backend.list_unchecked(_get_slurm_settings(backend))
-
-
-def explain_uncertainty(backend: BackendConfig) -> str:
-    """Return why a backend that responds may still not start a kernel, or ''."""
-    if backend.kind != "slurm":
-        return ""
-    from stepper.kernels.backends.slurm import slurm_backend
-
-    return slurm_backend.explain_uncertainty(_get_slurm_settings(backend))
-
-
-def _get_slurm_settings(backend: BackendConfig) -> SlurmSettings:
-    from stepper.policy.configuration.kernel_config import SlurmSettings
-
-    assert isinstance(backend.settings, SlurmSettings)  # implied by the kind
-    return backend.settings
-
-
-def _find_kernelspec(backend: BackendConfig, environ: Environ, python: str) -> Spec:
-    """Return the kernelspec of a local backend; raise KernelError."""
-    from stepper.kernels.backends.local import kernelspecs
-    from stepper.policy.configuration.kernel_config import KernelspecSettings
-
-    settings = backend.settings
-    assert isinstance(settings, KernelspecSettings)  # as for all local backends
-    return kernelspecs.find_kernelspec(settings.kernelspec, environ, python)
-
-
-async def reconcile(
+async def remove_orphans(
     backends: Iterable[BackendConfig],
     runtime: str,
     get_records: Callable[[], Iterable[Path]],
     environ: Environ,
 ) -> None:
-    """Cancel jobs of former daemons of this project that have no record.
+    """Remove the kernels of this project that no record names.
 
-    Raise KernelError.
+    An error of one kind of backend is logged and does not affect the others.
     """
-    if any(backend.kind == "slurm" for backend in backends):
-        from stepper.kernels.backends.slurm import slurm_backend
+    by_kind = defaultdict[str, list["BackendConfig"]](list)
+    for backend in backends:
+        if not backend.problem:
+            by_kind[backend.kind].append(backend)
+    for kind, configs in by_kind.items():
+        try:
+            with report_errors(kind):
+                orphan_count = await get_backend(kind).remove_orphans(
+                    configs, runtime, get_records, environ
+                )
+            if orphan_count:
+                log.info("kernel backend %s: %d orphans removed", kind, orphan_count)
+        except StepperError as error:
+            log.warning("orphaned kernels of %s: %s", kind, error.message)
 
-        await slurm_backend.reconcile(runtime, get_records, environ)
+
+def read_record(path: str) -> Mapping[str, Any]:
+    """Return the content of a kernel's record, empty if it cannot be read."""
+    try:
+        record = json.loads(secure_files.read(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
-def build_unknown_kind_error(kind: str) -> KernelError:
-    """Return the error for a backend that this version of stepper does not have."""
-    return KernelError(f"this version of stepper has no kernel backend `{kind}`")
+def kill_recorded_kernel(path: str) -> bool:
+    """Kill a recorded kernel without a daemon; return whether it was running.
 
-
-class BackendLauncher:
-    """Starts the kernel of one notebook on any backend.
-
-    The record of the last kernel says which backend it runs on. `get_environ` returns
-    the environment of the last client: it may have a token, which no record contains.
+    A kernel that only a daemon can reach is left alone, and so is its record.
     """
-
-    def __init__(
-        self,
-        record: str,
-        runtime: str,
-        parts: Mapping[str, str],
-        get_environ: Callable[[], Environ] = lambda: os.environ,
-    ) -> None:
-        self.record = record
-        self.launcher_args = (record, runtime, parts)
-        self.get_environ = get_environ
-        # The launcher of a start that is in progress.
-        self.current: KernelLauncher | None = None
-
-    @property
-    def queue_status(self) -> QueueStatus | None:
-        """What the start in progress waits for in a queue, None without one."""
-        return self.current.queue_status if self.current else None
-
-    async def start(self, config: LaunchConfig) -> Kernel:
-        """Start a kernel and return it when it is ready; raise KernelError."""
-        kind = config.backend.kind if config.backend else LOCAL
-        if kind not in LAUNCHERS:
-            raise build_unknown_kind_error(kind)
-        if self._get_recorded_kind() != kind:
-            # A job may be waiting on another backend.
-            await self.cancel_request()
-        self.current = self._create_launcher(kind)
-        started_at = time.monotonic()
-        log.info("kernel start: backend %s, record %s", kind, self.record)
-        try:
-            kernel = await self.current.start(config)
-        except BaseException as error:
-            seconds = time.monotonic() - started_at
-            message = getattr(error, "message", type(error).__name__)
-            reason = one_line(message, 300)
-            log.info("kernel start: not ready after %.2f s: %s", seconds, reason)
-            raise
-        finally:
-            self.current = None
-        seconds = time.monotonic() - started_at
-        log.info("kernel start: ready after %.2f s", seconds)
-        return kernel
-
-    async def attach(self) -> Kernel | Death | None:
-        """Return the kernel of a former daemon, or its death, None if there was none.
-
-        No request is sent to the kernel.
-        """
-        kind = self._get_recorded_kind()
-        if not kind:
-            return Death(
-                f"the kernel record {self.record} is not valid: stepper did not write "
-                "it for you at this path, or its backend is unknown. stepper did not "
-                "connect to the kernel"
-            )
-        return await self._create_launcher(kind).attach()
-
-    async def cancel_request(self) -> None:
-        """Cancel a request that is not a kernel yet, such as a queued job.
-
-        Raise KernelError if this fails.
-        """
-        kind = self._get_recorded_kind()
-        if kind:
-            await self._create_launcher(kind).cancel_request()
-            return
-        try:
-            secure_files.remove(self.record)
-        except OSError as error:
-            raise KernelError(
-                f"the kernel record {self.record} could not be removed: "
-                f"{error.strerror}"
-            ) from error
-
-    def _create_launcher(self, kind: str) -> KernelLauncher:
-        create = LAUNCHERS[kind]
-        if kind == "jupyter":
-            return create(*self.launcher_args, environ=self.get_environ)
-        return create(*self.launcher_args)
-
-    def _get_recorded_kind(self) -> str:
-        """Return the kind of backend in the record, '' if the record is not valid.
-
-        A record of a local kernel needs no seal: the local backend checks its sockets
-        and its process.
-        """
-        try:
-            record = json.loads(secure_files.read(self.record))
-        except (OSError, ValueError, RecursionError):
-            return LOCAL
-        if not isinstance(record, dict):
-            return LOCAL
-        kind = record.get("kind", LOCAL)
-        if kind == LOCAL:
-            return LOCAL
-        from stepper.kernels import sealed_records
-
-        kind = str(kind)
-        if kind in LAUNCHERS and sealed_records.is_sealed(self.record, record):
-            return kind
-        return ""
+    kind = str(read_record(path).get("kind", LOCAL))
+    if kind not in BUILT_IN:
+        return False
+    return get_backend(kind).kill_recorded_kernel(path)

@@ -20,7 +20,6 @@ from stepper.common.errors import (
     KernelUnreachableError,
 )
 from stepper.kernels import helper_loader
-from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Inbox
 from stepper.kernels.client_base import Connection
 from stepper.kernels.execution import (
     CONNECTION_LOST,
@@ -29,6 +28,8 @@ from stepper.kernels.execution import (
     EarlierRun,
     Running,
 )
+from stepper.kernels.kernel_channels import Inbox
+from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution

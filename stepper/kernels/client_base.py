@@ -18,8 +18,12 @@ from typing import Any
 
 from stepper.common import json_decode, secure_files
 from stepper.common.errors import KernelUnreachableError
-from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernels.external_executions import ExternalExecutions
+from stepper.kernels.kernel_process import (
+    GRACE_SECONDS,
+    PATIENCE_SECONDS,
+    KernelProcess,
+)
 from stepper.kernels.outputs.output_area import (
     OUTPUT_TYPES,
     UPDATE,
@@ -49,7 +53,7 @@ class Connection:
     """
 
     def __init__(
-        self, process: Process, parts: Mapping[str, str] = {}, folder: str = ""
+        self, process: KernelProcess, parts: Mapping[str, str] = {}, folder: str = ""
     ) -> None:
         self.process = process
         self.channels = process.channels

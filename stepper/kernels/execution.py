@@ -15,14 +15,11 @@ from typing import Any
 from stepper.common import json_decode
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import helper_loader
-from stepper.kernels.backend_protocols import (
-    GRACE_SECONDS,
-    PATIENCE_SECONDS,
-    Inbox,
-    MemoryGuard,
-)
 from stepper.kernels.client_base import MALFORMED_MESSAGE, Connection
 from stepper.kernels.error_parsing import build_fault, clean_error, parse_stack_sample
+from stepper.kernels.kernel_channels import Inbox
+from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
+from stepper.kernels.memory_guard import MemoryGuard
 from stepper.kernels.outputs.output_area import (
     DISPLAY_TYPES,
     OUTPUT_TYPES,

@@ -200,7 +200,7 @@ async def _check_start(session: Session, caller: Caller) -> None:
     backend = session.kernel_manager.get_launch_config(
         caller.environ, session.state.plan.kernel
     ).backend
-    if backend is None or not backend.attaches:
+    if backend is None or not backend.description.attaches:
         return
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:

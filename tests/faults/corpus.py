@@ -24,7 +24,7 @@ from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
 from stepper.diagnosis.environment_facts import ProjectEnvironment
-from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.backends.local.memory_limits import usage
 from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
@@ -167,7 +167,7 @@ class Kept:
 
     queue_status = None
 
-    def __init__(self, kernels: LocalKernels) -> None:
+    def __init__(self, kernels: LocalLauncher) -> None:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
         self.swallowed: list[
             str
@@ -211,7 +211,7 @@ class Bench:
             {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"},
         )
         self.provider = Kept(
-            LocalKernels(
+            LocalLauncher(
                 str(self.root / "kernel.json"), str(self.root), diagnosis.PARTS
             )
         )

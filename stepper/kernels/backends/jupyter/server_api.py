@@ -23,7 +23,10 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
-from stepper.policy.configuration.kernel_config import TOKEN_KEYS, JupyterSettings
+from stepper.kernels.backends.jupyter.jupyter_settings import (
+    TOKEN_KEYS,
+    JupyterSettings,
+)
 
 REQUEST_SECONDS = 10.0
 TOKEN_COMMAND_SECONDS = 10.0

@@ -1,219 +1,81 @@
-"""The backend `local`: starts a kernel, or finds that of an earlier daemon.
+"""The backend `local`: the project's interpreter as a process of this machine.
 
-The modules that talk to a kernel (jupyter_client, ZeroMQ) are imported while the kernel
-starts, which takes longer.
+It needs no definition in the configuration, so it has no settings.
 """
 
 from __future__ import annotations
 
-import asyncio
-import glob
+import contextlib
 import json
-import logging
-import os
-import time
-import uuid
-from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
-from subprocess import Popen
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from stepper.common import secure_files
-from stepper.common.errors import IpykernelMissingError, KernelError
-from stepper.kernels.backends.local import launch, process_identity
-from stepper.kernels.backends.local.launch import Files
-from stepper.kernels.backends.local.process_identity import Identity
-from stepper.policy.model import Death
-from stepper.session.protocols import LaunchConfig, QueueStatus
+from stepper.kernels.kernel_backend import (
+    BackendCheck,
+    Environ,
+    KernelBackend,
+    LauncherContext,
+)
 
 if TYPE_CHECKING:
-    from stepper.kernels.client import KernelClient
+    from stepper.kernels.backends.local.local_launcher import LocalLauncher
+    from stepper.policy.configuration.kernel_config import (
+        BackendConfig,
+        BackendDescription,
+        KeyPath,
+    )
 
-log = logging.getLogger("stepper")
-START_SECONDS = 60.0
+# Errors of reading a record that someone else may have written.
+RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
-class LocalKernels:
-    """Starts and finds the kernel of one notebook.
+class LocalBackend(KernelBackend):
+    """Kernels of the project's own Python on this machine."""
 
-    `record` is the path of its record, for the next daemon. `runtime` is the folder of
-    its sockets. `parts` are the modules that its helper may load: name → package.
-    """
+    def parse_settings(self, values: Any, path: KeyPath) -> None:
+        """Raise BackendConfigError: this backend cannot be defined."""
+        from stepper.policy.configuration.kernel_config import BackendConfigError
 
-    queue_status: QueueStatus | None = None  # this machine has no queue
+        raise BackendConfigError(path, "cannot be defined")
 
-    def __init__(
-        self, record: str, runtime: str, parts: Mapping[str, str] = {}
-    ) -> None:
-        self.files = Files(record)
-        self.runtime = runtime
-        self.parts = parts
+    def describe(self, settings: Any) -> BackendDescription:
+        """Return the description of the backend."""
+        from stepper.policy.configuration.kernel_config import BackendDescription
 
-    async def start(self, config: LaunchConfig) -> KernelClient:
-        """Start a kernel and return it when it is ready.
+        return BackendDescription("the project's Python on this machine", is_local=True)
 
-        Raise KernelError with the end of its stderr.
+    def create_launcher(self, context: LauncherContext) -> LocalLauncher:
+        """Return the launcher of one notebook's kernel."""
+        from stepper.kernels.backends.local.local_launcher import LocalLauncher
+
+        return LocalLauncher(context.record, context.runtime, context.parts)
+
+    async def check(
+        self, backend: BackendConfig, environ: Environ, python: str
+    ) -> BackendCheck:
+        """Return the project's interpreter."""
+        return BackendCheck([python])
+
+    def kill_recorded_kernel(self, record: str) -> bool:
+        """Kill the processes of a recorded kernel and remove its files.
+
+        A process is identified by its start time, so a reused pid is not killed.
+        Returns whether the kernel was running.
         """
+        # `stepper shutdown` rarely needs these modules, which take long to import.
+        from stepper.kernels.backends.local.kernel_files import KernelFiles
+        from stepper.kernels.backends.local.process_identity import Identity, clear
+
+        was_running = False
         try:
-            return await self._start(config)
-        except IpykernelMissingError as missing:
-            copies = config.bundled_ipykernel
-            if config.backend or not copies or not glob.glob(f"{glob.escape(copies)}*"):
-                raise
-            try:
-                return await self._start(config, missing.hint)
-            except KernelError:
-                # There is no copy for that Python, or the project's packages prevent
-                # its use.
-                raise missing from None
-
-    async def _start(
-        self, config: LaunchConfig, install_command: str = ""
-    ) -> KernelClient:
-        """Start a kernel, with stepper's copy of ipykernel if it is missing.
-
-        `install_command` would install it; '' means that it is not missing.
-        """
-        started_at = time.monotonic()
-        kernel_id = uuid.uuid4().hex
-        spec = None
-        if config.backend is not None:
-            from stepper.kernels.backends.local import kernelspecs
-            from stepper.policy.configuration.kernel_config import KernelspecSettings
-
-            settings = config.backend.settings
-            assert isinstance(settings, KernelspecSettings)  # other kinds are remote
-            spec = kernelspecs.find_kernelspec(
-                settings.kernelspec, config.environ, config.python
-            )
-        with self._open_stderr(kernel_id) as stderr:
-            try:
-                child, connection = launch.launch(
-                    config,
-                    kernel_id,
-                    self.runtime,
-                    stderr,
-                    config.bundled_ipykernel if install_command else "",
-                    spec,
-                )
-                identity = Identity.of(child.pid)
-                python = config.python
-                if spec and isinstance(child.args, list):
-                    python = str(child.args[0])
-                data = {
-                    "kernel": kernel_id,
-                    "python": python,
-                    "connection": connection,
-                    "lacks": install_command,
-                }
-                if spec:
-                    data["interrupt"] = spec.interrupt_mode
-                data["provisioner"] = asdict(identity)
-                kernel = self._create_client(data, identity, child)
-            except BaseException as error:
-                await self._clear(kernel_id)
-                if isinstance(error, OSError):
-                    program = error.filename or config.python
-                    raise KernelError(
-                        f"the kernel could not be started: {program}: {error.strerror}",
-                        getattr(error, "hint", ""),
-                    ) from error
-                raise
-        seconds = time.monotonic() - started_at
-        log.info("kernel start: process %d launched after %.2f s", child.pid, seconds)
-        try:
-            await kernel.connect(START_SECONDS)
-            os.truncate(self.files.stderr, 0)  # removes ipykernel's intro
-            self.files.write_record(data)
-            # Like their folder, the sockets are private.
-            name = Path(connection["ip"]).name
-            for path in Path(self.runtime).glob(f"{name}-*"):
-                path.chmod(0o600)
-        except BaseException:
-            await kernel.shutdown()
-            raise
-        return kernel
-
-    def _open_stderr(self, kernel_id: str) -> IO[bytes]:
-        """Record the kernel, and return the file for its stderr; raise KernelError.
-
-        The record is written first: if the daemon is killed now, the next one finds the
-        processes by the kernel's id.
-        """
-        try:
-            self.files.write_record({"kernel": kernel_id})
-            # Append mode: the daemon truncates the file when it grows.
-            path = self.files.stderr
-            stderr = open(path, "ab", opener=secure_files.open_private)  # noqa: SIM115
-            stderr.truncate(0)
-            stack_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            os.close(secure_files.open_private(str(self.files.stack), stack_flags))
-        except OSError as error:
-            raise KernelError(
-                f"the kernel record could not be written: {error.strerror}",
-                getattr(error, "hint", ""),
-            ) from error
-        return stderr
-
-    def _create_client(
-        self,
-        data: dict[str, Any],
-        identity: Identity,
-        child: Popen[bytes] | None = None,
-    ) -> KernelClient:
-        from stepper.kernels.backends.local.local_process import LocalProcess
-        from stepper.kernels.client import KernelClient
-
-        process = LocalProcess(data, identity, child, self.files, self.runtime)
-        return KernelClient(process, self.parts, self.runtime)
-
-    async def _clear(self, kernel_id: str) -> None:
-        """End a kernel whose start failed, and remove its files."""
-        await asyncio.to_thread(process_identity.clear, kernel_id)
-        launch.clear_files(self.runtime, kernel_id)
-        self.files.forget()
-
-    async def cancel_request(self) -> None:
-        """Do nothing: there are no queued requests."""
-
-    def _is_ours(
-        self, kernel_id: str, connection: Mapping[str, Any], identity: Identity
-    ) -> bool:
-        """Return whether a record names a kernel of this project.
-
-        Its sockets are in the project's folder, or its process has the kernel's id. If
-        the process does not exist, there is nothing to connect to.
-        """
-        if connection["transport"] == "ipc":
-            path = launch.socket_path(self.runtime, kernel_id)
-            return bool(connection["ip"] == path)
-        if (connection["transport"], connection["ip"]) != ("tcp", "127.0.0.1"):
-            return False
-        return not identity.alive() or process_identity.holds(identity.pid, kernel_id)
-
-    async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
-
-        No request is sent to the kernel.
-        """
-        try:
-            data = json.loads(secure_files.read(str(self.files.record)))
-            data["kernel"] = uuid.UUID(data["kernel"]).hex
-            if "connection" not in data:
-                # The daemon was killed during the start: no cell has run.
-                await self._clear(data["kernel"])
-                return None
-            identity = Identity.from_record(data["provisioner"])
-            if not self._is_ours(data["kernel"], data["connection"], identity):
-                raise ValueError("its sockets are not in this project's folder")
-            kernel = self._create_client(data, identity)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return Death(f"the kernel record {self.files.record} is not valid: {error}")
-        death = await kernel.check_death()
-        if death is None:
-            return kernel
-        await kernel.shutdown()
-        return death
+            data = json.loads(secure_files.read(record))
+            identity = None
+            if "provisioner" in data:
+                identity = Identity.from_record(data["provisioner"])
+            was_running = clear(str(data["kernel"]), identity) > 0
+        except RECORD_ERRORS:
+            pass
+        # An OSError means that a link leads to files that are not stepper's.
+        with contextlib.suppress(OSError):
+            KernelFiles(record).forget()
+        return was_running

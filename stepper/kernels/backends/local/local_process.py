@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 
 from stepper.common import secure_files
-from stepper.kernels.backend_protocols import Usage
-from stepper.kernels.backends.local import launch, process_identity
-from stepper.kernels.backends.local.launch import Files
+from stepper.kernels.backends.local import kernel_files, process_identity
+from stepper.kernels.backends.local.kernel_files import KernelFiles
 from stepper.kernels.backends.local.memory_limits import OomKills, usage
 from stepper.kernels.backends.local.process_group import ProcessGroup
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
+from stepper.kernels.memory_guard import Usage
 from stepper.kernels.process_tree import TABLE
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
@@ -51,7 +51,7 @@ class LocalProcess:
         data: dict[str, Any],
         identity: Identity,
         child: Popen[bytes] | None,
-        files: Files,
+        files: KernelFiles,
         runtime: str,
     ) -> None:
         """`data` is the content of the record, `runtime` the folder of its sockets."""
@@ -206,5 +206,5 @@ class LocalProcess:
 
     def forget(self) -> None:
         """Remove the sockets and the record of a kernel that has exited."""
-        launch.clear_files(self.runtime, self.id)
+        kernel_files.remove_sockets(self.runtime, self.id)
         self.files.forget()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psutil
 
-from stepper.kernels.backend_protocols import Usage
+from stepper.kernels.memory_guard import Usage
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")

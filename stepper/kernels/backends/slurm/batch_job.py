@@ -18,7 +18,7 @@ import zmq
 
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.policy.configuration.kernel_config import SlurmSettings
+from stepper.kernels.backends.slurm.slurm_settings import SlurmSettings
 
 # The default walltime: a job must end even if every daemon has forgotten it.
 DEFAULT_MINUTES = 480

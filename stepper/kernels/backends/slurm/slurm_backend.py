@@ -1,576 +1,75 @@
-"""The backend `slurm`: a kernel is a job, or a step in a job of the user (`jobid`).
+"""The backend `slurm`: kernels that are SLURM jobs, or steps in a job of the user.
 
-A job is submitted once and recorded before it starts. A job that waits in the queue is
-not a failure: the client keeps waiting (`queue_status` describes the state), and the
-next daemon waits for the same job.
+The launcher and its modules are imported when a kernel is started, found or checked.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import os
-import re
-import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from stepper.common import secure_files
-from stepper.common.errors import (
-    IpykernelMissingError,
-    KernelError,
-    KernelStartError,
+from stepper.kernels.backends.slurm import slurm_settings
+from stepper.kernels.backends.slurm.slurm_settings import SlurmSettings
+from stepper.kernels.kernel_backend import (
+    BackendCheck,
+    Environ,
+    KernelBackend,
+    LauncherContext,
 )
-from stepper.kernels import sealed_records
-from stepper.kernels.backends.slurm import batch_job, slurm_cli
-from stepper.kernels.backends.slurm.node_launcher import CHANNELS
-from stepper.kernels.backends.slurm.slurm_process import (
-    SlurmProcess,
-    suggest_ipykernel,
-)
-from stepper.kernels.backends.ssh.ssh_connection import SshConnection
-from stepper.kernels.client import KernelClient
-from stepper.policy.configuration import kernel_config
-from stepper.policy.configuration.kernel_config import (
-    BackendConfig,
-    SlurmSettings,
-    SshSettings,
-)
-from stepper.policy.model import Death
-from stepper.session.protocols import LaunchConfig, QueueStatus
 
-START_SECONDS = 60.0  # from the start of the job
-# Pauses between two checks of the connection file and of the job: at first, and after a
-# long wait.
-FILE_SECONDS = (0.1, 1.0)
-JOB_SECONDS = (1.0, 30.0)
-OUTPUT_SIZE = 2000  # bytes of a job's output in an error
-CHECK_SECONDS = 8.0  # for SLURM to describe its partitions
-# Another process took the port after it was selected.
-ADDRESS_IN_USE = "Address already in use"
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-class SlurmKernels:
-    """Starts and finds the kernel of one notebook.
-
-    `record` is the path of its record, for the next daemon. `runtime` is the folder of
-    sockets, `parts` the modules that the helper in the kernel may load.
-    """
-
-    def __init__(
-        self, record: str, runtime: str, parts: Mapping[str, str] = {}
-    ) -> None:
-        self.record = record
-        self.runtime = runtime
-        self.parts = parts
-        self.slurm = slurm_cli.Slurm(os.environ)
-        self.wait: QueueStatus | None = None  # as SLURM last described it
-        # The settings and the time of a start, until its job runs.
-        self.pending: tuple[SlurmSettings, float] | None = None
-
-    @property
-    def queue_status(self) -> QueueStatus | None:
-        """What the start in progress waits for, and whether SLURM answers."""
-        silence = self.slurm.silence
-        if self.pending is None or not silence:
-            return self.wait
-        settings, since = self.pending
-        if self.wait is None:
-            request = "" if settings.jobid else "job request"
-            return QueueStatus(
-                f"{silence}: the state of the job is not known",
-                since,
-                settings.queue_seconds,
-                request=request,
-            )
-        if slurm_cli.SILENT in self.wait.text:
-            return self.wait
-        return replace(self.wait, text=f"{silence}: {self.wait.text} before that")
-
-    async def start(self, config: LaunchConfig) -> KernelClient:
-        """Submit a job, or take over a waiting one; return its kernel when it is ready.
-
-        Raise KernelError.
-        """
-        backend = config.backend
-        assert backend is not None
-        settings = backend.settings
-        assert isinstance(settings, SlurmSettings)
-        self.pending = (settings, time.monotonic())
-        data = self._read_record()
-        if data and not await self._can_take_over(data, backend):
-            await self.cancel_request()
-            data = {}
-        self.slurm = slurm_cli.Slurm(config.environ)
-        try:
-            data = data or await self._submit(config, backend, settings)
-            try:
-                return await self._connect(data, settings)
-            except KernelStartError as error:
-                if ADDRESS_IN_USE not in error.message:
-                    raise
-                await self.cancel_request()
-                data = await self._submit(config, backend, settings)
-                return await self._connect(data, settings)
-        except asyncio.CancelledError:
-            # The daemon exits: the next one takes over the recorded job.
-            raise
-        except BaseException:
-            # If this fails, the next start tries it again and reports it.
-            with contextlib.suppress(KernelError):
-                await self.cancel_request()
-            raise
-        finally:
-            self.wait = None
-            self.pending = None
-
-    async def _can_take_over(
-        self, data: Mapping[str, Any], backend: BackendConfig
-    ) -> bool:
-        """Return whether the recorded job can become the kernel of a backend."""
-        if data.get("definition") != backend.definition or data["step"]:
-            return False
-        if not data.get("job") or data.get("ending"):
-            return False
-        job = await self.slurm.find_job(data["job"], data["job_name"])
-        return job is None or job.is_waiting or job.is_running
-
-    async def cancel_request(self) -> None:
-        """Cancel the recorded job, whether it is waiting or running.
-
-        Raise KernelError if it may still run.
-        """
-        data = self._read_record()
-        if not data:
-            return
-        name = data["job_name"]
-        step_job_id = data["step"]
-        if not await self.slurm.cancel(name, step_job_id):
-            self.slurm.cancel_later(name, step_job_id)
-            target = f"the job {name}"
-            command = f"scancel --me --name={name}"
-            if step_job_id:
-                target = f"the step {name} of job {step_job_id}"
-                command = f"scancel {step_job_id}"
-            raise KernelError(
-                f"{self.slurm.no_answer}: {target} may continue until it does; stepper"
-                " cancels it then",
-                command,
-            )
-        if not data.get("job"):
-            # sbatch got no answer: the controller may accept the job later.
-            self.slurm.cancel_later(name)
-        self._forget(data)
-
-    def _read_record(self) -> dict[str, Any]:
-        """Return the content of the record, {} if there is no valid one.
-
-        The paths of the job's files are computed, not read.
-        """
-        try:
-            data = json.loads(secure_files.read(self.record))
-            if data.get("kind") != "slurm":
-                return {}
-            if not sealed_records.is_sealed(self.record, data):
-                return {}
-            settings = _parse_settings(data)
-            kernel_id = uuid.UUID(data["kernel"]).hex
-            # Only a job with such a name may be cancelled.
-            pattern = rf"stepper-[0-9a-f]{{8}}-{kernel_id}"
-            if not re.fullmatch(pattern, data["job_name"]):
-                return {}
-            # The daemon's own environment may have no `module load slurm`.
-            self.slurm = slurm_cli.Slurm(data["environ"])
-            return {
-                **data,
-                "kernel": kernel_id,
-                "file": self._get_connection_file(settings, kernel_id),
-                "step": settings.jobid,
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
-
-    def _get_connection_file(self, settings: SlurmSettings, kernel_id: str) -> str:
-        """Return the path of a connection file.
-
-        Its suffix is not .json, which is that of records.
-        """
-        folder = batch_job.get_folder(settings, self.record)
-        return os.path.join(folder, f"{kernel_id}.connection")
-
-    async def _submit(
-        self, config: LaunchConfig, backend: BackendConfig, settings: SlurmSettings
-    ) -> dict[str, Any]:
-        """Submit a job, or start a step; return the content of its record."""
-        python = settings.python or config.python
-        if not python:
-            raise KernelError(
-                f"`kernels.{backend.name}` has no `python`, and the project has no"
-                " interpreter",
-                "add `python:` to it in .stepper/config.yaml",
-            )
-        if settings.jobid:
-            await self._wait_for_user_job(settings)
-        kernel_id = uuid.uuid4().hex
-        file = Path(self._get_connection_file(settings, kernel_id))
-        data: dict[str, Any] = {
-            "kind": "slurm",
-            "name": backend.name,
-            "definition": dict(backend.definition),
-            "kernel": kernel_id,
-            "job_name": slurm_cli.build_name_prefix(self.runtime) + kernel_id,
-            "python": python,
-            "file": str(file),
-            "step": settings.jobid,
-            "job": settings.jobid,
-            "environ": self.slurm.environ,
-        }
-        script = batch_job.build_script(settings, python, file, config.cwd)
-        batch_job.write_files(file, script)
-        # Recorded first: the next daemon finds a submitted job by its name.
-        sealed_records.write(self.record, data)
-        try:
-            await self._run_submit_command(data, settings, script, config)
-        except slurm_cli.RefusedError:
-            self._forget(data)
-            raise
-        return data
-
-    async def _run_submit_command(
-        self,
-        data: dict[str, Any],
-        settings: SlurmSettings,
-        script: str,
-        config: LaunchConfig,
-    ) -> None:
-        name = data["job_name"]
-        file = Path(data["file"])
-        if settings.jobid:
-            await self.slurm.run(
-                *batch_job.build_step_command(settings, name, file),
-                environ=batch_job.remove_job_variables(config.environ),
-            )
-            return
-        max_seconds = None
-        if not settings.time:
-            max_seconds = await self.slurm.get_time_limit(settings.partition)
-        options = batch_job.build_options(settings, name, file, max_seconds)
-        data["job"] = await self.slurm.submit(options, script, config.environ)
-        sealed_records.write(self.record, data)
-
-    def _forget(self, data: Mapping[str, Any]) -> None:
-        secure_files.remove(self.record)
-        batch_job.remove_files(Path(data["file"]))
-
-    async def _wait_for_user_job(self, settings: SlurmSettings) -> None:
-        """Wait until the user's job runs; raise KernelError if it has ended."""
-        since = time.monotonic()
-        while True:
-            job = await self.slurm.find_job(settings.jobid)
-            if job is None:
-                raise KernelError(
-                    f"{self.slurm.no_answer}: the state of job {settings.jobid} is not"
-                    " known",
-                    "sinfo",
-                )
-            if not job.is_waiting:
-                break
-            await self._update_wait(job, settings, since)
-            await asyncio.sleep(_compute_pause(since, JOB_SECONDS))
-        if not job.is_running:
-            raise KernelError(
-                f"job {settings.jobid} can run no kernel: its state is {job.state}",
-                "squeue --me",
-            )
-
-    async def _update_wait(
-        self,
-        job: slurm_cli.Job,
-        settings: SlurmSettings,
-        since: float,
-        request: str = "",
-    ) -> None:
-        """Update the description of what the start waits for."""
-        if not job.is_waiting:
-            self.wait = None
-            return
-        # The old description stays valid while SLURM is asked.
-        ahead = await self.slurm.count_ahead(job)
-        text = job.format_waiting(ahead, datetime.now())
-        self.wait = QueueStatus(text, since, settings.queue_seconds, request=request)
-
-    async def _connect(
-        self, data: dict[str, Any], settings: SlurmSettings
-    ) -> KernelClient:
-        """Wait for the job's kernel and connect to it; raise KernelError."""
-        file = Path(data["file"])
-        job = await self._wait_for_connection_file(data, settings, file)
-        self.wait = None
-        self.pending = None
-        connection = json.loads(secure_files.read(str(file)))
-        data["node"] = connection.pop("node")
-        data["connection"] = connection
-        if settings.via:
-            data["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        sealed_records.write(self.record, data)
-        running_job = job if job and job.is_running else None
-        process = self._create_process(data, settings, running_job)
-        kernel = KernelClient(process, self.parts, self.runtime)
-        try:
-            if process.link is not None:
-                await process.link.open(data["ports"])
-            await kernel.connect(START_SECONDS)
-        except asyncio.CancelledError:
-            kernel.detach()
-            raise
-        except BaseException:
-            await kernel.shutdown()
-            raise
-        return kernel
-
-    async def _wait_for_connection_file(
-        self, data: Mapping[str, Any], settings: SlurmSettings, file: Path
-    ) -> slurm_cli.Job | None:
-        """Wait until the connection file exists; return the last known job.
-
-        Raise KernelError if the job ended, or does not write the file.
-        """
-        since = time.monotonic()
-        running_since = 0.0
-        next_query = 0.0
-        job: slurm_cli.Job | None = None
-        while not batch_job.is_written(file):
-            now = time.monotonic()
-            if now > next_query:
-                present_job = await self._query_starting_job(
-                    data, settings, since, job, bool(running_since)
-                )
-                next_query = now + _compute_pause(since, JOB_SECONDS)
-                job = present_job or job
-                if present_job is not None and present_job.is_running:
-                    running_since = running_since or now
-                    self.pending = None
-                if batch_job.is_written(file):
-                    break
-                has_ended = job is not None and not (job.is_waiting or job.is_running)
-                if has_ended or batch_job.is_written(file.with_suffix(".out.ended")):
-                    raise _create_start_error(data, job, file)
-            if running_since and now > running_since + START_SECONDS:
-                node = job.node if job else ""
-                raise KernelStartError(
-                    f"job {data['job']} has run on {node} for {START_SECONDS:.0f} s"
-                    " without writing the connection file: either the kernel takes"
-                    f" long to start, or {_describe_unshared(file, node)}"
-                )
-            await asyncio.sleep(_compute_pause(since, FILE_SECONDS))
-        return job
-
-    async def _query_starting_job(
-        self,
-        data: Mapping[str, Any],
-        settings: SlurmSettings,
-        since: float,
-        last_job: slurm_cli.Job | None,
-        has_started: bool,
-    ) -> slurm_cli.Job | None:
-        """Return the present state of a starting job, None if it is unknown."""
-        job_id = int(data["job"])
-        is_step = bool(data["step"])
-        request = "job step" if is_step else "job request"
-        problem = self.slurm.no_answer
-        job = None
-        try:
-            job = await self.slurm.find_job(job_id, "" if is_step else data["job_name"])
-            if job:
-                await self._update_wait(job, settings, since, request)
-            else:
-                problem = self.slurm.no_answer
-        except slurm_cli.RefusedError as error:
-            # Not a reason to cancel a waiting job.
-            problem = error.message
-        # A job that has not started may wait for hours: let the client know.
-        if job is None and not has_started:
-            state = f"job {job_id} may be waiting"
-            if last_job:
-                state = f"job {job_id} was {last_job.state}"
-            self.wait = QueueStatus(
-                f"{problem}: {state}", since, settings.queue_seconds, request=request
-            )
-        return job
-
-    def _create_process(
-        self,
-        data: Mapping[str, Any],
-        settings: SlurmSettings,
-        job: slurm_cli.Job | None,
-    ) -> SlurmProcess:
-        """Return the recorded kernel.
-
-        With `via: ssh`, its ports are forwarded to local sockets. Raise ValueError for
-        a node name that is not valid.
-        """
-        if not settings.via:
-            return SlurmProcess(data, self.record, self.slurm, job, None)
-        node = str(data["node"])
-        if not kernel_config.HOST.fullmatch(node):
-            raise ValueError(f"{node!r:.100} is not a host name")
-        sockets = os.path.join(self.runtime, f"k{data['kernel'][:8]}")
-        ports = {
-            f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
-        }
-        connection = {**data["connection"], **ports, "transport": "ipc", "ip": sockets}
-        link = SshConnection(SshSettings(node), f"{sockets}.ssh", sockets)
-        local_data = {**data, "connection": connection}
-        return SlurmProcess(local_data, self.record, self.slurm, job, link)
-
-    async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
-
-        No request is sent to the kernel.
-        """
-        data = self._read_record()
-        if not data:
-            return None
-        try:
-            if not data.get("job") or data.get("ending"):
-                # If this fails, the next start tries it again and reports it.
-                with contextlib.suppress(KernelError):
-                    await self.cancel_request()
-                return None
-            if "connection" not in data:
-                return None  # the job is waiting, and no cell has run in it
-            process = self._create_process(data, _parse_settings(data), None)
-            if process.link is not None:
-                await process.link.resume([int(port) for port in data["ports"]])
-        except (ValueError, KeyError, TypeError) as error:
-            return Death(f"the kernel record {self.record} is not valid: {error}")
-        kernel = KernelClient(process, self.parts, self.runtime)
-        death = await process.death(slurm_cli.SLOW_SECONDS)
-        if death is not None:
-            await kernel.shutdown()
-            return death
-        return kernel
-
-
-def _parse_settings(data: Mapping[str, Any]) -> SlurmSettings:
-    """Return the settings in a record; raise ValueError, KeyError or TypeError."""
-    name = data["name"]
-    settings = kernel_config.parse_backends({name: data["definition"]})[name].settings
-    assert isinstance(settings, SlurmSettings)  # implied by the kind of the record
-    return settings
-
-
-async def reconcile(
-    runtime: str,
-    get_records: Callable[[], Iterable[Path]],
-    environ: Mapping[str, str],
-) -> None:
-    """Cancel this project's jobs that have no record.
-
-    Raise KernelError, and OSError if a record cannot be read.
-    """
-    slurm = slurm_cli.Slurm(environ)
-    job_names = await slurm.list_own_jobs(slurm_cli.build_name_prefix(runtime))
-    if not job_names:
-        return
-    records = b""
-    for path in get_records():
-        with contextlib.suppress(FileNotFoundError):
-            records += secure_files.read(str(path))
-    for name in job_names:
-        if name.encode() not in records:
-            await slurm.cancel(name)
-
-
-async def check_backend(
-    settings: SlurmSettings, environ: Mapping[str, str]
-) -> list[str]:
-    """Return SLURM's partitions, or the user's job; raise KernelError."""
-    slurm = slurm_cli.Slurm(environ)
-    try:
-        return await asyncio.wait_for(_describe_offer(slurm, settings), CHECK_SECONDS)
-    except asyncio.TimeoutError:
-        raise KernelError(slurm.no_answer, "sinfo") from None
-
-
-async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> list[str]:
-    if not settings.jobid:
-        partitions = await slurm.describe_partitions()
-        max_seconds = await slurm.get_time_limit(settings.partition)
-        options = batch_job.build_options(
-            settings, "stepper-test", Path("/dev/null"), max_seconds
-        )
-        await slurm.test_options(options)
-        return partitions
-    job = await slurm.find_job(settings.jobid)
-    if job is None:
-        raise KernelError(slurm.no_answer, "squeue --me")
-    if job.state == slurm_cli.UNKNOWN_JOB:
-        raise KernelError(f"SLURM does not know job {settings.jobid}", "squeue --me")
-    if not (job.is_running or job.is_waiting):
-        raise KernelError(f"job {settings.jobid} is {job.state}", "squeue --me")
-    place = job.node or job.reason
-    return [f"job {job.id} ({job.name}): {job.state}, {place}, {job.time} left"]
-
-
-def explain_uncertainty(settings: SlurmSettings) -> str:
-    """Return that the interpreter is not on this machine, else ''."""
-    python = settings.python
-    if not os.path.isabs(python) or os.access(python, os.X_OK):
-        return ""
-    return f"{python} is not on this machine; the compute nodes may have it"
-
-
-def list_unchecked(settings: SlurmSettings) -> list[str]:
-    """Return what can be checked only on a compute node."""
-    parts = "the project's interpreter"
-    if settings.python:
-        parts = f"python {settings.python}"
-    if settings.setup:
-        parts += " and `setup`"
-    return [f"{parts} on the compute node"]
-
-
-def _compute_pause(since: float, limits: tuple[float, float]) -> float:
-    """Return the seconds until the next check: a tenth of the time waited so far."""
-    shortest, longest = limits
-    waited = time.monotonic() - since
-    return min(longest, max(shortest, waited / 10))
-
-
-def _create_start_error(
-    data: Mapping[str, Any], job: slurm_cli.Job | None, file: Path
-) -> KernelError:
-    """Return the error for a job that ended before its kernel started."""
-    job_id = data["job"]
-    python = data["python"]
-    output = batch_job.read_output(file, OUTPUT_SIZE).strip()
-    fix = suggest_ipykernel(python, output)
-    if fix:
-        return IpykernelMissingError(
-            f"{python} does not have ipykernel, in job {job_id}: {output}", fix
-        )
-    state = slurm_cli.STEP_ENDED
-    if job is not None and not job.is_running:
-        state = job.state
-    if not output and state in ("FAILED", slurm_cli.STEP_ENDED):
-        unshared = _describe_unshared(file, job.node if job else "")
-        output = f"it wrote no output, perhaps because {unshared}"
-    target = f"the step in job {job_id}" if data["step"] else f"job {job_id}"
-    message = f"{target} ended before the kernel started ({state})"
-    if output:
-        message += f": {output}"
-    return KernelStartError(message)
-
-
-def _describe_unshared(file: Path, node: str) -> str:
-    folder = file.parent.parent
-    return (
-        f"{folder} is not on a file system that {node or 'the node'} shares (`folder:`"
-        " sets another one)"
+    from stepper.kernels.backends.slurm.slurm_launcher import SlurmLauncher
+    from stepper.policy.configuration.kernel_config import (
+        BackendConfig,
+        BackendDescription,
+        KeyPath,
     )
+
+
+class SlurmBackend(KernelBackend):
+    """Kernels that are SLURM jobs or job steps."""
+
+    def parse_settings(self, values: Any, path: KeyPath) -> SlurmSettings:
+        """Return the settings of a backend; raise BackendConfigError."""
+        return slurm_settings.parse_settings(values, path)
+
+    def describe(self, settings: SlurmSettings) -> BackendDescription:
+        """Return the description of a backend."""
+        return slurm_settings.describe_settings(settings)
+
+    def create_launcher(self, context: LauncherContext) -> SlurmLauncher:
+        """Return the launcher of one notebook's kernel."""
+        from stepper.kernels.backends.slurm.slurm_launcher import SlurmLauncher
+
+        return SlurmLauncher(context.record, context.runtime, context.parts)
+
+    async def check(
+        self, backend: BackendConfig, environ: Environ, python: str
+    ) -> BackendCheck:
+        """Return SLURM's partitions, or the user's job; raise KernelError."""
+        from stepper.kernels.backends.slurm import slurm_launcher
+
+        settings = backend.settings
+        offers = await slurm_launcher.check_cluster(settings, environ)
+        return BackendCheck(
+            offers,
+            slurm_launcher.list_unchecked(settings),
+            slurm_launcher.explain_uncertainty(settings),
+        )
+
+    async def remove_orphans(
+        self,
+        backends: Sequence[BackendConfig],
+        runtime: str,
+        get_records: Callable[[], Iterable[Path]],
+        environ: Environ,
+    ) -> int:
+        """Cancel jobs of former daemons of this project that no record names.
+
+        Return the number of jobs. Raise KernelError, and OSError if a record cannot be read.
+        """
+        from stepper.kernels.backends.slurm import slurm_launcher
+
+        return await slurm_launcher.cancel_orphaned_jobs(runtime, get_records, environ)

@@ -17,10 +17,10 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.kernels import sealed_records
-from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
+from stepper.kernels.kernel_process import RemoteProcess
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
@@ -43,7 +43,7 @@ CANCEL_REASONS = {
 }
 
 
-class SlurmProcess:
+class SlurmProcess(RemoteProcess):
     """A kernel that is a job or a step; `data` is the content of its record."""
 
     def __init__(
@@ -57,6 +57,7 @@ class SlurmProcess:
         """`job` is the last known state; `link` forwards the ports, if configured."""
         self.id = str(data["kernel"])
         self.job_id = int(data["job"])
+        self.machine_name = f"job {self.job_id}"
         self.data = data
         self.record = record
         self.slurm = slurm
@@ -133,9 +134,6 @@ class SlurmProcess:
         if self.job is not None and self.job.is_waiting:
             return f"its job is {self.job.state}, {self.job.reason}"
         return self.problem
-
-    def begin(self) -> None:
-        """Do nothing: the processes of the node are not known here."""
 
     async def interrupt(self) -> None:
         """Interrupt the kernel and its process group: the kernel itself does that."""
@@ -262,10 +260,6 @@ class SlurmProcess:
             cause = "EndedOutside"
         return Death(f"job {self.job_id}: {reason}", output, cause)
 
-    async def sample(self) -> str:
-        """Return '': stacks on the node are not sampled."""
-        return ""
-
     def last_words(self) -> str:
         """Return the end of the job's output, without escapes and ipykernel's intro."""
         output = batch_job.read_output(self.file, OUTPUT_SIZE)
@@ -275,20 +269,6 @@ class SlurmProcess:
     def suggest_fix(self, death: Death) -> str:
         """Return the command that installs ipykernel if it is missing, else ''."""
         return suggest_ipykernel(self.python, death.stderr)
-
-    def memory(self) -> int:
-        """Return 0: memory on the node is not measured."""
-        return 0
-
-    def usage(self) -> Usage:
-        """Return no usage: the job's own limit applies."""
-        return Usage(1, 0, f"job {self.job_id}")
-
-    def rest(self) -> None:
-        """Do nothing: there are no out-of-memory counts of the node."""
-
-    def trim(self) -> None:
-        """Do nothing: SLURM keeps the job's output open."""
 
     def forget(self) -> None:
         """Remove the record and the files of a job that certainly ends."""

@@ -21,7 +21,7 @@ from typing import Any
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_errors import SshError, explain_error
-from stepper.policy.configuration.kernel_config import SshSettings
+from stepper.kernels.backends.ssh.ssh_settings import SshSettings
 
 # The program comes on standard input: first a line of shell commands, then the request
 # with the program. No argument shows the request, and every login shell accepts this

@@ -7,7 +7,7 @@ import shlex
 from typing import NamedTuple
 
 from stepper.common.text import one_line
-from stepper.policy.configuration.kernel_config import SshSettings
+from stepper.kernels.backends.ssh.ssh_settings import SshSettings
 
 OFFENDING_KEY = re.compile(r"Offending (?:\S+ )?key in (?P<file>.+?):(?P<line>\d+)")
 REMOVE_COMMAND = re.compile(r"ssh-keygen -f .* -R .*")

@@ -14,10 +14,10 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import sealed_records
-from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
+from stepper.kernels.kernel_process import RemoteProcess
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
@@ -30,7 +30,7 @@ SILENT_SECONDS = 4.0  # without a sign of life, the kernel counts as unreachable
 STDERR_CHARACTERS = 2000
 
 
-class SshProcess:
+class SshProcess(RemoteProcess):
     """A kernel's process on a host; a lost connection does not mean that it died."""
 
     def __init__(
@@ -44,6 +44,7 @@ class SshProcess:
         self.remote_process = {"kernel": self.id, "pid": int(data["pid"])}
         self.python = str(data["python"])
         self.host = link.settings.host
+        self.machine_name = self.host
         self.log = f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr"
         self.stack = str(data["stack"])
         self.channels = Channels(data["connection"])
@@ -89,9 +90,6 @@ class SshProcess:
             location=self.host,
             problem=self.away,
         )
-
-    def begin(self) -> None:
-        """Do nothing: the processes of the host are not known here."""
 
     async def interrupt(self) -> None:
         """Interrupt the kernel and its process group, unless the connection is lost.
@@ -180,31 +178,9 @@ class SshProcess:
         else:
             self.ended = Death(f"its process on {self.host} has exited", self.stderr)
 
-    async def sample(self) -> str:
-        """Return '': stacks on the host are not sampled."""
-        return ""
-
     def last_words(self) -> str:
         """Return the last lines of its stderr, if they were fetched."""
         return self.stderr
-
-    def suggest_fix(self, death: Death) -> str:
-        """Return '': the interpreter was checked before the start."""
-        return ""
-
-    def memory(self) -> int:
-        """Return 0: memory on the host is not measured."""
-        return 0
-
-    def usage(self) -> Usage:
-        """Return no usage: the host's own limits apply."""
-        return Usage(1, 0, self.host)
-
-    def rest(self) -> None:
-        """Do nothing: there are no out-of-memory counts of the host."""
-
-    def trim(self) -> None:
-        """Do nothing: the host keeps the log until the kernel is ended."""
 
     def forget(self) -> None:
         """Remove the record of a kernel that has certainly exited; disconnect."""

@@ -13,13 +13,13 @@ from typing import Any
 
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.jupyter.server_api import (
     NOT_FOUND,
     Server,
     StoppedError,
 )
 from stepper.kernels.backends.jupyter.websocket_channels import WebsocketChannels
+from stepper.kernels.kernel_process import RemoteProcess
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
@@ -31,15 +31,14 @@ MAX_DELETE_REQUESTS = 3
 DELETE_PAUSE_SECONDS = 0.2
 
 
-class JupyterProcess:
+class JupyterProcess(RemoteProcess):
     """A kernel of a server; a lost connection does not mean that it died."""
-
-    stack = ""
 
     def __init__(self, data: Mapping[str, Any], server: Server, record: str) -> None:
         """`data` is the content of the record, `record` its path."""
         self.id = str(data["kernel"])
         self.server = server
+        self.machine_name = server.name
         self.record = record
         self.is_ours = not server.settings.kernel_id
         self.channels = WebsocketChannels(
@@ -77,9 +76,6 @@ class JupyterProcess:
             problem=self.away,
             url=self.server.settings.url,
         )
-
-    def begin(self) -> None:
-        """Do nothing: the processes of the server are not known here."""
 
     async def interrupt(self) -> None:
         """Interrupt the kernel through the server."""
@@ -141,31 +137,9 @@ class JupyterProcess:
             self.ended = Death(channels.loss, cause=channels.cause)
         return self.ended
 
-    async def sample(self) -> str:
-        """Return '': stacks on the server are not sampled."""
-        return ""
-
     def last_words(self) -> str:
         """Return '': the server's log has its stderr."""
         return ""
-
-    def suggest_fix(self, death: Death) -> str:
-        """Return '': the server starts its kernels."""
-        return ""
-
-    def memory(self) -> int:
-        """Return 0: memory on the server is not measured."""
-        return 0
-
-    def usage(self) -> Usage:
-        """Return no usage: the server's own limits apply."""
-        return Usage(1, 0, self.server.name)
-
-    def rest(self) -> None:
-        """Do nothing: there are no out-of-memory counts of the server."""
-
-    def trim(self) -> None:
-        """Do nothing: the server keeps the log."""
 
     def forget(self) -> None:
         """Remove the record of a kernel that certainly ended."""

@@ -11,26 +11,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from stepper.common.errors import KernelError
 from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME
 
 MAX_SIZE = 1 << 20  # bytes of a kernel.json
-LOOPBACK = "127.0.0.1"
 ENVIRONMENT_VARIABLE = re.compile(r"\$\{(\w+)\}")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 PYTHON_NAMES = ("python", "python3")
 
 
 @dataclass(frozen=True)
-class Spec:
+class Kernelspec:
     """An installed kernelspec."""
 
     name: str
@@ -91,9 +87,9 @@ def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
     return [Path(folder, "kernels") for folder in absolute]
 
 
-def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
+def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Kernelspec]:
     """Return the installed kernelspecs by name; ignore those that cannot be read."""
-    specs: dict[str, Spec] = {}
+    specs: dict[str, Kernelspec] = {}
     for folder in list_folders(environ, python):
         for path in sorted(folder.glob("*/kernel.json")):
             name = path.parent.name.lower()
@@ -105,7 +101,7 @@ def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
     return specs
 
 
-def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Spec:
+def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Kernelspec:
     """Return the kernelspec with a name; raise KernelError."""
     specs = list_installed(environ, python)
     spec = specs.get(name.lower())
@@ -118,7 +114,7 @@ def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Spec:
     return spec
 
 
-def _read_spec(name: str, path: Path) -> Spec | None:
+def _read_spec(name: str, path: Path) -> Kernelspec | None:
     """Return the kernelspec in a file, None if it is not valid."""
     try:
         with path.open("rb") as stream:
@@ -127,7 +123,7 @@ def _read_spec(name: str, path: Path) -> Spec | None:
         if not argv or not all(isinstance(part, str) for part in argv):
             return None
         env = content.get("env") or {}
-        return Spec(
+        return Kernelspec(
             name,
             str(path.parent),
             tuple(argv),
@@ -138,15 +134,3 @@ def _read_spec(name: str, path: Path) -> Spec | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def create_tcp_connection(channels: tuple[str, ...]) -> dict[str, Any]:
-    """Return a connection with TCP ports of this machine that are free now."""
-    ports = {}
-    with ExitStack() as stack:
-        # Keep all sockets open until each has its own port.
-        for channel in channels:
-            each = stack.enter_context(socket.socket())
-            each.bind((LOOPBACK, 0))
-            ports[f"{channel}_port"] = each.getsockname()[1]
-    return {**ports, "transport": "tcp", "ip": LOOPBACK}

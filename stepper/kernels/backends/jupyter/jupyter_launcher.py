@@ -1,0 +1,306 @@
+"""Starts a kernel on a Jupyter server, or attaches to one chosen by its id."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepper.common import secure_files
+from stepper.common.errors import KernelError
+from stepper.common.text import one_line
+from stepper.kernels import sealed_records
+from stepper.kernels.backends.jupyter import jupyter_settings
+from stepper.kernels.backends.jupyter.jupyter_process import (
+    CHECK_SECONDS,
+    JupyterProcess,
+)
+from stepper.kernels.backends.jupyter.jupyter_settings import KIND, JupyterSettings
+from stepper.kernels.backends.jupyter.server_api import (
+    NOT_FOUND,
+    NoAnswerError,
+    Response,
+    Server,
+    StoppedError,
+)
+from stepper.kernels.client import KernelClient
+from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME
+from stepper.policy.model import Death
+from stepper.session.protocols import KernelMetadata, LaunchConfig, QueueStatus
+
+START_SECONDS = 120.0  # a gateway's cluster may download images
+READY_SECONDS = 60.0
+MAX_LIST_REQUESTS = 10
+log = logging.getLogger("stepper")
+
+
+class JupyterLauncher:
+    """Starts and finds the kernel of one notebook.
+
+    `record` is the path of its record, for the next daemon: it has the kernel's id, and
+    no token. `parts` are the modules that the helper in the kernel may load. `environ`
+    returns the environment of the last client, which may have a token.
+    """
+
+    queue_status: QueueStatus | None = None  # a server has no queue
+
+    def __init__(
+        self,
+        record: str,
+        runtime: str,
+        parts: Mapping[str, str],
+        environ: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.record = record
+        self.parts = parts
+        self.environ = environ
+
+    async def start(self, config: LaunchConfig) -> KernelClient:
+        """Start a kernel, or take the chosen one; return it when it is ready.
+
+        Raise KernelError.
+        """
+        backend = config.backend
+        assert backend is not None
+        settings = backend.settings
+        assert isinstance(settings, JupyterSettings)
+        try:
+            await self.cancel_request()
+        except KernelError as error:
+            # If this concerns the same server, the request below fails, too.
+            log.warning("%s", error.message)
+        server = Server(settings, lambda: {**self.environ(), **config.environ})
+        data = {
+            "kind": KIND,
+            "name": backend.name,
+            "definition": dict(backend.definition),
+            "kernel": str(uuid.uuid4()) if settings.env else "",
+            "session": uuid.uuid4().hex,
+        }
+        # Recorded first: if the response is lost, the kernel is found by its session.
+        self._write_record(data)
+        try:
+            data["kernel"] = await self._request_kernel(server, data)
+        except NoAnswerError:
+            raise
+        except KernelError:
+            secure_files.remove(self.record)
+            raise
+        process = JupyterProcess(data, server, self.record)
+        kernel = KernelClient(process, self.parts)
+        try:
+            self._write_record(data)
+            await kernel.connect(READY_SECONDS)
+            self._write_record({**data, "life": process.channels.life})
+            # Later clients may have a newer token.
+            server.environ = lambda: {**config.environ, **self.environ()}
+        except BaseException:
+            with contextlib.suppress(KernelError):  # it stays recorded
+                await kernel.shutdown()
+            raise
+        return kernel
+
+    async def _request_kernel(self, server: Server, data: Mapping[str, Any]) -> str:
+        """Return the id of the kernel that a server has or starts; raise KernelError.
+
+        The kernel can be found again by the name of its session. With an Enterprise
+        Gateway, stepper chooses the id.
+        """
+        settings = server.settings
+        if settings.kernel_id:
+            response = await server.request(f"/api/kernels/{settings.kernel_id}")
+            if response.code in NOT_FOUND:
+                raise KernelError(f"{server.name} has no kernel {settings.kernel_id}")
+        elif settings.env:  # the sessions API has no environment variables
+            body: dict[str, Any] = {
+                "name": settings.kernel,
+                "env": {**settings.env, "KERNEL_ID": data["kernel"]},
+            }
+            response = await server.request("/api/kernels", "POST", body, START_SECONDS)
+        else:
+            name = _create_session_name(data["session"])
+            body = {
+                "path": name,
+                "name": name,
+                "type": "notebook",
+                "kernel": {"name": settings.kernel},
+            }
+            response = await server.request(
+                "/api/sessions", "POST", body, START_SECONDS
+            )
+        kernel_id = _get_kernel_id(response)
+        if kernel_id:
+            return kernel_id
+        kernelspecs = await list_kernelspecs(server)
+        if kernelspecs and settings.kernel not in kernelspecs:
+            raise KernelError(
+                f"{server.name} has no kernelspec {settings.kernel!r}"
+                f" ({', '.join(kernelspecs)})",
+                "`kernel:` of the backend names one of them",
+            )
+        raise KernelError(
+            f"{server.name} did not start a kernel {settings.kernel!r}"
+            f" ({response.code}): {response.reason}"
+        )
+
+    async def _find_session_kernel(self, server: Server, session: str) -> str:
+        """Return the id of a kernel whose start got no answer, '' if there is none.
+
+        Raise KernelError.
+        """
+        try:
+            # A gateway fails once for each session whose kernel does not exist.
+            for _ in range(MAX_LIST_REQUESTS):
+                response = await server.request("/api/sessions")
+                if response.code < 500:
+                    break
+        except NoAnswerError:
+            raise
+        except StoppedError:
+            return ""
+        except KernelError:
+            # The server does not list sessions. A request for a session of that name
+            # returns the existing one.
+            return await self._request_kernel(server, {"session": session})
+        name = _create_session_name(session)
+        sessions = response.body if isinstance(response.body, list) else []
+        for entry in sessions:
+            # Gateways nest the path.
+            paths = (entry.get("path"), entry.get("notebook", {}).get("path"))
+            if name in paths:
+                return str(entry["kernel"]["id"])
+        return ""
+
+    def _write_record(self, data: Mapping[str, Any]) -> None:
+        try:
+            sealed_records.write(self.record, data)
+        except OSError as error:
+            raise KernelError(
+                f"the kernel record could not be written: {error.strerror}",
+                "df -h .stepper",
+            ) from error
+
+    async def cancel_request(self) -> None:
+        """End the recorded kernel; raise KernelError if it may still be running."""
+        process = self._read_record()
+        if process is None:
+            return
+        if not process.id:
+            session = process.channels.session
+            process.id = await self._find_session_kernel(process.server, session)
+        if process.id:
+            await process.kill()
+        process.forget()
+
+    def _read_record(self) -> JupyterProcess | None:
+        """Return the recorded kernel, None if there is no valid record."""
+        try:
+            data = json.loads(secure_files.read(self.record))
+            if data.get("kind") != KIND:
+                return None
+            for name in (data["kernel"] or "-", data["session"]):
+                if not KERNELSPEC_NAME.fullmatch(name):
+                    return None
+            values = data["definition"][KIND]
+            settings = jupyter_settings.parse_settings(values, (KIND,))
+            server = Server(settings, self.environ)
+            return JupyterProcess(data, server, self.record)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    async def attach(self) -> KernelClient | Death | None:
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        process = self._read_record()
+        if process is None or not process.id:
+            return None
+        process.checked_at = -CHECK_SECONDS
+        kernel = KernelClient(process, self.parts)
+        death = await kernel.check_death()
+        if death is None:
+            return kernel
+        with contextlib.suppress(KernelError):
+            await kernel.shutdown()
+        return death
+
+
+def _create_session_name(session: str) -> str:
+    """Return the name of a kernel's session on the server."""
+    return f"stepper-{session[:12]}"
+
+
+def _get_kernel_id(response: Response) -> str:
+    """Return the kernel id in a response, '' if there is none."""
+    if not isinstance(response.body, dict) or response.code >= 300:
+        return ""
+    kernel = response.body.get("kernel") or response.body
+    kernel_id = kernel.get("id")
+    if kernel_id is None or not KERNELSPEC_NAME.fullmatch(str(kernel_id)):
+        return ""
+    return str(kernel_id)
+
+
+async def list_kernelspecs(server: Server) -> list[str]:
+    """Return the names of a server's kernelspecs; raise KernelError."""
+    response = await server.request("/api/kernelspecs")
+    if not isinstance(response.body, dict):
+        return []
+    kernelspecs = response.body.get("kernelspecs")
+    if not isinstance(kernelspecs, dict):
+        return []
+    return [one_line(str(name), 100) for name in kernelspecs]
+
+
+async def get_metadata(
+    settings: JupyterSettings, environ: Mapping[str, str]
+) -> KernelMetadata:
+    """Return how a notebook's metadata describes a kernel of the server.
+
+    Raise KernelError.
+    """
+    server = Server(settings, lambda: environ)
+    name = settings.kernel
+    missing = f"kernelspec {name!r}"
+    if settings.kernel_id:
+        response = await server.request(f"/api/kernels/{settings.kernel_id}")
+        is_found = isinstance(response.body, dict)
+        name = str(response.body.get("name")) if is_found else ""
+        missing = f"kernel {settings.kernel_id}"
+    response = await server.request("/api/kernelspecs")
+    try:
+        spec = response.body["kernelspecs"][name]["spec"]
+        display_name = str(spec["display_name"])
+        language = str(spec["language"])
+    except (KeyError, TypeError):
+        raise KernelError(
+            f"{server.name} has no {missing}",
+            "stepper kernels  # shows the kernelspecs of the server",
+        ) from None
+    return KernelMetadata(
+        one_line(name, 100), one_line(display_name, 100), one_line(language, 100)
+    )
+
+
+async def check_server(
+    settings: JupyterSettings, environ: Mapping[str, str]
+) -> list[str]:
+    """Return the kernelspecs of a server; raise KernelError if it cannot be reached."""
+    server = Server(settings, lambda: environ)
+    kernelspecs = await list_kernelspecs(server)
+    names = ", ".join(kernelspecs)
+    if settings.kernel_id:
+        kernel_id = settings.kernel_id
+        response = await server.request(f"/api/kernels/{kernel_id}")
+        if response.code in NOT_FOUND:
+            raise KernelError(f"{server.name} has no kernel {kernel_id}")
+    elif kernelspecs and settings.kernel not in kernelspecs:
+        raise KernelError(
+            f"{server.name} has no kernelspec {settings.kernel!r}. Its kernelspecs:"
+            f" {names}"
+        )
+    return [f"kernelspecs: {names}"] if kernelspecs else []

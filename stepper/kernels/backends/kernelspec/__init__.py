@@ -1,0 +1,1 @@
+"""Kernels of installed kernelspecs, started as processes or by kernel provisioners."""

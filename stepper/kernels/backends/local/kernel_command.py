@@ -1,0 +1,122 @@
+"""The command of a kernel's process on this machine, and the start of the process.
+
+jupyter_client's kernel manager could do this, but importing it takes half as long as
+the start of a kernel, and it cannot manage a process that another daemon started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from subprocess import DEVNULL, Popen
+from typing import IO, Any
+
+from stepper.common import secure_files
+from stepper.kernels.backends.local import memory_limits
+from stepper.kernels.backends.local.kernel_files import get_socket_path
+from stepper.kernels.backends.local.process_identity import MARKER
+from stepper.session.protocols import LaunchConfig
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+# Like `-m ipykernel_launcher`, but without the notebook's folder on the path, where
+# another person may have put modules of these names. The launcher adds that folder for
+# the cells.
+START = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); {}import runpy;"
+    " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
+)
+# The last folder on the path: the project's own versions of packages come first.
+ADD_BUNDLED_IPYKERNEL = "sys.path.append({!r} + '%d.%d' % sys.version_info[:2]); "
+PARENT_PID = "JPY_PARENT_PID"  # an ipykernel exits with this process
+# Variables that belong to another Python, to another kernel, or to a test run, in which
+# ipykernel would not capture the output of child processes.
+REMOVED_VARIABLES = ("PYTHONEXECUTABLE", PARENT_PID, "PYTEST_CURRENT_TEST")
+# Without a history file: its lock blocks kernels on network file systems, and an
+# agent's cells do not belong in the user's history.
+ARGUMENTS = ("--HistoryManager.hist_file=:memory:", "-f")
+
+
+@dataclass(frozen=True)
+class KernelCommand:
+    """The command that starts a kernel, and the connection that it will have.
+
+    `connection` has the fields of a connection file except the key.
+    """
+
+    argv: Sequence[str]
+    connection: Mapping[str, Any]
+    environ: Mapping[str, str]
+    kernel_name: str = "python3"
+    # `message` if the kernel must be interrupted by a message instead of a signal.
+    interrupt_mode: str = ""
+
+
+def get_connection_file(runtime: str, kernel_id: str) -> str:
+    """Return the path of a kernel's connection file."""
+    return f"{get_socket_path(runtime, kernel_id)}.json"
+
+
+def remove_foreign_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without variables that a kernel must not inherit."""
+    return {
+        name: value for name, value in environ.items() if name not in REMOVED_VARIABLES
+    }
+
+
+def build_ipykernel_command(
+    config: LaunchConfig, kernel_id: str, runtime: str, bundled_ipykernel: str = ""
+) -> KernelCommand:
+    """Return the command for the project's interpreter, which uses Unix sockets.
+
+    `bundled_ipykernel` is that of `config` if it is needed, else empty.
+    """
+    ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
+    sockets = get_socket_path(runtime, kernel_id)
+    connection = {**ports, "transport": "ipc", "ip": sockets}
+    add_path = ""
+    if bundled_ipykernel:
+        add_path = ADD_BUNDLED_IPYKERNEL.format(bundled_ipykernel)
+    code = START.format(add_path)
+    connection_file = get_connection_file(runtime, kernel_id)
+    argv = [config.python, "-c", code, *ARGUMENTS, connection_file]
+    return KernelCommand(argv, connection, remove_foreign_variables(config.environ))
+
+
+def start_process(
+    command: KernelCommand,
+    config: LaunchConfig,
+    kernel_id: str,
+    runtime: str,
+    stderr: IO[bytes],
+) -> tuple[Popen[bytes], dict[str, Any]]:
+    """Start a kernel's process; return it and its connection. Raise OSError.
+
+    It leads a session of its own, so that it survives the daemon. If memory runs out,
+    the system kills it first.
+    """
+    connection = {
+        **command.connection,
+        "key": secrets.token_hex(32),
+        "signature_scheme": "hmac-sha256",
+    }
+    # JupyterLab requires the name.
+    content = {**connection, "kernel_name": command.kernel_name}
+    connection_file = get_connection_file(runtime, kernel_id)
+    secure_files.replace(connection_file, json.dumps(content).encode())
+    kernel_environ = {**command.environ, MARKER: kernel_id}
+    if config.exits_with_daemon:
+        kernel_environ[PARENT_PID] = str(os.getpid())
+    process = Popen(
+        command.argv,
+        stdin=DEVNULL,
+        stdout=stderr,
+        stderr=stderr,
+        cwd=config.cwd,
+        env=kernel_environ,
+        start_new_session=True,
+    )
+    memory_limits.kill_first(process.pid)
+    return process, connection

@@ -1,0 +1,218 @@
+"""Starts a kernel as a process of this machine, or finds that of an earlier daemon.
+
+The modules that talk to a kernel (jupyter_client, ZeroMQ) are imported while the kernel
+starts, which takes longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from subprocess import Popen
+from typing import IO, TYPE_CHECKING, Any
+
+from stepper.common import secure_files
+from stepper.common.errors import IpykernelMissingError, KernelError
+from stepper.kernels.backends.local import (
+    kernel_command,
+    kernel_files,
+    process_identity,
+)
+from stepper.kernels.backends.local.kernel_command import KernelCommand
+from stepper.kernels.backends.local.kernel_files import KernelFiles
+from stepper.kernels.backends.local.process_identity import Identity
+from stepper.policy.model import Death
+from stepper.session.protocols import LaunchConfig, QueueStatus
+
+if TYPE_CHECKING:
+    from stepper.kernels.client import KernelClient
+
+log = logging.getLogger("stepper")
+START_SECONDS = 60.0
+
+
+class LocalLauncher:
+    """Starts and finds the kernel of one notebook.
+
+    `record` is the path of its record, for the next daemon. `runtime` is the folder of
+    its sockets. `parts` are the modules that its helper may load: name → package.
+    """
+
+    queue_status: QueueStatus | None = None  # this machine has no queue
+
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str] = {}
+    ) -> None:
+        self.files = KernelFiles(record)
+        self.runtime = runtime
+        self.parts = parts
+
+    async def start(self, config: LaunchConfig) -> KernelClient:
+        """Start a kernel and return it when it is ready.
+
+        Raise KernelError with the end of its stderr.
+        """
+        try:
+            return await self._start(config)
+        except IpykernelMissingError as missing:
+            copies = config.bundled_ipykernel
+            if config.backend or not copies or not glob.glob(f"{glob.escape(copies)}*"):
+                raise
+            try:
+                return await self._start(config, missing.hint)
+            except KernelError:
+                # There is no copy for that Python, or the project's packages prevent
+                # its use.
+                raise missing from None
+
+    async def _start(
+        self, config: LaunchConfig, install_command: str = ""
+    ) -> KernelClient:
+        """Start a kernel, with stepper's copy of ipykernel if it is missing.
+
+        `install_command` would install it; '' means that it is not missing.
+        """
+        started_at = time.monotonic()
+        kernel_id = uuid.uuid4().hex
+        command = self._build_command(config, kernel_id, bool(install_command))
+        with self._open_stderr(kernel_id) as stderr:
+            try:
+                child, connection = kernel_command.start_process(
+                    command, config, kernel_id, self.runtime, stderr
+                )
+                identity = Identity.of(child.pid)
+                data = {
+                    "kernel": kernel_id,
+                    "python": command.argv[0],
+                    "connection": connection,
+                    "lacks": install_command,
+                }
+                if command.interrupt_mode:
+                    data["interrupt"] = command.interrupt_mode
+                data["provisioner"] = asdict(identity)
+                kernel = self._create_client(data, identity, child)
+            except BaseException as error:
+                await self._clear(kernel_id)
+                if isinstance(error, OSError):
+                    program = error.filename or config.python
+                    raise KernelError(
+                        f"the kernel could not be started: {program}: {error.strerror}",
+                        getattr(error, "hint", ""),
+                    ) from error
+                raise
+        seconds = time.monotonic() - started_at
+        log.info("kernel start: process %d launched after %.2f s", child.pid, seconds)
+        try:
+            await kernel.connect(START_SECONDS)
+            os.truncate(self.files.stderr, 0)  # removes ipykernel's intro
+            self.files.write_record(data)
+            # Like their folder, the sockets are private.
+            name = Path(connection["ip"]).name
+            for path in Path(self.runtime).glob(f"{name}-*"):
+                path.chmod(0o600)
+        except BaseException:
+            await kernel.shutdown()
+            raise
+        return kernel
+
+    def _build_command(
+        self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool
+    ) -> KernelCommand:
+        """Return the command that starts the kernel; raise KernelError."""
+        bundled_ipykernel = ""
+        if needs_bundled_ipykernel:
+            bundled_ipykernel = config.bundled_ipykernel
+        return kernel_command.build_ipykernel_command(
+            config, kernel_id, self.runtime, bundled_ipykernel
+        )
+
+    def _open_stderr(self, kernel_id: str) -> IO[bytes]:
+        """Record the kernel, and return the file for its stderr; raise KernelError.
+
+        The record is written first: if the daemon is killed now, the next one finds the
+        processes by the kernel's id.
+        """
+        try:
+            self.files.write_record({"kernel": kernel_id})
+            # Append mode: the daemon truncates the file when it grows.
+            path = self.files.stderr
+            stderr = open(path, "ab", opener=secure_files.open_private)  # noqa: SIM115
+            stderr.truncate(0)
+            stack_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.close(secure_files.open_private(str(self.files.stack), stack_flags))
+        except OSError as error:
+            raise KernelError(
+                f"the kernel record could not be written: {error.strerror}",
+                getattr(error, "hint", ""),
+            ) from error
+        return stderr
+
+    def _create_client(
+        self,
+        data: dict[str, Any],
+        identity: Identity,
+        child: Popen[bytes] | None = None,
+    ) -> KernelClient:
+        from stepper.kernels.backends.local.local_process import LocalProcess
+        from stepper.kernels.client import KernelClient
+
+        process = LocalProcess(data, identity, child, self.files, self.runtime)
+        return KernelClient(process, self.parts, self.runtime)
+
+    async def _clear(self, kernel_id: str) -> None:
+        """End a kernel whose start failed, and remove its files."""
+        await asyncio.to_thread(process_identity.clear, kernel_id)
+        kernel_files.remove_sockets(self.runtime, kernel_id)
+        self.files.forget()
+
+    async def cancel_request(self) -> None:
+        """Do nothing: there are no queued requests."""
+
+    def _is_ours(
+        self, kernel_id: str, connection: Mapping[str, Any], identity: Identity
+    ) -> bool:
+        """Return whether a record names a kernel of this project.
+
+        Its sockets are in the project's folder, or its process has the kernel's id. If
+        the process does not exist, there is nothing to connect to.
+        """
+        if connection["transport"] == "ipc":
+            path = kernel_files.get_socket_path(self.runtime, kernel_id)
+            return bool(connection["ip"] == path)
+        if (connection["transport"], connection["ip"]) != ("tcp", "127.0.0.1"):
+            return False
+        return not identity.alive() or process_identity.holds(identity.pid, kernel_id)
+
+    async def attach(self) -> KernelClient | Death | None:
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        try:
+            data = json.loads(secure_files.read(str(self.files.record)))
+            data["kernel"] = uuid.UUID(data["kernel"]).hex
+            if "connection" not in data:
+                # The daemon was killed during the start: no cell has run.
+                await self._clear(data["kernel"])
+                return None
+            identity = Identity.from_record(data["provisioner"])
+            if not self._is_ours(data["kernel"], data["connection"], identity):
+                raise ValueError("its sockets are not in this project's folder")
+            kernel = self._create_client(data, identity)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return Death(f"the kernel record {self.files.record} is not valid: {error}")
+        death = await kernel.check_death()
+        if death is None:
+            return kernel
+        await kernel.shutdown()
+        return death

@@ -1,0 +1,156 @@
+"""The settings of a backend `slurm`: its keys in the configuration, parsed.
+
+This module does no I/O and imports nothing heavy: it is loaded with the configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepper.policy.configuration import kernel_config
+from stepper.policy.configuration.kernel_config import (
+    COUNT,
+    FLAGS,
+    PATH,
+    SHELL,
+    TEXT,
+    BackendConfigError,
+    BackendDescription,
+    KeyPath,
+    Rule,
+)
+
+KIND = "slurm"
+MEMORY = re.compile(r"[1-9]\d*[KMGTkmgt]?")
+# As for sbatch --time, except 0, which means no limit: a job must not run for ever if
+# stepper loses track of it.
+WALLTIME = re.compile(
+    r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)"
+)
+MAX_SECONDS = 86400
+# Flags of sbatch that stepper sets itself: to find its jobs, to read their output, and
+# so that a requeued job does not start an empty kernel.
+RESERVED_FLAGS = (
+    "-J",
+    "--job-name",
+    "--requeue",
+    "--no-requeue",
+    "-o",
+    "--output",
+    "-e",
+    "--error",
+    "-a",
+    "--array",
+    "--wrap",
+    "--parsable",
+    "-W",
+    "--wait",
+    "--export",
+    "--export-file",
+    "--test-only",
+)
+# The user's allocation `jobid` determines these.
+ALLOCATION_KEYS = ("partition", "account", "time", "mem", "cpus", "gres")
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """A SLURM batch job, or a step in the user's allocation `jobid`."""
+
+    partition: str = ""
+    account: str = ""
+    time: str = ""  # walltime in the format of sbatch
+    mem: str | int = ""
+    cpus: int = 0
+    gres: str = ""
+    setup: str = ""  # shell lines before the kernel starts
+    # The interpreter on the compute node; the project's if empty.
+    python: str = ""
+    extra: tuple[str, ...] = ()  # flags for sbatch, with `jobid` for srun
+    jobid: int = 0
+    # Working folder on the shared file system; within the project if empty.
+    folder: str = ""
+    # Address of the compute node: auto, hostname, or the name of a network interface.
+    address: str = "auto"
+    # `ssh`: forward the kernel's ports through the login node.
+    via: str = ""
+    # Seconds that an edit waits for the job to start; the project's setting if None.
+    queue_seconds: float | None = None
+
+
+def _is_memory(value: Any) -> bool:
+    if isinstance(value, str):
+        return MEMORY.fullmatch(value) is not None
+    return kernel_config.is_count(value)
+
+
+def _is_seconds(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= MAX_SECONDS
+
+
+RULES = {
+    "partition": TEXT,
+    "account": TEXT,
+    "gres": TEXT,
+    "python": TEXT,
+    # YAML reads 4:00:00 as a number of seconds, sbatch reads a number as minutes.
+    "time": Rule(
+        'a walltime in quotes, such as "4:00:00" (without quotes, YAML reads a number)',
+        kernel_config.match(WALLTIME),
+    ),
+    "mem": Rule("an amount of memory such as 32G", _is_memory),
+    "cpus": COUNT,
+    "setup": SHELL,
+    "extra": FLAGS,
+    "jobid": COUNT,
+    "folder": PATH,
+    "address": Rule(
+        "`auto`, `hostname` or the name of a network interface",
+        kernel_config.match(kernel_config.NAME),
+    ),
+    "via": Rule("`ssh`", lambda value: value == "ssh"),
+    "queue_seconds": Rule("a number of seconds, at most a day", _is_seconds),
+}
+
+
+def parse_settings(values: Any, path: KeyPath) -> SlurmSettings:
+    """Return the settings of a backend; raise BackendConfigError."""
+    arguments = kernel_config.check_keys(values, RULES, path)
+    _check_conflicts(values, path)
+    return SlurmSettings(**arguments)
+
+
+def _check_conflicts(values: Mapping[str, Any], path: KeyPath) -> None:
+    """Raise BackendConfigError if keys contradict each other or stepper's own flags."""
+    for key in ALLOCATION_KEYS:
+        if "jobid" in values and key in values:
+            raise BackendConfigError(
+                (*path, key),
+                f"cannot be combined with `jobid`: job {values['jobid']} already has"
+                f" its {key}",
+            )
+    for flag in values.get("extra", ()):
+        if flag.partition("=")[0] in RESERVED_FLAGS:
+            raise BackendConfigError(
+                (*path, "extra"), f"cannot contain `{flag}`: stepper sets this flag"
+            )
+
+
+def describe_settings(settings: SlurmSettings) -> BackendDescription:
+    """Return the description of a backend."""
+    if settings.jobid:
+        return BackendDescription(f"a step in the SLURM job {settings.jobid}")
+    options = {
+        "partition": settings.partition,
+        "time": settings.time,
+        "mem": settings.mem,
+        "cpus": settings.cpus,
+        "gres": settings.gres,
+        "account": settings.account,
+    }
+    parts = [f"{key} {value}" for key, value in options.items() if value]
+    return BackendDescription(", ".join(["a SLURM job", *parts]))

@@ -1,0 +1,206 @@
+"""Starts a kernel on a host over ssh, or reconnects to it by its record."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import zmq
+
+from stepper.common import secure_files
+from stepper.common.errors import KernelError
+from stepper.kernels import sealed_records
+from stepper.kernels.backends.ssh import ssh_errors, ssh_settings
+from stepper.kernels.backends.ssh.remote_launcher import CHANNELS
+from stepper.kernels.backends.ssh.ssh_connection import SshConnection
+from stepper.kernels.backends.ssh.ssh_process import SshProcess
+from stepper.kernels.backends.ssh.ssh_settings import KIND, SshSettings
+from stepper.kernels.client import KernelClient
+from stepper.policy.model import Death
+from stepper.session.protocols import LaunchConfig, QueueStatus
+
+START_SECONDS = 60.0
+
+
+class SshLauncher:
+    """Starts and finds the kernel of one notebook.
+
+    `record` is the path of its record, for the next daemon. `runtime` is the folder of
+    the sockets, `parts` the modules that the helper in the kernel may load.
+    """
+
+    queue_status: QueueStatus | None = None  # ssh has no queue
+
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str] = {}
+    ) -> None:
+        self.record = record
+        self.runtime = runtime
+        self.parts = parts
+
+    def _create_connection(
+        self, settings: SshSettings, kernel_id: str
+    ) -> SshConnection:
+        sockets = os.path.join(self.runtime, f"k{kernel_id[:8]}")
+        return SshConnection(settings, f"{sockets}.ssh", sockets)
+
+    async def start(self, config: LaunchConfig) -> KernelClient:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+        backend = config.backend
+        assert backend is not None
+        settings = backend.settings
+        assert isinstance(settings, SshSettings)
+        await self.cancel_request()
+        kernel_id = uuid.uuid4().hex
+        key = secrets.token_hex(32)
+        public_key, secret_key = zmq.curve_keypair()
+        curve = {
+            "curve_publickey": public_key.decode(),
+            "curve_secretkey": secret_key.decode(),
+        }
+        link = self._create_connection(settings, kernel_id)
+        response = await link.ask(
+            "start",
+            {
+                "kernel": kernel_id,
+                "key": key,
+                "curve": curve,
+                "folder": settings.folder,
+            },
+        )
+        if "pid" not in response:
+            raise _create_start_error(settings, response)
+        connection: dict[str, Any] = {
+            f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
+        }
+        connection.update(
+            transport="ipc",
+            ip=link.sockets,
+            key=key,
+            signature_scheme="hmac-sha256",
+        )
+        if response["encrypts"]:
+            connection.update(curve)
+        ports = [response["ports"][f"{channel}_port"] for channel in CHANNELS]
+        data = {
+            "kind": KIND,
+            "name": backend.name,
+            "definition": dict(backend.definition),
+            "kernel": kernel_id,
+            "pid": response["pid"],
+            "python": response["python"],
+            "stack": response["stack"],
+            "connection": connection,
+            "boot": response["boot"],
+            "ports": ports,
+        }
+        # The next daemon finds the kernel even if this one exits now.
+        sealed_records.write(self.record, data)
+        process = SshProcess(data, link, self.record)
+        kernel = KernelClient(process, self.parts, self.runtime)
+        try:
+            await link.open(ports)
+            await kernel.connect(START_SECONDS)
+        except BaseException:
+            with contextlib.suppress(KernelError):  # report the first error
+                await kernel.shutdown()
+            raise
+        return kernel
+
+    async def cancel_request(self) -> None:
+        """End the recorded kernel.
+
+        Raise KernelError the first time if the host cannot be reached. The second time
+        the kernel is given up.
+        """
+        try:
+            data = json.loads(secure_files.read(self.record))
+            settings = _parse_settings(data)
+            link = self._create_connection(settings, uuid.UUID(data["kernel"]).hex)
+            process = SshProcess(data, link, self.record)
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        try:
+            await process.kill()
+        except KernelError:
+            if not data.get("ending"):
+                raise
+            process.may_be_running = False
+        process.forget()
+
+    async def attach(self) -> KernelClient | Death | None:
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        try:
+            data = json.loads(secure_files.read(self.record))
+            settings = _parse_settings(data)
+            data["kernel"] = uuid.UUID(data["kernel"]).hex
+            link = self._create_connection(settings, data["kernel"])
+            if data["connection"]["ip"] != link.sockets:
+                raise ValueError("its sockets are not in this project's folder")
+            process = SshProcess(data, link, self.record)
+            ports = [int(port) for port in data["ports"]]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return Death(f"the kernel record {self.record} is not valid: {error}")
+        if data.get("ending"):
+            return None  # the next start ends it
+        process.checked_at = 0.0
+        await link.resume(ports)
+        process.last_sign_at = time.monotonic()
+        return KernelClient(process, self.parts, self.runtime)
+
+
+def _parse_settings(data: Mapping[str, Any]) -> SshSettings:
+    """Return the settings in a record; raise ValueError, KeyError or TypeError."""
+    return ssh_settings.parse_settings(data["definition"][KIND], (KIND,))
+
+
+async def check_host(settings: SshSettings) -> list[str]:
+    """Return what the host offers; raise KernelError if it can start no kernel."""
+    response = await SshConnection(settings, "none", "").ask("about", {})
+    python = response["python"]
+    if not response["ipykernel"]:
+        raise _create_missing_ipykernel_error(settings, python, response["installer"])
+    version = response["version"]
+    return [f"Python {version} ({python}), ipykernel {response['ipykernel']}"]
+
+
+def _create_start_error(
+    settings: SshSettings, response: Mapping[str, Any]
+) -> KernelError:
+    """Return the error for a kernel that the host did not start."""
+    if "lacks" in response:
+        python = response.get("python", settings.python)
+        installer = response.get("installer", "")
+        reason = f": {response['lacks']}"
+        return _create_missing_ipykernel_error(settings, python, installer, reason)
+    message = response.get("error", "it gave no reason")
+    return KernelError(f"{settings.host}: {message}")
+
+
+def _create_missing_ipykernel_error(
+    settings: SshSettings, python: str, installer: str, reason: str = ""
+) -> KernelError:
+    ssh = ssh_errors.format_ssh_command(settings)
+    quoted = shlex.quote(python)
+    pip = f"{ssh} {quoted} -m pip install ipykernel"
+    commands = {
+        "pip": pip,
+        "uv": f"{ssh} uv pip install --python {quoted} ipykernel",
+        "ensurepip": f"{ssh} {quoted} -m ensurepip && {pip}",
+    }
+    return KernelError(
+        f"{python} on {settings.host} does not have ipykernel{reason}",
+        commands.get(installer, ""),
+    )

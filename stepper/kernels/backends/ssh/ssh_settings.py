@@ -1,0 +1,56 @@
+"""The settings of a backend `ssh`: its keys in the configuration, parsed.
+
+This module does no I/O and imports nothing heavy: it is loaded with the configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from stepper.policy.configuration import kernel_config
+from stepper.policy.configuration.kernel_config import (
+    FLAGS,
+    SHELL,
+    TEXT,
+    BackendDescription,
+    KeyPath,
+    Rule,
+)
+
+KIND = "ssh"
+HOST = re.compile(r"(?!-)[\w.@:%\[\]-]{1,255}")
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """A kernel on a host that is reachable with `ssh`."""
+
+    host: str
+    python: str = "python3"  # interpreter on the host
+    # Working folder on the host; the home directory if empty.
+    folder: str = ""
+    setup: str = ""  # shell lines before the kernel starts
+    extra: tuple[str, ...] = ()  # flags for ssh
+
+
+RULES = {
+    "host": Rule("a host for ssh, such as box or me@box", kernel_config.match(HOST)),
+    "python": TEXT,
+    "folder": TEXT,
+    "setup": SHELL,
+    "extra": FLAGS,
+}
+
+
+def parse_settings(values: Any, path: KeyPath) -> SshSettings:
+    """Return the settings of a backend; raise BackendConfigError."""
+    arguments = kernel_config.check_keys(values, RULES, path, required=("host",))
+    return SshSettings(**arguments)
+
+
+def describe_settings(settings: SshSettings) -> BackendDescription:
+    """Return the description of a backend."""
+    text = f"{settings.python} on {settings.host} over ssh"
+    return BackendDescription(text, has_own_folder=True)

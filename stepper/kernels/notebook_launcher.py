@@ -1,0 +1,138 @@
+"""Starts and finds the kernel of one notebook through its backend."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from stepper.common import secure_files
+from stepper.common.errors import KernelError
+from stepper.common.text import one_line
+from stepper.kernels import backend_registry
+from stepper.kernels.backend_registry import LOCAL
+from stepper.kernels.kernel_backend import Environ, LauncherContext
+from stepper.policy.model import Death
+from stepper.session.protocols import Kernel, KernelLauncher, LaunchConfig, QueueStatus
+
+log = logging.getLogger("stepper")
+
+
+class NotebookLauncher:
+    """Starts the kernel of one notebook on any backend.
+
+    The record of the last kernel says which backend it runs on. `get_environ` returns
+    the environment of the last client: it may have a token, which no record contains.
+    """
+
+    def __init__(
+        self,
+        record: str,
+        runtime: str,
+        parts: Mapping[str, str],
+        get_environ: Callable[[], Environ] = lambda: os.environ,
+    ) -> None:
+        self.record = record
+        self.context = LauncherContext(record, runtime, parts, get_environ)
+        # The launcher of a start that is in progress.
+        self.current: KernelLauncher | None = None
+
+    @property
+    def queue_status(self) -> QueueStatus | None:
+        """What the start in progress waits for in a queue, None without one."""
+        return self.current.queue_status if self.current else None
+
+    async def start(self, config: LaunchConfig) -> Kernel:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+        kind = LOCAL
+        if config.backend is not None:
+            backend_registry.check_usable(config.backend)
+            kind = config.backend.kind
+        launcher = self._create_launcher(kind)
+        if self._get_recorded_kind() != kind:
+            # A job may be waiting on another backend.
+            await self.cancel_request()
+        self.current = launcher
+        started_at = time.monotonic()
+        log.info("kernel start: backend %s, record %s", kind, self.record)
+        try:
+            with backend_registry.report_errors(kind):
+                kernel = await launcher.start(config)
+        except BaseException as error:
+            seconds = time.monotonic() - started_at
+            message = getattr(error, "message", type(error).__name__)
+            reason = one_line(message, 300)
+            log.info("kernel start: not ready after %.2f s: %s", seconds, reason)
+            raise
+        finally:
+            self.current = None
+        seconds = time.monotonic() - started_at
+        log.info("kernel start: ready after %.2f s", seconds)
+        return kernel
+
+    async def attach(self) -> Kernel | Death | None:
+        """Return the kernel of a former daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        kind = self._get_recorded_kind()
+        if not kind:
+            return Death(
+                f"the kernel record {self.record} is not valid: stepper did not write "
+                "it for you at this path. stepper did not connect to the kernel"
+            )
+        try:
+            launcher = self._create_launcher(kind)
+        except KernelError as error:
+            return Death(
+                "stepper cannot reconnect to the notebook's kernel, which may still be"
+                f" running: {error.message}"
+            )
+        with backend_registry.report_errors(kind):
+            return await launcher.attach()
+
+    async def cancel_request(self) -> None:
+        """Cancel a request that is not a kernel yet, such as a queued job.
+
+        Raise KernelError if this fails.
+        """
+        kind = self._get_recorded_kind()
+        launcher = None
+        if kind:
+            try:
+                launcher = self._create_launcher(kind)
+            except KernelError as error:
+                # `attach` has reported that nothing can reach this kernel any more.
+                log.warning("kernel record %s removed: %s", self.record, error.message)
+        if launcher is not None:
+            with backend_registry.report_errors(kind):
+                await launcher.cancel_request()
+            return
+        try:
+            secure_files.remove(self.record)
+        except OSError as error:
+            raise KernelError(
+                f"the kernel record {self.record} could not be removed: "
+                f"{error.strerror}"
+            ) from error
+
+    def _create_launcher(self, kind: str) -> KernelLauncher:
+        """Return the launcher of a kind of backend; raise KernelError."""
+        backend = backend_registry.get_backend(kind)
+        with backend_registry.report_errors(kind):
+            return backend.create_launcher(self.context)
+
+    def _get_recorded_kind(self) -> str:
+        """Return the kind of backend in the record, empty if the record is not valid.
+
+        A record of a local kernel needs no seal: the local backend checks its sockets
+        and its process.
+        """
+        record = backend_registry.read_record(self.record)
+        kind = str(record.get("kind", LOCAL))
+        if kind == LOCAL:
+            return LOCAL
+        from stepper.kernels import sealed_records
+
+        return kind if sealed_records.is_sealed(self.record, record) else ""
