@@ -1,7 +1,8 @@
 """`stepper shutdown`: stop the kernels and the daemon.
 
 The daemon stops its kernels and itself. If it does not respond, its processes on this
-machine are killed, and a new daemon stops the kernels that only their backend can reach.
+machine are killed, and a new daemon stops the kernels that only their backend can
+reach.
 """
 
 from __future__ import annotations

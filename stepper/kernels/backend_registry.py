@@ -120,12 +120,12 @@ def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the backends of other packages in stepper's environment, by kind."""
     # Without the working folder, which may contain a stranger's files.
     folders = [folder for folder in sys.path if os.path.isabs(folder)]
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    backends: dict[str, importlib.metadata.EntryPoint] = {}
     for distribution in importlib.metadata.distributions(path=folders):
         for entry_point in distribution.entry_points:
             if entry_point.group == ENTRY_POINTS:
-                found.setdefault(entry_point.name, entry_point)
-    return found
+                backends.setdefault(entry_point.name, entry_point)
+    return backends
 
 
 def parse_backends(section: Any) -> dict[str, BackendConfig]:

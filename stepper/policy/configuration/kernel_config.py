@@ -66,7 +66,7 @@ class BackendConfig:
 
 
 class ParsedSettings(NamedTuple):
-    """The settings of a backend, and the fields of BackendConfig that follow from them."""
+    """The settings of a backend, and the fields of BackendConfig derived from them."""
 
     settings: Any
     description: BackendDescription

@@ -23,22 +23,25 @@ class KernelFiles:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Replace the record atomically."""
-        secure_files.replace(str(self.record), json.dumps(record).encode())
+        content = json.dumps(record)
+        secure_files.replace(str(self.record), content.encode())
 
     def forget(self) -> None:
         """Remove the files of a kernel that has exited, except its stderr."""
-        secure_files.remove(str(self.record))
-        secure_files.remove(str(self.stack))
-        secure_files.remove(str(self.earlier))
+        for path in (self.record, self.stack, self.earlier):
+            secure_files.remove(str(path))
 
 
 def get_socket_path(runtime: str, kernel_id: str) -> str:
     """Return the beginning of the paths of a kernel's sockets; `-1` to `-5` follow."""
-    return os.path.join(runtime, f"k{kernel_id[:8]}")
+    name = f"k{kernel_id[:8]}"
+    return os.path.join(runtime, name)
 
 
 def remove_sockets(runtime: str, kernel_id: str) -> None:
     """Remove the sockets and the connection file of a kernel that has exited."""
     # Also the unfinished files of a daemon that was killed.
-    for path in Path(runtime).glob(f"*k{kernel_id[:8]}*"):
+    pattern = f"*k{kernel_id[:8]}*"
+    folder = Path(runtime)
+    for path in folder.glob(pattern):
         path.unlink(missing_ok=True)

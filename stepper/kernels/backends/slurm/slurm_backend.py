@@ -68,7 +68,8 @@ class SlurmBackend(KernelBackend):
     ) -> int:
         """Cancel jobs of former daemons of this project that no record names.
 
-        Return the number of jobs. Raise KernelError, and OSError if a record cannot be read.
+        Return the number of jobs. Raise KernelError, or OSError for an unreadable
+        record.
         """
         from stepper.kernels.backends.slurm import slurm_launcher
 
