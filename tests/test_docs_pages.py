@@ -12,7 +12,7 @@ import yaml
 
 from stepper.cli.main import main
 from stepper.daemon import config
-from stepper.install.install_checks import parse_arguments
+from stepper.install.install_options import parse_arguments
 from stepper.policy.model import Limits
 from tests.conftest import ROOT
 

@@ -17,8 +17,8 @@ from stepper.common.paths import Paths
 from stepper.install import (
     claude_settings,
     doctor,
-    install_checks,
     install_files,
+    install_options,
     installer,
     python_probe,
     skill_files,
@@ -56,7 +56,7 @@ def project(tmp_path, monkeypatch):
     root.mkdir()
     monkeypatch.chdir(tmp_path)
     installer.apply(
-        install_checks.parse_arguments([str(root), "--python", sys.executable])
+        install_options.parse_arguments([str(root), "--python", sys.executable])
     )
     return Paths(str(root))
 

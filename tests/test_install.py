@@ -29,6 +29,7 @@ from stepper.common.paths import (
 from stepper.install import (
     claude_settings,
     install_checks,
+    install_options,
     installer,
     python_probe,
     skill_files,
@@ -111,6 +112,7 @@ def checkout(tmp_path_factory):
         "stepper",
         "hooks",
         "skills",
+        "examples",
         "install.sh",
         "pyproject.toml",
         "README.md",
@@ -481,12 +483,14 @@ def test_help_needs_no_python(checkout, tmp_path):
 
 def setup(repo, *arguments, kernel):
     installer.apply(
-        install_checks.parse_arguments([str(repo), "--python", str(kernel), *arguments])
+        install_options.parse_arguments(
+            [str(repo), "--python", str(kernel), *arguments]
+        )
     )
 
 
 def undo(repo):
-    uninstall.uninstall(install_checks.parse_arguments(["--uninstall", str(repo)]))
+    uninstall.uninstall(install_options.parse_arguments(["--uninstall", str(repo)]))
 
 
 @pytest.mark.parametrize(
@@ -657,7 +661,7 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
     out = capsys.readouterr().out
     assert "config.yaml, figures, journal" in out
     # its record of a kernel is there, but no command that ends it
-    assert "may still run" in out
+    assert "may still be running" in out
 
 
 def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
@@ -671,7 +675,7 @@ def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
     assert (
         len(names) > 10
         and names
-        - {*uninstall.OWN, "journal", "figures", "renamed.json"}
+        - {*uninstall.STEPPER_FILES, "journal", "figures", "renamed.json"}
         - {"config.yaml", "daemon.log"}
         == set()
     )
@@ -809,7 +813,7 @@ def test_uninstall_names_a_command_that_another_install_made(
     undo(other)
     out = capsys.readouterr().out
     assert (
-        f"kept        {command} (made by --link, not by an install that is recorded in"
+        f"kept        {command} (made by --link of an installation that is not recorded in"
         in out
         and f"To remove it, run: rm {command}\n" in out
     )
@@ -909,9 +913,9 @@ def test_what_the_person_wrote_into_the_config_stays(repo, kernel):
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
-        ("/abs", "patterns are relative"),
-        ("../x", "inside the project"),
-        (".claude", "inside the project"),
+        ("/abs", "must be relative"),
+        ("../x", "inside the repository"),
+        (".claude", "inside the repository"),
     ],
 )
 def test_a_pattern_that_leads_out_is_refused(repo, kernel, pattern, says):
@@ -1015,7 +1019,7 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
         setup(repo, "--remade", kernel=kernel)
         thread.join()
     assert __version__.encode() not in asked[0]
-    assert "kernels stay" in capsys.readouterr().out
+    assert "kernels keep running" in capsys.readouterr().out
     undo(repo)
     assert not Path(place.runtime).exists()
 
@@ -1089,8 +1093,8 @@ def test_a_given_python_is_remembered_and_not_resolved(
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
-    installer.apply(install_checks.parse_arguments([str(repo), "--python", "./link"]))
-    installer.apply(install_checks.parse_arguments([str(repo)]))
+    installer.apply(install_options.parse_arguments([str(repo), "--python", "./link"]))
+    installer.apply(install_options.parse_arguments([str(repo)]))
     assert json.loads(Path(Paths(str(repo)).install_record).read_text())[
         "python"
     ] == str(link)
@@ -1119,7 +1123,7 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
         install_checks.check_installation(
-            install_checks.parse_arguments([str(repo), "--python", str(python)])
+            install_options.parse_arguments([str(repo), "--python", str(python)])
         )
     assert says in str(caught.value)
     assert not (repo / ".stepper").exists()
@@ -1154,7 +1158,7 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StepperError, match="no python"):
-        installer.apply(install_checks.parse_arguments([str(repo)]))
+        installer.apply(install_options.parse_arguments([str(repo)]))
     assert not (repo / ".venv").exists()
 
 
@@ -1237,7 +1241,7 @@ def test_a_hostile_path_is_only_data(checkout, tmp_path, path, more):
         target = tmp_path / f"repo {more}"
         target.mkdir()
         done = sh(own, str(target), path=path, cwd=cwd)
-        assert (done.returncode, done.stdout) == (2, "") and "line end" in done.stderr
+        assert (done.returncode, done.stdout) == (2, "") and "line break" in done.stderr
         target.rmdir()
     env = str(Path(Paths(str(repo)).env))
     shutil.rmtree(Path(env).parent)
@@ -1261,7 +1265,7 @@ def test_the_demo_makes_the_folder_that_is_named(checkout, tmp_path, path):
     refused = sh(checkout, str(tmp_path / "file" / "demo"), "--demo", path=path)
     assert (
         refused.returncode == 2
-        and "could not be made: Not a directory" in refused.stderr
+        and "could not be created: Not a directory" in refused.stderr
     )
 
 
@@ -1285,7 +1289,7 @@ def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     shutil.copytree(checkout, own)
     before = snapshot(own)
     wanted = install_checks.compute_stamp(
-        install_checks.parse_arguments([str(own), "--source", str(own)])
+        install_options.parse_arguments([str(own), "--source", str(own)])
     )
     setup(own, "--source", str(own), kernel=kernel)
     first = snapshot(own)
@@ -1293,7 +1297,7 @@ def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     assert snapshot(own) == first
     assert (
         install_checks.compute_stamp(
-            install_checks.parse_arguments([str(own), "--source", str(own)])
+            install_options.parse_arguments([str(own), "--source", str(own)])
         )
         == wanted
     )

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from stepper.common.errors import StepperError
-from stepper.install import claude_settings, install_checks, installer, uninstall
+from stepper.install import (
+    claude_settings,
+    install_checks,
+    install_options,
+    installer,
+    uninstall,
+)
 from tests.conftest import ROOT
 from tests.test_install import bin_folder, environ, find_uv, forward, script, snapshot
 
@@ -60,19 +66,19 @@ def test_a_place_behind_a_link_is_refused_by_name(
     kernel = script(tmp_path / "python", forward())
     with pytest.raises(StepperError, match=re.escape(str(place))) as refused:
         installer.apply(
-            install_checks.parse_arguments([str(repo), "--python", str(kernel)])
+            install_options.parse_arguments([str(repo), "--python", str(kernel)])
         )
     assert (
         str(treasure) in refused.value.message and "rm the link" in refused.value.hint
     )
     with pytest.raises(StepperError, match=re.escape(str(place))):
         install_checks.print_plan(
-            install_checks.parse_arguments([str(repo), "--python", str(kernel)])
+            install_options.parse_arguments([str(repo), "--python", str(kernel)])
         )  # before install.sh makes an environment
     if name != "notebooks":
         with pytest.raises(StepperError, match=re.escape(str(place))):
             uninstall.uninstall(
-                install_checks.parse_arguments(["--uninstall", str(repo)])
+                install_options.parse_arguments(["--uninstall", str(repo)])
             )
     assert (snapshot(repo), snapshot(treasure)) == before
 

@@ -13,7 +13,12 @@ import pytest
 
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, ipykernel_folder
-from stepper.install import install_checks, installer, ipykernel_install
+from stepper.install import (
+    install_checks,
+    install_options,
+    installer,
+    ipykernel_install,
+)
 from stepper.kernels.backends.local.local_process import LocalProcess
 from stepper.policy.model import Death
 from tests.conftest import ROOT, Project
@@ -53,7 +58,7 @@ def asked(shop: Path) -> list[str]:
 def test_install_offers_to_name_it_and_keeps_a_copy(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installer.apply(install_checks.parse_arguments([str(shop)]))
+    installer.apply(install_options.parse_arguments([str(shop)]))
     said = capsys.readouterr().out
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
     copy = Path(ipykernel_folder(Paths(str(shop)).env, VERSION))
@@ -63,7 +68,7 @@ def test_install_offers_to_name_it_and_keeps_a_copy(
         f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
     )
     assert locked == ["packaging==23.2"]  # it is to go with what the project holds
-    installer.apply(install_checks.parse_arguments([str(shop)]))
+    installer.apply(install_options.parse_arguments([str(shop)]))
     assert asked(shop) == []
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
 
@@ -72,8 +77,8 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "refuse").touch()
-    installer.apply(install_checks.parse_arguments([str(shop)]))
-    assert "no copy of ipykernel could be made" in capsys.readouterr().out
+    installer.apply(install_options.parse_arguments([str(shop)]))
+    assert "ipykernel could not be copied" in capsys.readouterr().out
     assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
     assert len(asked(shop)) == 3  # with what is locked, then without
 
@@ -82,7 +87,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
 def test_install_names_it_where_it_is_asked_to(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installer.apply(install_checks.parse_arguments([str(shop), "--add-ipykernel"]))
+    installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
     assert asked(shop)[0] == "add --dev ipykernel"
     assert (
         "added to the project's dependencies: uv add --dev ipykernel"
@@ -91,7 +96,7 @@ def test_install_names_it_where_it_is_asked_to(
     (shop / "uv.lock").write_text(
         LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n'
     )
-    installer.apply(install_checks.parse_arguments([str(shop), "--add-ipykernel"]))
+    installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
     assert asked(shop) == []
     assert "uv add" not in capsys.readouterr().out
 
@@ -101,17 +106,17 @@ def test_what_cannot_be_added_is_refused_before_anything_changes(
 ) -> None:
     (shop / "refuse").touch()
     with pytest.raises(StepperError, match="uv add --dev ipykernel failed"):
-        installer.apply(install_checks.parse_arguments([str(shop), "--add-ipykernel"]))
+        installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
     assert not (shop / ".claude").exists()
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bare")))
     with pytest.raises(UsageError, match="uv is not on the PATH"):
         install_checks.print_plan(
-            install_checks.parse_arguments([str(shop), "--add-ipykernel"])
+            install_options.parse_arguments([str(shop), "--add-ipykernel"])
         )
     (shop / "uv.lock").unlink()
-    with pytest.raises(UsageError, match="no project of uv's"):
+    with pytest.raises(UsageError, match="uv does not manage"):
         install_checks.print_plan(
-            install_checks.parse_arguments([str(shop), "--add-ipykernel"])
+            install_options.parse_arguments([str(shop), "--add-ipykernel"])
         )
 
 

@@ -42,7 +42,7 @@ from stepper.install import (
     trust,
     uninstall,
 )
-from stepper.install.install_checks import parse_arguments
+from stepper.install.install_options import parse_arguments
 from stepper.mcp import (
     argument_coercion,
     http_server,

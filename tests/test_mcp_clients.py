@@ -11,7 +11,7 @@ import pytest
 
 from stepper.common.paths import read_install_record
 from stepper.install import mcp_client_config, mcp_clients, uninstall
-from stepper.install.install_checks import parse_arguments
+from stepper.install.install_options import parse_arguments
 from tests.conftest import ROOT, Project, scratch
 
 FILES = {

@@ -20,7 +20,7 @@ from stepper.common.paths import Paths, read_install_record
 from stepper.install import (
     claude_settings,
     doctor,
-    install_checks,
+    install_options,
     installer,
     mcp_client_config,
     mcp_clients,
@@ -50,11 +50,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def install(folder: Path, *options: str) -> None:
     arguments = [str(folder), "--python", sys.executable, *options]
-    installer.apply(install_checks.parse_arguments(arguments))
+    installer.apply(install_options.parse_arguments(arguments))
 
 
 def remove(folder: Path) -> None:
-    uninstall.uninstall(install_checks.parse_arguments([str(folder), "--uninstall"]))
+    uninstall.uninstall(install_options.parse_arguments([str(folder), "--uninstall"]))
 
 
 def checks(folder: Path) -> dict[str, doctor.Check]:
@@ -154,7 +154,7 @@ def test_files_of_claude_code_are_neither_read_nor_written(repo: Path) -> None:
 )
 def test_what_belongs_to_claude_code_is_refused(repo: Path, other: str) -> None:
     with pytest.raises(UsageError) as refused:
-        install_checks.parse_arguments([str(repo), OPTION, other])
+        install_options.parse_arguments([str(repo), OPTION, other])
     assert refused.value.exit_code == 2
     assert f"--mcp-only and {other} exclude each other" in refused.value.message
     assert list(repo.iterdir()) == []

@@ -17,7 +17,7 @@ from stepper.daemon import claude_code
 from stepper.install import (
     claude_settings,
     doctor,
-    install_checks,
+    install_options,
     installer,
     uninstall,
 )
@@ -192,7 +192,7 @@ def repo(tmp_path: Path) -> Path:
 
 def apply(folder: Path, *options: str) -> None:
     installer.apply(
-        install_checks.parse_arguments(
+        install_options.parse_arguments(
             [str(folder), "--python", sys.executable, *options]
         )
     )
@@ -242,7 +242,7 @@ def test_there_and_back(
         == f"{ROOT}/install.sh {repo} --plugin"
     )
 
-    uninstall.uninstall(install_checks.parse_arguments([str(repo), "--uninstall"]))
+    uninstall.uninstall(install_options.parse_arguments([str(repo), "--uninstall"]))
     assert list(repo.iterdir()) == [] and not own.exists()
 
 

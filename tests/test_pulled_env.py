@@ -15,7 +15,7 @@ import pytest
 
 from stepper.common.errors import StepperError
 from stepper.daemon.kernel_environment import build_kernel_environ
-from stepper.install import install_checks, installer, uninstall
+from stepper.install import install_options, installer, uninstall
 from tests.conftest import ROOT, some_nightly
 from tests.test_worktree import ENVIRON, Checkout, added, git, main
 
@@ -149,7 +149,7 @@ def test_doctor_names_it_and_install_mends_it(
 ) -> None:
     place, options = (
         pulled(main, stranger, kind),
-        install_checks.parse_arguments([str(main.folder)]),
+        install_options.parse_arguments([str(main.folder)]),
     )
     said = main.stepper("doctor", check=1).stdout
     assert (
@@ -163,7 +163,7 @@ def test_doctor_names_it_and_install_mends_it(
     )
     if kind != "folder":
         with pytest.raises(
-            StepperError, match=r"\.stepper/env is or lies behind a link"
+            StepperError, match=r"\.stepper/env is a link, or is behind one"
         ):
             installer.apply(options)
         place.unlink()
@@ -216,7 +216,7 @@ def test_uninstall_runs_nothing_of_it_and_removes_both(
     assert "| 1" in main.ran("print(1)")
     place = pulled(main, stranger, "folder")
     uninstall.uninstall(
-        install_checks.parse_arguments(["--uninstall", str(main.folder)])
+        install_options.parse_arguments(["--uninstall", str(main.folder)])
     )
     assert not place.exists() and not Path(main.paths.install_record).parent.exists()
     assert not Path(main.paths.socket).exists()  # its own command ended the daemon

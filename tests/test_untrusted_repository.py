@@ -24,7 +24,7 @@ import pytest
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record, record_folder
 from stepper.daemon.workspace.project_notebooks import parse_plan
-from stepper.install import doctor, install_checks, trust
+from stepper.install import doctor, install_checks, install_options, trust
 from stepper.policy import plan as plans
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
 
@@ -654,7 +654,7 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
         (hostile.folder / name).symlink_to(target)
         with pytest.raises(StepperError, match="link"):
             install_checks.check_installation(
-                install_checks.parse_arguments(
+                install_options.parse_arguments(
                     [str(hostile.folder), "--python", sys.executable]
                 )
             )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer, uninstall
+from stepper.install import install_options, installer, uninstall
 from tests.conftest import STATE, Answer, Notebook, Project, make_env
 
 ENVIRON = {
@@ -107,7 +107,7 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     (folder / ".gitignore").write_text(".venv\n")
     interpreter(folder)
     make_env(Paths(str(folder)).env)
-    installer.apply(install_checks.parse_arguments([str(folder)]))
+    installer.apply(install_options.parse_arguments([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
     made = Checkout(folder, folder)
@@ -320,7 +320,7 @@ def test_uninstall_in_a_worktree_leaves_the_main_checkout(
         "x = 2; print(x)"
     )
     uninstall.uninstall(
-        install_checks.parse_arguments(["--uninstall", str(worktree.folder)])
+        install_options.parse_arguments(["--uninstall", str(worktree.folder)])
     )
     assert f"daemon and kernels of {worktree.folder}" in capsys.readouterr().out
     assert not os.path.exists(worktree.paths.socket)
@@ -339,10 +339,10 @@ def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
     assert "| 1" in worktree.ran("print(1)")
     pid = worktree.json("status")["kernel"]["pid"]
     uninstall.uninstall(
-        install_checks.parse_arguments(["--uninstall", str(main.folder)])
+        install_options.parse_arguments(["--uninstall", str(main.folder)])
     )
     said = capsys.readouterr().out
-    assert f"{worktree.folder} worked with this environment" in said
+    assert f"{worktree.folder} used this environment" in said
     assert f"daemon and kernels of {worktree.folder}" in said
     assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(
         worktree.paths.socket

@@ -83,7 +83,7 @@ def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
     if offer.env == paths.env_link:
         files = escape_controls(", ".join(map(paths.relpath, offer.env_files)))
     path = _format_path(paths, offer.env)
-    note = _format_note(not offer.known)
+    note = _format_note(not offer.record)
     return [
         f"  environment  {path}{note}",
         f"{INDENT}runs the hooks, the daemon and the command line ({files})",

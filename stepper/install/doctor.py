@@ -1,8 +1,8 @@
-"""The checks of `stepper doctor`: find problems of an installation, change nothing.
+"""The checks of `stepper doctor`, which find problems of an installation.
 
 Importing this module needs only the standard library, because the installer uses it
-before any environment exists. The checks run no code of the project, except the kernel's
-interpreter, and that only if the user accepted it.
+before any environment exists. The checks run no code of the project, except the
+kernel's interpreter if the user accepted it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRUST_COMMAND = "stepper trust"
 
 @dataclass(frozen=True)
 class Check:
-    """A result of `stepper doctor`. `mend` is the shell command that fixes a problem."""
+    """A result of `stepper doctor`, with the command that fixes a problem."""
 
     name: str
     ok: bool
@@ -63,7 +63,7 @@ def run_checks(paths: Paths) -> list[Check]:
 
 
 def load_limits(paths: Paths) -> Limits:
-    """Return the limits of the configuration, the defaults before an environment exists.
+    """Return the limits of the configuration, or the defaults before installation.
 
     Raises:
         UsageError: The configuration is invalid.
@@ -127,8 +127,8 @@ def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
 def find_kernel_python(paths: Paths) -> str:
     """Return the path of the kernel's interpreter.
 
-    This is `python:` of the configuration, else the interpreter that the installer chose,
-    else that of .venv.
+    This is `python:` of the configuration, else the interpreter that the installer
+    chose, else that of .venv.
     """
     return paths.find_python(_load_limits_or_defaults(paths).python)
 
@@ -304,7 +304,7 @@ def _check_hook_script(paths: Paths) -> str:
 
 
 def _check_hooks(paths: Paths) -> str:
-    """Check that settings or an enabled plugin contain the hooks, and hooks are enabled."""
+    """Check that hooks are enabled, and that settings or a plugin contain stepper's."""
     if is_mcp_only(paths):
         return f"{NOT_INSTALLED}: cells run only through MCP"
     plugin, enabled = is_plugin_installation(paths), False
@@ -348,7 +348,7 @@ NOT_INSTALLED = "not installed (--mcp-only)"
 
 
 def is_mcp_only(paths: Paths) -> bool:
-    """Return whether stepper was installed with --mcp-only, without files in .claude/."""
+    """Return whether stepper was installed with --mcp-only."""
     record = read_install_record(paths.environment_checkout)
     return bool(record.get("mcp_only"))
 
@@ -454,7 +454,9 @@ def _check_socket(paths: Paths) -> str:
                 f"other users can access {folder}", f"chmod 700 {folder}"
             )
     try:
-        return f"{paths.socket} ({'the daemon listens' if is_daemon_listening(paths) else 'no daemon runs'})"
+        is_listening = is_daemon_listening(paths)
+        state = "the daemon listens" if is_listening else "no daemon runs"
+        return f"{paths.socket} ({state})"
     except OSError as error:
         raise StepperError(
             f"{paths.socket}: {error.strerror or error}", "stepper shutdown"

@@ -1,6 +1,7 @@
-"""What must be refused and what is to be made, before anything changes: the first half of install.
+"""The checks before an installation, and the plan for install.sh.
 
-It runs from the checkout with any Python 3.10 or newer, stdlib only. `plan` answers install.sh in lines that are data.
+Everything that can be refused is refused before anything changes. This module runs from
+the checkout with Python 3.10 or newer and the standard library.
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ from stepper.install import claude_settings, doctor, ipykernel_install, user_scr
 from stepper.install.install_files import PACKAGE, read, read_settings
 from stepper.install.python_probe import Interpreter, probe_kernel_python, run
 from stepper.install.skill_files import SKILLS, load_shipped_skills
-from stepper.policy.configuration import notebook_globs
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
-# Where install and uninstall write or remove things, besides the notebooks' folder and
-# the skills.
+# Where install and uninstall write or remove files, except notebooks and skills.
 FOLDERS = (".stepper", ".claude", ".claude/hooks", SKILLS)
 FILES = (SETTINGS, ".gitignore", claude_settings.SCRIPT)
-INSIDE = (
+STEPPER_PATHS = (
     ENV,
     ".stepper/install.json",
     ".stepper/journal",
     ".stepper/figures",
     ".stepper/kernels",
 )
-# In the third line of every version of the hook script: how it is known as ours.
+# The third line of every version of the hook script contains it.
 SCRIPT_MARK = b"notebook-stepper"
 
 
 class InterpreterChoice(NamedTuple):
-    """The kernel's interpreter: its path, why it is this one, whether `--python` gave it."""
+    """The interpreter of the kernels.
+
+    `why` says why this one was chosen. `given` is true if `--python` named it, and
+    `make` if its `.venv` must be created.
+    """
 
     python: str
     why: str
@@ -50,119 +53,8 @@ class InterpreterChoice(NamedTuple):
     make: bool = False
 
 
-def print_line(name: str, what: str) -> None:
-    """Tell the person what was done. That nobody listens any more (`| head`) is no reason to stop half way."""
-    try:
-        sys.stdout.write(f"{name:<12}{what}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    """Return the options of install.sh, with absolute paths; raise UsageError."""
-    parser = argparse.ArgumentParser(
-        prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False
-    )
-    parser.add_argument("target", nargs="?")
-    parser.add_argument("--python")
-    parser.add_argument("--notebooks", nargs="+", default=[])
-    for name in (
-        "allow",
-        "add-ipykernel",
-        "editable",
-        "uninstall",
-        "demo",
-        "link",
-        "mcp",
-        "mcp-only",
-        "statusline",
-        "plugin",
-        "remade",
-    ):
-        parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--source", default=str(PACKAGE.parent))
-    parser.add_argument("--planned")  # the target as `plan` resolved it
-    try:
-        options, unknown = parser.parse_known_args(arguments)
-    except argparse.ArgumentError as error:
-        raise UsageError(str(error), "./install.sh --help") from None
-    if unknown:
-        raise UsageError(
-            f"unknown or too many arguments: {' '.join(unknown)}", "./install.sh --help"
-        )
-    if options.demo and options.uninstall:
-        raise UsageError(
-            "--demo and --uninstall exclude each other", "./install.sh --help"
-        )
-    if options.mcp_only:
-        _check_mcp_only(options)
-    for pattern in options.notebooks:
-        if os.path.isabs(pattern):
-            raise UsageError(
-                f"--notebooks {pattern}: patterns are relative",
-                "./install.sh REPOSITORY --notebooks …",
-            )
-        if not notebook_globs.is_valid(pattern):
-            raise UsageError(
-                f"--notebooks {pattern}: no folder or glob inside the project",
-                "./install.sh --help",
-            )
-    if options.python is not None:
-        found = (
-            options.python if os.sep in options.python else shutil.which(options.python)
-        )
-        # not resolved: the link in a venv is what makes it that venv's interpreter
-        options.python = os.path.abspath(found or options.python)
-    options.scratch = options.demo and options.target is None
-    if options.scratch and not options.planned:
-        options.target = tempfile.mkdtemp(prefix="stepper-demo-")
-    if options.demo and options.target and not options.planned:
-        _make_folder(options.target)
-    options.target = os.path.realpath(options.planned or options.target or ".")
-    known = read_install_record(options.target)  # what is there stays
-    # the plugin brings the lines of a client
-    options.mcp = (
-        options.mcp or options.mcp_only or options.plugin or bool(known.get("mcp"))
-    )
-    return options
-
-
-# What `--mcp-only` can't be combined with, and why.
-NOT_WITH_MCP_ONLY = {
-    "allow": "it adds permission rules to Claude Code's settings",
-    "statusline": "it is a line of Claude Code's",
-    "plugin": "the plugin brings hooks and skills",
-    "demo": "the demo plays what Claude Code's hooks do",
-    "uninstall": "--uninstall removes every kind of installation",
-}
-
-
-def _check_mcp_only(options: argparse.Namespace) -> None:
-    for name, why in NOT_WITH_MCP_ONLY.items():
-        if getattr(options, name):
-            raise UsageError(
-                f"--mcp-only and --{name} exclude each other: {why}",
-                "./install.sh --help",
-            )
-
-
-def _make_folder(target: str) -> None:
-    """Make the folder of a demo where nothing is there; raise UsageError."""
-    if os.path.lexists(target):
-        return
-    try:
-        os.makedirs(target)
-    except OSError as error:
-        shown = shlex.quote(target)
-        raise UsageError(
-            f"the folder {shown} could not be made: {error.strerror}",
-            f"mkdir -p {shown}",
-        ) from None
-
-
 def check_target(target: str) -> None:
-    """Raise UsageError where the folder can't be set up at all."""
+    """Raise UsageError if stepper cannot be set up in a folder."""
     shown = shlex.quote(target)
     if not os.path.lexists(target):
         raise UsageError(f"there is no folder {shown}", f"mkdir -p {shown}")
@@ -171,12 +63,12 @@ def check_target(target: str) -> None:
     if set(os.pathsep + "\n") & set(record_folder(target)):
         shown = shlex.quote(record_folder(target))
         raise UsageError(
-            f"{shown}: a colon or a line end can't stand on the PATH",
+            f"{shown}: the PATH cannot contain a colon or a line break",
             "rename the folder",
         )
     if target == os.path.realpath(Path.home()):
         raise UsageError(
-            f"{shown} is your home folder: its settings hold for all projects",
+            f"{shown} is your home folder: its settings apply to all projects",
             "name a repository",
         )
     try:
@@ -188,48 +80,53 @@ def check_target(target: str) -> None:
 
 
 def check_links(project: Path, *more: str, claude: bool = True) -> None:
-    """Raise StepperError where a link in a place of ours leads out of the project: nothing is written elsewhere.
+    """Raise StepperError if a link leads one of stepper's paths out of the project.
 
-    Without `claude`, nothing is written in .claude/.
-
-    `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
+    `more` are further paths. If `claude` is false, nothing is written in .claude/.
     """
-    skills = (f"{SKILLS}/{name}" for name in load_shipped_skills())
-    ours = (*FOLDERS, *FILES, *INSIDE, *skills, *more)
-    if not claude:
-        ours = (".stepper", ".gitignore", *INSIDE, *more)
-    for name in ours:
-        place, real = project / name, os.path.realpath(project / name)
-        inside = (
-            (project, os.path.realpath(record_root())) if name == ENV else (project,)
-        )
-        if not any(Path(real).is_relative_to(folder) for folder in inside) or (
-            name == ".stepper" and place.is_symlink()
-        ):
-            hint = f"ls -ld {shlex.quote(str(place))}; rm the link, not {real}"
-            raise StepperError(f"{place} is or lies behind a link, to {real}", hint)
+    names = (".stepper", ".gitignore", *STEPPER_PATHS, *more)
+    if claude:
+        skills = (f"{SKILLS}/{name}" for name in load_shipped_skills())
+        names = (*FOLDERS, *FILES, *STEPPER_PATHS, *skills, *more)
+    for name in names:
+        path = project / name
+        target = Path(os.path.realpath(path))
+        allowed_folders = [project]
+        if name == ENV:
+            # A link of stepper's own leads to the environment in the user's state
+            # folder, possibly of a checkout that was moved.
+            allowed_folders.append(Path(os.path.realpath(record_root())))
+        is_inside = any(map(target.is_relative_to, allowed_folders))
+        is_home_link = name == ".stepper" and path.is_symlink()
+        if not is_inside or is_home_link:
+            raise StepperError(
+                f"{path} is a link, or is behind one, to {target}",
+                f"ls -ld {shlex.quote(str(path))}; rm the link, not {target}",
+            )
 
 
 def check_paths(project: Path, *names: str) -> None:
-    """Raise StepperError where something else than a file or folder of ours is in a place, or it can't be written."""
+    """Raise StepperError if a path has the wrong type or cannot be written."""
     for name in names:
-        place, kind = project / name, "file" if name in FILES else "folder"
-        if os.path.lexists(place) and not (
-            place.is_file() if kind == "file" else place.is_dir()
-        ):
+        path = project / name
+        is_file = name in FILES
+        if not os.path.lexists(path):
+            continue
+        has_type = path.is_file() if is_file else path.is_dir()
+        if not has_type:
             raise StepperError(
-                f"{place} is not a {kind}", "move it away, then run this again"
+                f"{path} is not a {'file' if is_file else 'folder'}",
+                "move it away, then run this again",
             )
-        if place.exists() and not os.access(
-            place, os.W_OK | (os.R_OK if kind == "file" else os.X_OK)
-        ):
+        permissions = os.W_OK | (os.R_OK if is_file else os.X_OK)
+        if not os.access(path, permissions):
             raise StepperError(
-                f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}"
+                f"{path} can't be written", f"ls -ld {shlex.quote(str(path))}"
             )
 
 
 def check_owners(project: Path) -> None:
-    """Raise StepperError where the hook script would replace another one."""
+    """Raise StepperError if the hook script would replace a file of another program."""
     script = project / claude_settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
         raise StepperError(
@@ -240,97 +137,98 @@ def check_owners(project: Path) -> None:
 def choose_interpreter(
     paths: Paths, given: str | None, environ: Mapping[str, str]
 ) -> InterpreterChoice:
-    """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
-    noted, venv = read_install_record(paths.project), Path(paths.project, ".venv")
+    """Choose the interpreter of the kernels.
+
+    This is the one of `--python`, now or in an earlier installation, that of `.venv`,
+    an active environment's, or that of a new `.venv`.
+    """
+    record = read_install_record(paths.project)
+    venv = Path(paths.project, ".venv")
+    venv_python = venv / "bin/python"
     if given:
         return InterpreterChoice(given, "--python", given=True)
-    if noted.get("given") and Path(str(noted.get("python"))).exists():
-        return InterpreterChoice(
-            str(noted["python"]), "given by --python before", given=True
-        )
-    if (venv / "bin/python").exists():
-        return InterpreterChoice(str(venv / "bin/python"), "the project's .venv")
-    # where environments of stepper's own lie
-    ours = (paths.home, os.path.realpath(record_root()))
+    recorded = str(record.get("python"))
+    if record.get("given") and Path(recorded).exists():
+        return InterpreterChoice(recorded, "given by --python before", given=True)
+    if venv_python.exists():
+        return InterpreterChoice(str(venv_python), "the project's .venv")
+    # Environments of stepper itself are below these folders.
+    stepper_folders = (paths.home, os.path.realpath(record_root()))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        python, real = (
-            Path(environ.get(name, ""), "bin/python"),
-            Path(os.path.realpath(environ.get(name, ""))),
-        )
-        if (
-            environ.get(name)
-            and python.exists()
-            and not any(map(real.is_relative_to, ours))
-        ):
+        if not environ.get(name):
+            continue
+        python = Path(environ[name], "bin/python")
+        folder = Path(os.path.realpath(environ[name]))
+        if python.exists() and not any(map(folder.is_relative_to, stepper_folders)):
             return InterpreterChoice(str(python), f"the active {name}")
     if os.path.lexists(venv):
         raise StepperError(
             f"{venv} has no bin/python",
             "remove it, or name an interpreter: --python PATH",
         )
-    return InterpreterChoice(str(venv / "bin/python"), "a new .venv", make=True)
+    return InterpreterChoice(str(venv_python), "a new .venv", make=True)
 
 
 def check_interpreter(choice: InterpreterChoice) -> Interpreter:
-    """Return what the interpreter said of itself; raise StepperError where no kernel can be made of it."""
+    """Return the version and modules of an interpreter.
+
+    Raises:
+        StepperError: It cannot run a kernel, and ipykernel cannot be installed for it.
+    """
     name = f"{choice.python} ({choice.why})"
-    about = probe_kernel_python(choice.python, name, "name another: --python PATH")
-    if not about.modules and not shutil.which("uv"):
-        why = f"{name} has neither ipykernel nor pip, and uv is not on the PATH"
+    interpreter = probe_kernel_python(
+        choice.python, name, "name another: --python PATH"
+    )
+    if not interpreter.modules and not shutil.which("uv"):
         raise StepperError(
-            why, f"{shlex.quote(choice.python)} -m ensurepip  # then run this again"
+            f"{name} has neither ipykernel nor pip, and uv is not on the PATH",
+            f"{shlex.quote(choice.python)} -m ensurepip  # then run this again",
         )
-    return about
+    return interpreter
 
 
 def compute_stamp(options: argparse.Namespace) -> str:
-    """Return the fingerprint of this checkout, this mode and this place, which an environment carries."""
+    """Return the fingerprint of an environment made from this checkout.
+
+    It changes with the sources, the options and the target.
+    """
     source = PACKAGE.parent
-    # an editable environment holds only what the metadata says
+    # An editable environment contains only metadata.
     files = [source / "pyproject.toml", source / "stepper/__init__.py"]
     if not options.editable:
-        folders = [source / name for name in ("stepper", "hooks", "skills")]
-        files += [
-            path for folder in folders for path in folder.rglob("*") if path.is_file()
-        ]
-    total = hashlib.sha256(
-        f"{options.editable} {options.mcp} {options.target}".encode(
-            "utf-8", "surrogateescape"
-        )
-    )
+        for name in ("stepper", "hooks", "skills"):
+            files += filter(Path.is_file, (source / name).rglob("*"))
+    settings = f"{options.editable} {options.mcp} {options.target}"
+    stamp = hashlib.sha256(settings.encode("utf-8", "surrogateescape"))
     for path in sorted(set(files)):
-        if "__pycache__" not in path.parts:
-            total.update(
-                os.fsencode(path.relative_to(source))
-                + b"\0"
-                + hashlib.sha256(path.read_bytes()).digest()
-            )
-    return total.hexdigest()
+        if "__pycache__" in path.parts:
+            continue
+        name_bytes = os.fsencode(path.relative_to(source))
+        stamp.update(name_bytes + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return stamp.hexdigest()
 
 
-def is_environment_ready(paths: Paths, wanted: str) -> bool:
-    """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
-    # `stepper trust` made that link
+def is_environment_ready(paths: Paths, stamp: str) -> bool:
+    """Return whether the user's environment is complete, works and has a stamp."""
+    # `stepper trust` creates a link.
     if not read_install_record(paths.project) or os.path.islink(paths.env):
         return False
+    if read(Path(paths.env, "stamp")).strip() != stamp.encode():
+        return False
     code = "import stepper.install.installer"
-    return (
-        read(Path(paths.env, "stamp")).strip() == wanted.encode()
-        and run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).returncode == 0
-    )
+    return run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).returncode == 0
 
 
 def check_installation(options: argparse.Namespace) -> InterpreterChoice:
-    """Return the kernel's interpreter; raise a StepperError where anything stands against installing."""
+    """Return the kernels' interpreter; raise StepperError if install can't run."""
     check_target(options.target)
     paths = Paths(options.target)
     project = Path(paths.project)
     claude = not options.mcp_only
     check_links(project, claude=claude)
     check_paths(project, *(FOLDERS if claude else (".stepper",)))
-    notebooks = doctor.get_notebook_folder(
-        options.notebooks or doctor.load_limits(paths).patterns
-    )
+    patterns = options.notebooks or doctor.load_limits(paths).patterns
+    notebooks = doctor.get_notebook_folder(patterns)
     check_links(project, notebooks, claude=claude)
     check_paths(project, notebooks, *(FILES if claude else (".gitignore",)))
     if claude:
@@ -342,30 +240,37 @@ def check_installation(options: argparse.Namespace) -> InterpreterChoice:
         user_script.check_script_name()
     if options.add_ipykernel:
         ipykernel_install.check_add(project)
-    choice = choose_interpreter(
-        paths, options.python, {} if options.scratch else os.environ
-    )
+    environ = {} if options.scratch else os.environ
+    choice = choose_interpreter(paths, options.python, environ)
     if not choice.make:
         check_interpreter(choice)
     return choice
 
 
 def _check_no_hooks(paths: Paths) -> None:
-    """Raise StepperError where this user installed the hooks: `--mcp-only` would leave them without an owner."""
-    record, project = read_install_record(paths.project), Path(paths.project)
+    """Raise StepperError if this user installed the hooks.
+
+    With `--mcp-only`, the record would not contain them any more.
+    """
+    record = read_install_record(paths.project)
+    project = Path(paths.project)
     if not record or record.get("mcp_only") or record.get("plugin"):
         return
     if not (project / claude_settings.SCRIPT).exists():
         return
     command = doctor.format_install_command(paths)
     raise StepperError(
-        f"you installed stepper's hooks in {project}: MCP works beside them (--mcp)",
+        f"you installed stepper's hooks in {project}: with --mcp, MCP clients can use"
+        " it too",
         f"{command} --uninstall  # removes them; then run this again",
     )
 
 
 def print_plan(options: argparse.Namespace) -> None:
-    """Print what install.sh is to do: lines, name=value. No value holds a line end, which `check_target` refuses."""
+    """Print for install.sh what it must do, as lines NAME=VALUE.
+
+    No value contains a line break, because `check_target` refuses such folders.
+    """
     if options.uninstall:
         check_target(options.target)
         record = read_install_record(options.target)
@@ -374,19 +279,16 @@ def print_plan(options: argparse.Namespace) -> None:
     else:
         check_installation(options)
     paths = Paths(options.target)
-    wanted = compute_stamp(options)
+    stamp = compute_stamp(options)
+    if options.uninstall or is_environment_ready(paths, stamp):
+        stamp = ""  # no environment must be created
     values = {
         "target": paths.project,
         "env": paths.env,
         "state": os.path.dirname(os.path.dirname(record_root())),
-        "stamp": ""
-        if options.uninstall or is_environment_ready(paths, wanted)
-        else wanted,
-        **{
-            name: "yes" if getattr(options, name) else ""
-            for name in ("editable", "demo", "scratch", "uninstall", "mcp")
-        },
+        "stamp": stamp,
     }
-    sys.stdout.buffer.write(
-        os.fsencode("".join(f"{name}={value}\n" for name, value in values.items()))
-    )
+    for name in ("editable", "demo", "scratch", "uninstall", "mcp"):
+        values[name] = "yes" if getattr(options, name) else ""
+    lines = [f"{name}={value}\n" for name, value in values.items()]
+    sys.stdout.buffer.write(os.fsencode("".join(lines)))

@@ -1,7 +1,7 @@
-"""Set stepper up in any repository. install.sh calls it: `plan` (refuse.py), then `apply`.
+"""Set up stepper in a repository. install.sh calls `plan` and then `apply`.
 
-Stdlib only. Each step makes what is missing and leaves what is right, so a second run changes no byte;
-uninstall.py undoes all of them.
+Standard library only. Each step creates what is missing and leaves what is right, so a
+second run changes nothing. `uninstall.py` undoes every step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 from stepper import __version__
 from stepper.common.errors import StepperError
@@ -36,8 +37,6 @@ from stepper.install.install_checks import (
     InterpreterChoice,
     check_installation,
     check_interpreter,
-    parse_arguments,
-    print_line,
     print_plan,
 )
 from stepper.install.install_files import (
@@ -49,6 +48,8 @@ from stepper.install.install_files import (
     remove,
     write,
 )
+from stepper.install.install_options import parse_arguments
+from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_files import (
     SKILLS,
@@ -60,71 +61,96 @@ from stepper.install.uninstall import uninstall
 from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
+# The results of `get_skill_states` in messages.
+SKILL_CHANGES = {
+    "missing": "made",
+    "outdated": "updated",
+    "gone": "removed",
+    "edited": "edited by you, kept",
+    "foreign": "left out, because you have skills with these names",
+}
+# The commands that do the same as a skill.
+TERMINAL_COMMANDS = {
+    "continue": "stepper continue",
+    "fix": "stepper fix",
+    "skip": "stepper skip",
+    "new-notebook": "stepper new",
+    "notebook-status": "stepper status",
+}
+COMMAND_CODE = (
+    "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main;"
+    " sys.exit(main())"
+)
+
 
 def apply(options: argparse.Namespace) -> None:
-    """Set the project up; the environment is there already."""
+    """Set up the project. install.sh has created the environment."""
     choice = check_installation(options)
     paths = Paths(options.target)
     project = Path(paths.project)
     _use_environment(paths, options)
     if options.add_ipykernel and not ipykernel_install.is_dependency(project):
         _run_or_raise([*ipykernel_install.ADD], project, None)
-        print_line(
-            "ipykernel",
-            f"added to the project's dependencies: {shlex.join(ipykernel_install.ADD)}",
-        )
+        command = shlex.join(ipykernel_install.ADD)
+        print_line("ipykernel", f"added to the project's dependencies: {command}")
     _prepare_kernel(paths, choice)
     config = _write_config(paths, options.notebooks)
     limits = doctor.load_limits(paths)
     if options.mcp_only:
         _apply_mcp_only(paths, options, choice, config, limits)
-        return
+    else:
+        _apply_claude_code(paths, options, choice, config, limits)
+
+
+def _apply_claude_code(
+    paths: Paths,
+    options: argparse.Namespace,
+    choice: InterpreterChoice,
+    config: str | None,
+    limits: Limits,
+) -> None:
+    """Set up hooks, skills and settings for Claude Code."""
+    project = Path(paths.project)
     text, data = read_settings(project / SETTINGS)
-    wanted = (
-        claude_settings.list_permission_rules(limits.patterns) if options.allow else []
-    )
-    # it is silent beside hooks of ours
+    # Beside hooks of this installation, the plugin does nothing.
     plugin = options.plugin and not claude_settings.has_our_handlers(data)
-    merged, new_rules = claude_settings.add_rules(
-        data if plugin else claude_settings.add_hooks(data), wanted
-    )
-    known = read_install_record(paths.project).get("script")
-    wants_line = options.statusline or statusline_setting.is_ours(
-        data.get(statusline_setting.KEY)
-    )
+    settings = data if plugin else claude_settings.add_hooks(data)
+    rules = []
+    if options.allow:
+        rules = claude_settings.list_permission_rules(limits.patterns)
+    settings, new_rules = claude_settings.add_rules(settings, rules)
+    installed_script = read_install_record(paths.project).get("script")
+    has_status_line = statusline_setting.is_ours(data.get(statusline_setting.KEY))
+    wants_status_line = options.statusline or has_status_line
     _write_record(paths, options, choice, new_rules, config, plugin)
-    if wants_line:
-        merged, noted = statusline_setting.add_status_line(
-            paths, merged, read_install_record(paths.project)
-        )
-        trust.save_record(paths, noted)
+    if wants_status_line:
+        record = read_install_record(paths.project)
+        settings, record = statusline_setting.add_status_line(paths, settings, record)
+        trust.save_record(paths, record)
     _print_untrusted_python(paths)
     _update_gitignore(project)
     if not plugin:
-        _install_script(project, known)
-    if merged != data:
-        write(
-            project / SETTINGS, claude_settings.render(merged, text or "{}\n").encode()
-        )
+        _install_script(project, installed_script)
+    if settings != data:
+        rendered = claude_settings.render(settings, text or "{}\n")
+        write(project / SETTINGS, rendered.encode())
     if plugin:
         print_line(
             "plugin",
-            "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of"
-            " them is in .claude/",
+            "the plugin brings hooks and skills (/stepper:new-notebook, …); .claude/"
+            " gets none",
         )
     else:
-        print_line(
-            "hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}"
-        )
-    if wants_line:
+        change = "unchanged" if settings == data else "merged"
+        print_line("hooks", f"{change}: {SETTINGS}")
+    if wants_status_line:
         print_line("status line", statusline_setting.describe_status_line(paths))
     if options.allow:
-        print_line(
-            "permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged"
-        )
+        added = f"{', '.join(new_rules)} added" if new_rules else "unchanged"
+        print_line("permissions", added)
     if not plugin:
         _install_skills(project)
-    _make_notebooks_folder(paths, limits)
+    _create_notebooks_folder(paths, limits)
     _link_command(paths, options)
     mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
     if not options.demo:
@@ -138,21 +164,19 @@ def _apply_mcp_only(
     config: str | None,
     limits: Limits,
 ) -> None:
-    """Set the rest up for MCP clients alone: nothing in .claude/ is read or written."""
+    """Set up the project for MCP clients; do not read or write .claude/."""
     _write_record(paths, options, choice, [], config, plugin=False)
     _print_untrusted_python(paths)
     _update_gitignore(Path(paths.project))
-    _make_notebooks_folder(paths, limits)
+    _create_notebooks_folder(paths, limits)
     _link_command(paths, options)
     mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
     print_line(
-        "mcp", "set up for MCP clients alone: no hooks, no skills, nothing in .claude/"
+        "mcp", "set up for MCP clients only: no hooks, no skills, nothing in .claude/"
     )
     _print_notebooks(paths, limits)
-    print_line(
-        "next",
-        f"add your client: {mcp_client_config.format_config_command(paths.project)}",
-    )
+    command = mcp_client_config.format_config_command(paths.project)
+    print_line("next", f"add your client: {command}")
     print_line(
         "",
         "commit .gitignore; to see problems, run: .stepper/env/bin/stepper doctor",
@@ -161,7 +185,8 @@ def _apply_mcp_only(
 
 
 def _print_untrusted_python(paths: Paths) -> None:
-    if doctor.is_untrusted_python(paths, python := doctor.find_kernel_python(paths)):
+    python = doctor.find_kernel_python(paths)
+    if doctor.is_untrusted_python(paths, python):
         print_line(
             "",
             f"`python:` in .stepper/config.yaml names {python}: no cell runs before"
@@ -170,13 +195,12 @@ def _print_untrusted_python(paths: Paths) -> None:
 
 
 def _update_gitignore(project: Path) -> None:
-    ignored = project / ".gitignore"
-    print_line(
-        ".gitignore", write(ignored, claude_settings.add_ignore_line(read(ignored)))
-    )
+    path = project / ".gitignore"
+    content = claude_settings.add_ignore_line(read(path))
+    print_line(".gitignore", write(path, content))
 
 
-def _make_notebooks_folder(paths: Paths, limits: Limits) -> None:
+def _create_notebooks_folder(paths: Paths, limits: Limits) -> None:
     notebooks = doctor.get_notebook_folder(limits.patterns)
     folder = Path(paths.project, notebooks)
     if not folder.is_dir():
@@ -186,6 +210,7 @@ def _make_notebooks_folder(paths: Paths, limits: Limits) -> None:
 
 
 def _link_command(paths: Paths, options: argparse.Namespace) -> None:
+    """Install `stepper` for the user's shell, with `--link`."""
     if not options.link:
         return
     print_line("command", user_script.install_script(paths))
@@ -195,21 +220,19 @@ def _link_command(paths: Paths, options: argparse.Namespace) -> None:
 
 
 def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
-    print_line(
-        "environment",
-        f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper"
-        f" {__version__})",
-    )
+    """Complete the environment, and stop daemons of the environment it replaced."""
+    change = "made" if options.remade else "unchanged"
+    print_line("environment", f"{change}: .stepper/env (stepper {__version__})")
     _complete_environment(paths)
-    if options.remade:
-        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
-            print_line(
-                "",
-                "the hook's client is compiled (cc): it takes 1 ms where Python's"
-                " takes 10",
-            )
-        for folder in (paths.project, *paths.find_dependent_worktrees()):
-            _stop_old_daemon(Paths(folder))
+    if not options.remade:
+        return
+    if not options.editable and compile_client(Path(paths.env, "bin/hook")):
+        print_line(
+            "",
+            "the hook's client is compiled (cc); it takes 1 ms instead of 10 ms",
+        )
+    for folder in (paths.project, *paths.find_dependent_worktrees()):
+        _stop_old_daemon(Paths(folder))
 
 
 def _print_next_steps(
@@ -219,38 +242,32 @@ def _print_next_steps(
     print_line("mode", permission_mode.describe_mode(Path(paths.project), limits))
     print_line(
         "",
-        "approving an edit is approving its execution (--allow: edits of notebooks are"
-        " never asked for)",
+        "approving an edit also approves running the cell (with --allow, edits of"
+        " notebooks need no approval)",
     )
-    command, files = (
-        ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
-    )
-    print_line(
-        "next",
-        f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO"
-        " KNOW",
-    )
+    skill = "/stepper:new-notebook" if plugin else "/new-notebook"
+    folder = shlex.quote(paths.project)
+    print_line("next", f"cd {folder} && claude, then: {skill} WHAT YOU WANT TO KNOW")
+    files = ".gitignore" if plugin else ".claude/ and .gitignore"
     print_line(
         "",
-        f"commit {files}.gitignore; what is wrong, if anything:"
-        " .stepper/env/bin/stepper doctor",
+        f"commit {files}; to see problems, run: .stepper/env/bin/stepper doctor",
     )
     if options.mcp and not plugin:
-        print_line(
-            "mcp",
-            "for other agents' clients:"
-            f" {mcp_client_config.format_config_command(paths.project)}",
-        )
+        command = mcp_client_config.format_config_command(paths.project)
+        print_line("mcp", f"for the clients of other agents: {command}")
     _print_link_option(options)
 
 
 def _print_notebooks(paths: Paths, limits: Limits) -> None:
-    if told := doctor.format_coverage(paths.project, limits.patterns):
-        print_line("notebooks", told)
-    if wanted := doctor.list_missing_patterns(paths.project, limits.patterns):
-        command = doctor.format_install_command(
-            paths, more=f" --notebooks {shlex.join(wanted)}"
-        )
+    """Print which notebooks are included, and how to include the others."""
+    coverage = doctor.format_coverage(paths.project, limits.patterns)
+    if coverage:
+        print_line("notebooks", coverage)
+    missing = doctor.list_missing_patterns(paths.project, limits.patterns)
+    if missing:
+        option = f" --notebooks {shlex.join(missing)}"
+        command = doctor.format_install_command(paths, more=option)
         print_line("", f"To include them, run: {command}")
 
 
@@ -258,179 +275,174 @@ def _print_link_option(options: argparse.Namespace) -> None:
     if not options.link:
         print_line(
             "",
-            "`stepper` in your own shell, for every project: --link (makes"
+            "to use `stepper` in your own shell, in every project: --link (makes"
             f" {user_script.get_script_path()})",
         )
 
 
 def _request_scan(paths: Paths, folders: list[str]) -> None:
-    """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
+    """Make the hook script look for notebooks that change after the installation.
+
+    If the marker exists, a daemon has requested this already.
+    """
     if not os.path.lexists(paths.scan_marker):
-        write(
-            Path(paths.scan_marker),
-            os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)),
-        )
+        lines = [f"{folder or '.'}\n" for folder in folders]
+        write(Path(paths.scan_marker), os.fsencode("".join(lines)))
 
 
 def _complete_environment(paths: Paths) -> None:
-    """Put into the environment what the hook script and the person's shell need, its name into the project."""
+    """Add the files that the hook script and the shell need to the environment."""
     trust.make_folders(paths)
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
     link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
-    # `stepper` alone, and first: the project may have another command of that name. Of
-    # `python`, `pip`,
-    # `jupyter` the agent's Bash calls are to find the project's or none.
-    write(
-        env / "session.sh",
-        os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'),
-    )
+    # The folder `cli` contains only `stepper`: the agent's shell must find the
+    # project's `python`, `pip` and `jupyter`. It is first on the PATH, because the
+    # project may have another command called `stepper`.
+    folder = shlex.quote(f"{env}/cli")
+    write(env / "session.sh", os.fsencode(f'export PATH={folder}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
-    # pip's own script does not survive every path (quotes, $); -I keeps the user's
-    # PYTHONPATH out
     statusline_setting.write_script(env)
-    code = (
-        "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main;"
-        " sys.exit(main())"
+    # This replaces pip's own script, which fails in folders with quotes or `$`. With
+    # -I, Python ignores the user's PYTHONPATH. The status line starts no Python.
+    shown_env = shlex.quote(str(env))
+    statusline = (
+        f'[ "$1" != statusline ] || {{ env={shown_env}; set --; . "$env/statusline";'
+        " exit; }"
     )
-    # the status line starts no Python
-    variable = f"env={shlex.quote(str(env))}"
-    source = '. "$env/statusline"'
-    line = f'[ "$1" != statusline ] || {{ {variable}; set --; {source}; exit; }}'
-    script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    python = shlex.quote(f"{env}/bin/python")
+    command = f'exec {python} -I -c "{COMMAND_CODE}" "$@"'
+    script = f"#!/bin/sh\n{statusline}\n{command}\n"
     write(env / "bin/stepper", os.fsencode(script), 0o755)
-    # in the place of an older installation's environment, or of what a pull put there
+    # Replaces an older installation's environment, or files of a pull.
     link(Path(paths.env_link), env)
 
 
 def compile_client(target: Path) -> bool:
-    """Make the hook's compiled client; return whether it is there and works. Without it the script takes Python's.
+    """Compile the hook's client; return whether it works.
 
-    Linked statically where that is possible, because a home folder may be on machines with other C libraries.
+    Without it, the hook script uses the Python client. The client is linked statically
+    if possible, because a home folder may be used on machines with other C libraries.
     """
-    source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
-    for more in (["-static"], []) if compiler else ():
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        command = [
-            str(compiler),
-            "-O2",
-            *more,
-            f'-DVERSION="{__version__}"',
-            "-o",
-            str(temporary),
-            str(source),
-        ]
-        try:
-            if (
-                run(*command).returncode
-                == 0
-                == run(str(temporary), "--version").returncode
-            ):
-                temporary.replace(target)
-                return True
-        finally:
-            temporary.unlink(missing_ok=True)
-    return False
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return False
+    return _compile(compiler, target, ["-static"]) or _compile(compiler, target, [])
+
+
+def _compile(compiler: str, target: Path, options: list[str]) -> bool:
+    """Compile the client with further options; return whether it works."""
+    source = Path(client.__file__).with_name("client.c")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    version = f'-DVERSION="{__version__}"'
+    output = ["-o", str(temporary), str(source)]
+    try:
+        if run(compiler, "-O2", *options, version, *output).returncode != 0:
+            return False
+        if run(str(temporary), "--version").returncode != 0:
+            return False
+        temporary.replace(target)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _stop_old_daemon(paths: Paths) -> None:
-    """End a daemon of the old environment: a request of another version has it make way; its kernels stay."""
+    """Stop a daemon of the replaced environment; its kernels keep running.
+
+    A daemon exits after a request of another version.
+    """
     try:
         sock = client.connect(paths)
-        if sock:
-            for _ in client.exchange(
-                paths, sock, b"status", b"reinstalled", b"", b"", b""
-            ):
-                pass
-            wait_until_stopped(paths)
-            print_line(
-                "daemon", "ended, to start anew with the next cell; kernels stay"
-            )
+        if not sock:
+            return
+        request = (b"status", b"reinstalled", b"", b"", b"")
+        for _ in client.exchange(paths, sock, *request):
+            pass
+        wait_until_stopped(paths)
+        print_line(
+            "daemon", "stopped; it starts with the next cell; kernels keep running"
+        )
     except (OSError, StepperError) as error:
         print_line(
             "daemon",
-            f"of the old environment does not end ({error}): .stepper/env/bin/stepper"
-            " shutdown",
+            f"the daemon of the old environment did not stop ({error}). To fix this,"
+            " run: .stepper/env/bin/stepper shutdown",
         )
 
 
 def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
-    # -I: the project is the current folder, and may hold modules of any name
-    uv, made = shutil.which("uv"), []
+    """Create `.venv` and install ipykernel, if they are missing."""
     project = Path(paths.project)
-    half_made = project / ".venv" if choice.make else None
-    if choice.make and not Path(choice.python).exists():  # `uv add` made it
-        # in a project uv knows which Python it wants
-        wanted = (
-            []
-            if (project / "pyproject.toml").exists()
-            else ["--python", sys.executable]
-        )
-        command = (
-            [uv, "venv", *wanted, ".venv"]
-            if uv
-            else [sys.executable, "-I", "-m", "venv", ".venv"]
-        )
-        _run_or_raise(command, project, half_made)
-        made.append("made")
-    about = check_interpreter(choice)
-    if "ipykernel" not in about.modules:
-        pip = (
-            [uv, "pip", "install", "--python", choice.python]
-            if uv
-            else [choice.python, "-I", "-m", "pip", "install"]
-        )
-        _check_exit_code(
-            [*pip, "ipykernel"],
-            ipykernel_install.install_ipykernel(project, *pip),
-            half_made,
-        )
-        made.append("ipykernel added")
-    print_line(
-        "kernel",
-        f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python"
-        f" {about.version})",
-    )
-    for line in filter(
-        None,
-        (
-            ipykernel_install.make_copy(paths, choice.python, about),
-            *ipykernel_install.suggest_dependency(project),
-        ),
-    ):
-        print_line("", line)
+    uv = shutil.which("uv")
+    changes = []
+    new_venv = project / ".venv" if choice.make else None
+    # `uv add` may have created the environment.
+    if choice.make and not Path(choice.python).exists():
+        _run_or_raise(_get_venv_command(project, uv), project, new_venv)
+        changes.append("made")
+    interpreter = check_interpreter(choice)
+    if "ipykernel" not in interpreter.modules:
+        # -I: the current folder is the project, which may have modules of any name.
+        pip = [choice.python, "-I", "-m", "pip", "install"]
+        if uv:
+            pip = [uv, "pip", "install", "--python", choice.python]
+        result = ipykernel_install.install_ipykernel(project, *pip)
+        _check_exit_code([*pip, "ipykernel"], result, new_venv)
+        changes.append("ipykernel added")
+    change = ", ".join(changes) or "unchanged"
+    version = interpreter.version
+    print_line("kernel", f"{change}: {choice.python} ({choice.why}, Python {version})")
+    copied = ipykernel_install.make_copy(paths, choice.python, interpreter)
+    for line in (copied, *ipykernel_install.suggest_dependency(project)):
+        if line:
+            print_line("", line)
 
 
-def _run_or_raise(command: list[str], cwd: Path, undo: Path | None) -> None:
-    _check_exit_code(command, run(*command, cwd=str(cwd)), undo)
+def _get_venv_command(project: Path, uv: str | None) -> list[str]:
+    """Return the command that creates a project's `.venv`."""
+    if not uv:
+        return [sys.executable, "-I", "-m", "venv", ".venv"]
+    if (project / "pyproject.toml").exists():
+        return [uv, "venv", ".venv"]  # uv knows which Python the project requires
+    return [uv, "venv", "--python", sys.executable, ".venv"]
+
+
+def _run_or_raise(command: list[str], cwd: Path, new_venv: Path | None) -> None:
+    _check_exit_code(command, run(*command, cwd=str(cwd)), new_venv)
 
 
 def _check_exit_code(
-    command: list[str], done: CompletedProcess[str], undo: Path | None
+    command: list[str], result: CompletedProcess[str], new_venv: Path | None
 ) -> None:
-    if done.returncode:
-        if undo:
-            remove(undo)
-        mend = (
-            "mend that and run this again, or name another interpreter: --python PATH"
-        )
-        raise StepperError(
-            f"{shlex.join(command)} failed: {get_output_tail(done)}", mend
-        )
+    """Raise StepperError if a command failed; remove the unfinished `.venv`."""
+    if result.returncode == 0:
+        return
+    if new_venv:
+        remove(new_venv)
+    raise StepperError(
+        f"{shlex.join(command)} failed: {get_output_tail(result)}",
+        "fix this and run the command again, or name another interpreter: --python"
+        " PATH",
+    )
 
 
 def _write_config(paths: Paths, patterns: list[str]) -> str | None:
-    """Put `--notebooks` into the config; return what install alone wrote there, None for nothing."""
+    """Write `--notebooks` into the configuration.
+
+    Return its text if only installations wrote it, else None.
+    """
     if not patterns:
         return None
-    from stepper.daemon import config  # pyyaml is there by now
+    from stepper.daemon import config  # needs pyyaml, which is installed by now
 
-    there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
-    new = config.replace_notebooks(there, patterns, paths.relpath(paths.config))
-    print_line("config", f"{write(path, new.encode())}: {paths.relpath(str(path))}")
-    return (
-        new if there in ("", read_install_record(paths.project).get("config")) else None
-    )
+    path = Path(paths.home, "config.yaml")
+    before = read(Path(paths.config)).decode()
+    after = config.replace_notebooks(before, patterns, paths.relpath(paths.config))
+    change = write(path, after.encode())
+    print_line("config", f"{change}: {paths.relpath(str(path))}")
+    recorded = read_install_record(paths.project).get("config")
+    return after if before in ("", recorded) else None
 
 
 def _write_record(
@@ -441,48 +453,29 @@ def _write_record(
     config: str | None,
     plugin: bool,
 ) -> None:
-    """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
-    project, old = Path(paths.project), read_install_record(paths.project)
-    notebooks = doctor.get_notebook_folder(doctor.load_limits(paths).patterns)
-    text, data = None, claude_settings.Data()
-    if not options.mcp_only:
-        text, data = read_settings(project / SETTINGS)
-    script, ignored = project / claude_settings.SCRIPT, read(project / ".gitignore")
-    # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is
-    # known of before.
-    fresh = not (
-        claude_settings.has_our_handlers(data)
-        or script.exists()
-        or list_our_skills(project)
-    )
+    """Record the installation before the project is changed.
+
+    The record says what may run here, and what was there before: uninstall restores it.
+    """
+    limits = doctor.load_limits(paths)
+    notebooks = doctor.get_notebook_folder(limits.patterns)
+    old = read_install_record(paths.project)
     places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
     if old.get("mcp_only") and not options.mcp_only:
-        # with --mcp-only nothing was recorded of .claude/: it is as it was before
-        known = [name for name in places if name in old.get("found", ())]
-        known += [
-            name
-            for name in places
-            if name.startswith(".claude") and (project / name).exists()
-        ]
-        old = {**old, "found": known}
-        del old["settings"], old["allow"]
-    before: claude_settings.Data = {
-        "found": [name for name in places if (project / name).exists()]
-        if fresh
-        else [],
-        "settings": text if fresh else None,
-        "allow": [] if fresh else [claude_settings.SHELL_RULE],
-        "gitignore": not fresh or claude_settings.add_ignore_line(ignored) != ignored,
-    }
-    before = {name: old.get(name, value) for name, value in before.items()}
-    if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
-        before["found"] = [*before["found"], notebooks]
-    note = {
-        **{
-            name: value
-            for name, value in old.items()
-            if name in ("accepted", "clients", "statusline")
-        },
+        old = _forget_mcp_only(Path(paths.project), old, places)
+    original = _describe_original(paths, options, places)
+    original = {name: old.get(name, value) for name, value in original.items()}
+    has_new_folder = notebooks != old.get("notebooks", notebooks)
+    if has_new_folder and Path(paths.project, notebooks).exists():
+        original["found"] = [*original["found"], notebooks]
+    kept: dict[str, Any] = {}
+    for name in ("accepted", "kernels", "clients", "statusline"):
+        if name in old:
+            kept[name] = old[name]
+    added_rules = [rule for rule in new_rules if rule not in original["allow"]]
+    script = read(find_assets("hooks") / "stepper")
+    record = {
+        **kept,
         "version": 1,
         "python": choice.python,
         "given": choice.given,
@@ -492,96 +485,128 @@ def _write_record(
         "plugin": plugin,
         "notebooks": notebooks,
         "config": config or old.get("config"),
-        "script": hashlib.sha256(read(find_assets("hooks") / "stepper")).hexdigest(),
-        **before,
-        "allow": [
-            *before["allow"],
-            *(rule for rule in new_rules if rule not in before["allow"]),
-        ],
+        "script": hashlib.sha256(script).hexdigest(),
+        **original,
+        "allow": [*original["allow"], *added_rules],
     }
-    trust.save_record(paths, note)
+    trust.save_record(paths, record)
 
 
-def _install_script(project: Path, known: str | None) -> None:
-    """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
-    path, ours = (
-        project / claude_settings.SCRIPT,
-        read(find_assets("hooks") / "stepper"),
+def _forget_mcp_only(
+    project: Path, record: claude_settings.Data, places: tuple[str, ...]
+) -> claude_settings.Data:
+    """Return the record of an installation with `--mcp-only`, for one with hooks.
+
+    It says nothing about .claude/, which is still as it was before.
+    """
+    existing = [name for name in places if name in record.get("found", ())]
+    for name in places:
+        if name.startswith(".claude") and (project / name).exists():
+            existing.append(name)
+    record = {**record, "found": existing}
+    del record["settings"], record["allow"]
+    return record
+
+
+def _describe_original(
+    paths: Paths, options: argparse.Namespace, places: tuple[str, ...]
+) -> claude_settings.Data:
+    """Return what the project contains before the installation.
+
+    If there are files of stepper without a record (a clone, a lost .stepper/), what was
+    there before is not known.
+    """
+    project = Path(paths.project)
+    text = None
+    data = claude_settings.Data()
+    if not options.mcp_only:
+        text, data = read_settings(project / SETTINGS)
+    is_known = not (
+        claude_settings.has_our_handlers(data)
+        or (project / claude_settings.SCRIPT).exists()
+        or list_our_skills(project)
     )
-    there = read(path)
-    if there and there != ours and hashlib.sha256(there).hexdigest() != known:
-        write(path.with_name("stepper.orig"), there)
+    if not is_known:
+        return {
+            "found": [],
+            "settings": None,
+            "allow": [claude_settings.SHELL_RULE],
+            "gitignore": True,
+        }
+    ignored = read(project / ".gitignore")
+    return {
+        "found": [name for name in places if (project / name).exists()],
+        "settings": text,
+        "allow": [],
+        "gitignore": claude_settings.add_ignore_line(ignored) != ignored,
+    }
+
+
+def _install_script(project: Path, installed_hash: str | None) -> None:
+    """Copy the hook script; keep a copy of one that was edited.
+
+    `installed_hash` is the hash of the script that was installed before.
+    """
+    path = project / claude_settings.SCRIPT
+    current = read(path)
+    new = read(find_assets("hooks") / "stepper")
+    is_edited = hashlib.sha256(current).hexdigest() != installed_hash
+    if current and current != new and is_edited:
+        write(path.with_name("stepper.orig"), current)
         print_line(
             "hook",
-            f"the one that was here differs: kept as {claude_settings.SCRIPT}.orig",
+            f"the existing script differs: kept as {claude_settings.SCRIPT}.orig",
         )
-    print_line("hook", f"{write(path, ours, 0o755)}: {claude_settings.SCRIPT}")
-
-
-# What does in a terminal what a skill does.
-TERMINAL_COMMANDS = {
-    "continue": "stepper continue",
-    "fix": "stepper fix",
-    "skip": "stepper skip",
-    "new-notebook": "stepper new",
-    "notebook-status": "stepper status",
-}
+    print_line("hook", f"{write(path, new, 0o755)}: {claude_settings.SCRIPT}")
 
 
 def _install_skills(project: Path) -> None:
-    """Copy the skills; leave those that the person edited; remove those that this version has no more."""
-    words = {
-        "missing": "made",
-        "outdated": "updated",
-        "gone": "removed",
-        "edited": "edited by you, kept",
-        "foreign": "left out, because you have skills with these names",
-    }
-    done: dict[str, list[str]] = {}
-    for name, word in get_skill_states(project).items():
-        if word in ("missing", "outdated", "gone"):
+    """Copy the skills, and remove those that this version does not have.
+
+    Skills that the user edited stay.
+    """
+    changes: dict[str, list[str]] = {}
+    for name, state in get_skill_states(project).items():
+        if state in ("missing", "outdated", "gone"):
             remove(project / SKILLS / name)
             for file, content in load_shipped_skills().get(name, {}).items():
                 write(project / SKILLS / name / file, content)
-        done.setdefault(words.get(word, "unchanged"), []).append(name)
-    for said, names in done.items():
-        print_line("skills", f"{said}: {', '.join(names)}")
-    if edited := done.get(words["edited"]):
+        change = SKILL_CHANGES.get(state, "unchanged")
+        changes.setdefault(change, []).append(name)
+    for change, names in changes.items():
+        print_line("skills", f"{change}: {', '.join(names)}")
+    edited = changes.get(SKILL_CHANGES["edited"])
+    if edited:
         print_line(
             "",
-            f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again",
+            f"to get stepper's text: rm -r {SKILLS}/{edited[0]}, then run this again",
         )
-    for name in done.get(words["foreign"], ()):
-        instead = (
-            f"in a terminal: {TERMINAL_COMMANDS[name]}"
-            if name in TERMINAL_COMMANDS
-            else f"rename {SKILLS}/{name} and run this again"
-        )
+    for name in changes.get(SKILL_CHANGES["foreign"], ()):
+        instead = f"rename {SKILLS}/{name} and run this again"
+        if name in TERMINAL_COMMANDS:
+            instead = f"in a terminal: {TERMINAL_COMMANDS[name]}"
         print_line("", f"instead of /{name}, {instead}")
 
 
-VERBS = {"plan": print_plan, "apply": apply, "uninstall": uninstall}
+ACTIONS = {"plan": print_plan, "apply": apply, "uninstall": uninstall}
 
 
 def main() -> int:
-    """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
-    verb, *arguments = sys.argv[1:]
+    """Run the action that the first argument names, and return the exit code."""
+    action, *arguments = sys.argv[1:]
     try:
-        VERBS[verb](parse_arguments(arguments))
+        ACTIONS[action](parse_arguments(arguments))
     except (StepperError, OSError) as error:
-        why = str(
-            error
-            if isinstance(error, StepperError)
-            else f"{error.filename or ''}: {error.strerror or error}"
-        )
-        source = (
-            arguments[arguments.index("--source") + 1]
-            if "--source" in arguments
-            else "/"
-        )
-        if not os.path.isdir(source):  # the command that did what install.sh does
-            why = why.replace("./install.sh", source)
-        sys.stderr.write(f"install.sh: {why}\n")
+        message = str(error)
+        if not isinstance(error, StepperError):
+            message = f"{error.filename or ''}: {error.strerror or error}"
+        source = "/"
+        if "--source" in arguments:
+            source = arguments[arguments.index("--source") + 1]
+        if not os.path.isdir(source):
+            # The source is the command that was used instead of install.sh.
+            message = message.replace("./install.sh", source)
+        sys.stderr.write(f"install.sh: {message}\n")
         return getattr(error, "exit_code", 1)
     return 0
 

@@ -1,6 +1,8 @@
-"""ipykernel for a project's kernels: among its dependencies, in its interpreter, or stepper's own copy behind it.
+"""Install ipykernel for a project's kernels.
 
-A manager that makes an environment what its lock says (`uv sync`) removes what the project does not name. Stdlib only.
+It is a dependency of the project, or is installed into the interpreter's environment.
+`uv sync` removes packages that the project does not name, so stepper also keeps a copy
+of its own. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,76 +20,90 @@ from stepper.install.install_files import read, remove
 from stepper.install.python_probe import Interpreter, get_output_tail, run
 
 ADD = ("uv", "add", "--dev", "ipykernel")
+# A package in uv.lock.
 LOCKED = re.compile(
     r'^\[\[package\]\]\nname = "([\w.-]+)"\nversion = "([\w.+!-]+)"$', re.MULTILINE
 )
+# ipykernel as a locked package, in a list of requirements, or as a key.
 NAMED = re.compile(
     rb"""^name = "ipykernel"$|["']ipykernel(?![\w.-])|^ipykernel *=""", re.MULTILINE
 )
+# A table of pyproject.toml: its name and its content.
 TABLE = re.compile(
     rb"^\[([^\[\]\n]+)\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL
 )
-# What a sync always brings; not an extra, nor another group.
-SYNCED = {
+# The keys whose requirements every sync installs; extras and other groups need options.
+SYNCED_KEYS = {
     b"project": b"dependencies",
     b"dependency-groups": b"dev",
     b"tool.uv": b"dev-dependencies",
 }
+LIST = rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)"
 
 
 def is_dependency(project: Path) -> bool:
-    """Whether ipykernel is among what a sync of the project's dependencies brings, or what those need.
+    """Return whether a sync of the project's dependencies installs ipykernel.
 
-    The lock has what extras bring as well: where one names ipykernel, being locked says nothing.
+    The lock file also contains extras. If an extra names ipykernel, the lock does not
+    show whether a sync installs it.
     """
-    told = read(project / "pyproject.toml")
-    for table, content in TABLE.findall(told):
-        key = SYNCED.get(table.strip())
-        listed = (
-            re.search(
-                rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)" % key, content, re.M | re.S
-            )
-            if key
-            else None
-        )
-        of_others = content if table.startswith((b"tool.poetry", b"tool.pdm")) else b""
-        if NAMED.search(listed[1] if listed else of_others):
+    pyproject = read(project / "pyproject.toml")
+    for table, content in TABLE.findall(pyproject):
+        if NAMED.search(_find_requirements(table, content)):
             return True
-    return not NAMED.search(told) and bool(NAMED.search(read(project / "uv.lock")))
+    if NAMED.search(pyproject):
+        return False
+    return bool(NAMED.search(read(project / "uv.lock")))
+
+
+def _find_requirements(table: bytes, content: bytes) -> bytes:
+    """Return the part of a table whose requirements every sync installs."""
+    key = SYNCED_KEYS.get(table.strip())
+    if key:
+        requirements = re.search(LIST % key, content, re.MULTILINE | re.DOTALL)
+        if requirements:
+            return requirements[1]
+    if table.startswith((b"tool.poetry", b"tool.pdm")):
+        return content
+    return b""
 
 
 def is_uv_project(project: Path) -> bool:
-    """Whether uv manages the project, or could."""
-    table = re.search(rb"^\[project\]", read(project / "pyproject.toml"), re.MULTILINE)
-    return (project / "uv.lock").exists() or bool(table and shutil.which("uv"))
+    """Return whether uv manages the project, or could."""
+    if (project / "uv.lock").exists():
+        return True
+    pyproject = read(project / "pyproject.toml")
+    has_project_table = re.search(rb"^\[project\]", pyproject, re.MULTILINE)
+    return bool(has_project_table and shutil.which("uv"))
 
 
 def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
-    """Install ipykernel by that command, where possible in a version that goes with what the project's lock names."""
+    """Install ipykernel with a pip command.
+
+    The first attempt keeps to the versions in the project's lock file.
+    """
     lock = read(project / "uv.lock").decode("utf-8", "replace")
-    # of a package that is locked twice, the last one's
+    # Of a package that is locked in two versions, the last one counts.
     versions = dict(LOCKED.findall(lock))
     if versions:
+        constraints = [f"{name}=={version}\n" for name, version in versions.items()]
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.writelines(
-                f"{name}=={version}\n" for name, version in versions.items()
-            )
+            file.writelines(constraints)
             file.flush()
-            done = run(*pip, "--constraint", file.name, "ipykernel", cwd=str(project))
-        if done.returncode == 0:
-            return done
+            command = [*pip, "--constraint", file.name, "ipykernel"]
+            result = run(*command, cwd=str(project))
+        if result.returncode == 0:
+            return result
     return run(*pip, "ipykernel", cwd=str(project))
 
 
 def check_add(project: Path) -> None:
-    """Raise UsageError where `--add-ipykernel` can't be done."""
+    """Raise UsageError if `--add-ipykernel` is not possible."""
     if not is_uv_project(project):
-        why = (
-            f"--add-ipykernel: {project} is no project of uv's (it has no"
-            " pyproject.toml with a [project])"
-        )
         raise UsageError(
-            why, "leave it out: ipykernel is put into the kernel's environment anyway"
+            f"--add-ipykernel: uv does not manage {project} (it has no pyproject.toml"
+            " with a [project])",
+            "leave it out: ipykernel is installed into the kernel's environment anyway",
         )
     if not shutil.which("uv"):
         raise UsageError(
@@ -97,43 +113,45 @@ def check_add(project: Path) -> None:
 
 
 def suggest_dependency(project: Path) -> list[str]:
-    """Return what tells how ipykernel stays in the environment of a project that does not name it."""
+    """Return lines on how to keep ipykernel in the environment of a uv project."""
     if not is_uv_project(project) or is_dependency(project):
         return []
     return [
-        "`uv sync` removes ipykernel, which is none of the project's dependencies:"
+        "`uv sync` removes ipykernel, which is not a dependency of the project:"
         f" {' '.join(ADD)}",
-        "(install.sh --add-ipykernel does that; else kernels start with stepper's own"
-        " copy then)",
+        "(install.sh --add-ipykernel does the same; without it, kernels then start with"
+        " stepper's own copy)",
     ]
 
 
-def make_copy(paths: Paths, python: str, about: Interpreter) -> str:
-    """Make stepper's own copy for kernels of that Python, where something may remove the environment's.
+def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
+    """Install a copy of ipykernel for kernels of a Python version, if necessary.
 
-    Return what to say. That it can't be made is no reason not to install: a kernel that lacks it names the command.
+    It is necessary if a sync may remove the environment's. Return a message for the
+    user. A failure does not stop the installation: a kernel without ipykernel names the
+    command that installs it.
     """
-    project, target = (
-        Path(paths.project),
-        Path(ipykernel_folder(paths.env, about.version)),
-    )
-    synced = any((project / name).exists() for name in ("pyproject.toml", "uv.lock"))
-    if is_dependency(project) or not synced or target.is_dir():
+    project = Path(paths.project)
+    folder = Path(ipykernel_folder(paths.env, interpreter.version))
+    is_synced = any((project / name).exists() for name in ("pyproject.toml", "uv.lock"))
+    if not is_synced or folder.is_dir() or is_dependency(project):
         return ""
-    made, uv = target.with_name(f"{target.name}.new"), shutil.which("uv")
-    remove(made)
-    # the interpreter itself may have no pip
-    own = [sys.executable, "-I", "-m", "pip", "--python", python, "install"]
-    pip = [uv, "pip", "install", "--python", python] if uv else own
-    done = install_ipykernel(project, *map(str, pip), "--quiet", "--target", str(made))
-    if done.returncode:
-        remove(made)
+    new_folder = folder.with_name(f"{folder.name}.new")
+    remove(new_folder)
+    uv = shutil.which("uv")
+    # The interpreter itself may have no pip.
+    pip = [sys.executable, "-I", "-m", "pip", "--python", python, "install"]
+    if uv:
+        pip = [uv, "pip", "install", "--python", python]
+    result = install_ipykernel(project, *pip, "--quiet", "--target", str(new_folder))
+    if result.returncode:
+        remove(new_folder)
         return (
-            "no copy of ipykernel could be made for the day when the environment's"
-            f" is removed: {get_output_tail(done)}"
+            "ipykernel could not be copied, in case the environment's is removed:"
+            f" {get_output_tail(result)}"
         )
-    made.replace(target)
+    new_folder.replace(folder)
     return (
-        f"stepper keeps a copy of ipykernel for Python {about.version}, for the day"
-        " when the environment's is removed"
+        f"stepper keeps a copy of ipykernel for Python {interpreter.version}, in case"
+        " the environment's is removed"
     )

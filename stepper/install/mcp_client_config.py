@@ -1,8 +1,8 @@
 """Add stepper's MCP server to the configuration of a client, and remove it.
 
-`stepper mcp --config CLIENT` prints the entry, `--install` adds it to the client's file.
-stepper recognizes its entries by the scripts that they start. The rest of a file keeps
-its text.
+`stepper mcp --config CLIENT` prints the entry, `--install` adds it to the client's
+file. stepper recognizes its entries by the scripts that they start. The rest of a file
+keeps its text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stepper.install.toml_config import NAME, Entry, is_ours, merge_entries
 
 
 class Removal(NamedTuple):
-    """The files from which entries were removed, and those that could not be changed."""
+    """The files without entries now, and those that could not be changed."""
 
     changed: list[str]
     failed: list[str]
@@ -209,7 +209,7 @@ def _choose_server_name(client: Client, paths: Paths, servers: dict[str, Any]) -
 
 
 def _is_for_project(entry: object, paths: Paths) -> bool:
-    """Return whether an entry in a file for all projects starts this project's server."""
+    """Return whether an entry of a user's file starts this project's server."""
     if not is_ours(entry) or not isinstance(entry, dict):
         return False
     arguments = entry.get("args")
@@ -347,7 +347,7 @@ def _remove_our_servers(client: Client, servers: Any, paths: Paths) -> Any:
 
 
 def format_config_command(project: str) -> str:
-    """Return the command that adds stepper's server to a client, as install prints it."""
+    """Return the command that adds stepper's server to a client."""
     names = "|".join(get_clients())
     return (
         f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config"

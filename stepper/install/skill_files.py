@@ -13,6 +13,7 @@ from pathlib import Path
 from stepper.install.install_files import find_assets
 
 SKILLS = ".claude/skills"
+DIGEST_LENGTH = 16  # hexadecimal digits
 MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
 
 
@@ -23,14 +24,24 @@ def compute_digest(files: Mapping[str, bytes]) -> str:
     """
     digest = hashlib.sha256()
     for name in sorted(files):
+        encoded_name = name.encode()
         content = files[name].replace(b"\r\n", b"\n")
         if name == "SKILL.md":
-            content = MARK.sub(b"\n", content).rstrip()
-        encoded_name = name.encode()
-        digest.update(b"%d %d " % (len(encoded_name), len(content)))
+            content = _remove_mark(content)
+        # The lengths separate names from contents.
+        name_length = len(encoded_name)
+        content_length = len(content)
+        digest.update(b"%d %d " % (name_length, content_length))
         digest.update(encoded_name)
         digest.update(content)
-    return digest.hexdigest()[:16]
+    hexadecimal = digest.hexdigest()
+    return hexadecimal[:DIGEST_LENGTH]
+
+
+def _remove_mark(content: bytes) -> bytes:
+    """Return the content of SKILL.md without stepper's mark."""
+    unmarked = MARK.sub(b"\n", content)
+    return unmarked.rstrip()
 
 
 def add_mark(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -38,10 +49,11 @@ def add_mark(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
     The mark contains the hash of the files.
     """
-    body = MARK.sub(b"\n", files["SKILL.md"]).rstrip()
+    content = _remove_mark(files["SKILL.md"])
     digest = compute_digest(files)
-    mark = f"<!-- notebook-stepper {digest} -->".encode()
-    return {**files, "SKILL.md": body + b"\n\n" + mark + b"\n"}
+    mark = f"\n\n<!-- notebook-stepper {digest} -->\n"
+    marked = content + mark.encode()
+    return {**files, "SKILL.md": marked}
 
 
 def classify_skill(files: Mapping[str, bytes]) -> str:
@@ -51,13 +63,15 @@ def classify_skill(files: Mapping[str, bytes]) -> str:
     """
     if not files:
         return "missing"
-    mark = MARK.search(files.get("SKILL.md", b""))
-    if not mark:
+    content = files.get("SKILL.md", b"")
+    mark = MARK.search(content)
+    if mark is None:
         return "foreign"
-    marked_digest = (mark[1] or b"").decode()
-    if marked_digest == compute_digest(files):
-        return "ours"
-    return "edited"
+    digest = mark[1]
+    if digest is None:
+        return "edited"
+    is_unchanged = digest.decode() == compute_digest(files)
+    return "ours" if is_unchanged else "edited"
 
 
 def get_skill_states(project: Path) -> dict[str, str]:
@@ -68,19 +82,31 @@ def get_skill_states(project: Path) -> dict[str, str]:
     """
     shipped = load_shipped_skills()
     folders = sorted(project.glob(f"{SKILLS}/*"))
-    names = [*shipped, *(folder.name for folder in folders)]
+    names = list(shipped)
+    for folder in folders:
+        if folder.name not in shipped:
+            names.append(folder.name)
     states = {}
-    for name in dict.fromkeys(names):
+    for name in names:
         files = read_skill_files(project / SKILLS / name)
-        state = classify_skill(files)
-        if state == "ours" and name not in shipped:
-            state = "gone"
-        elif state == "ours":
-            is_same = compute_digest(files) == compute_digest(shipped[name])
-            state = "current" if is_same else "outdated"
+        state = _compare_with_shipped(files, shipped.get(name))
         if name in shipped or state in ("edited", "gone"):
             states[name] = state
     return states
+
+
+def _compare_with_shipped(
+    files: Mapping[str, bytes], shipped: Mapping[str, bytes] | None
+) -> str:
+    """Return the state of a skill; `shipped` is None if this version lacks it."""
+    state = classify_skill(files)
+    if state != "ours":
+        return state
+    if shipped is None:
+        return "gone"
+    digest = compute_digest(files)
+    shipped_digest = compute_digest(shipped)
+    return "current" if digest == shipped_digest else "outdated"
 
 
 def list_our_skills(project: Path) -> dict[str, str]:
@@ -106,7 +132,12 @@ def read_skill_files(folder: Path) -> dict[str, bytes]:
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        is_ignored = any(part.startswith((".", "__pycache__")) for part in name.parts)
-        if path.is_file() and not is_ignored:
-            files[name.as_posix()] = path.read_bytes()
+        if path.is_file() and not _is_ignored(name):
+            posix_name = name.as_posix()
+            files[posix_name] = path.read_bytes()
     return files
+
+
+def _is_ignored(name: Path) -> bool:
+    """Return whether a file is hidden or bytecode."""
+    return any(part.startswith((".", "__pycache__")) for part in name.parts)

@@ -1,7 +1,8 @@
-"""The status line of Claude Code, by `install.sh --statusline` alone: the person's own, and a line below it.
+"""Claude Code's status line: `install.sh --statusline` adds stepper's line.
 
-A project's replaces the person's own, wherever that stands. What it replaces is kept with the record of the install:
-its command as a file that ours runs first, all of it to be given back.
+The status line of a project replaces the user's. So stepper's script first runs the
+command that it replaced, which is kept beside the record of the installation, and
+uninstall restores the setting.
 """
 
 from __future__ import annotations
@@ -25,82 +26,88 @@ from stepper.install.install_files import (
 KEY = "statusLine"
 COMMAND = '"${CLAUDE_PROJECT_DIR}"/' + SCRIPT + " StatusLine"
 REFRESH_SECONDS = 1
+LOCAL_SETTINGS = ".claude/settings.local.json"
 
 
-def is_ours(told: object) -> bool:
-    """Whether a status line is stepper's."""
-    return isinstance(told, dict) and f"/{SCRIPT} " in str(
-        told.get("command", "")
-    ).replace('"', "")
+def is_ours(setting: object) -> bool:
+    """Return whether a status line runs stepper's script."""
+    if not isinstance(setting, dict):
+        return False
+    command = str(setting.get("command", "")).replace('"', "")
+    return f"/{SCRIPT} " in command
 
 
-def add_status_line(paths: Paths, data: Data, note: Data) -> tuple[Data, Data]:
-    """Return the settings with our status line, and the note of the install with what it replaces in them."""
-    there = data.get(KEY)
-    note = note if is_ours(there) else {**note, "statusline": {"before": there}}
-    before = note.get("statusline", {}).get("before")
-    own = before if isinstance(before, dict) else _read_user_setting()
-    keep = {name: value for name, value in own.items() if name == "padding"}
-    file, command = (
-        Path(record_folder(paths.project), "statusline.own"),
-        own.get("command"),
-    )
+def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]:
+    """Return the settings with stepper's status line, and the updated record.
+
+    The record contains the setting that was replaced.
+    """
+    current = data.get(KEY)
+    if not is_ours(current):
+        record = {**record, "statusline": {"before": current}}
+    replaced = record.get("statusline", {}).get("before")
+    if not isinstance(replaced, dict):
+        replaced = _read_user_setting()
+    command = replaced.get("command")
+    path = _get_replaced_command_path(paths)
     if isinstance(command, str) and command.strip():
-        write(file, (command.rstrip() + "\n").encode(), 0o600)
+        write(path, (command.rstrip() + "\n").encode(), 0o600)
     else:
-        remove(file)
-    ours = {
+        remove(path)
+    setting = {
         "type": "command",
         "command": COMMAND,
         "refreshInterval": REFRESH_SECONDS,
-        **keep,
     }
-    return {**data, KEY: ours}, note
+    if "padding" in replaced:
+        setting["padding"] = replaced["padding"]
+    return {**data, KEY: setting}, record
 
 
-def restore_status_line(data: Data, note: Data) -> Data:
-    """Return the settings without our status line: with the one that it had replaced in them."""
+def restore_status_line(data: Data, record: Data) -> Data:
+    """Return the settings with the status line that stepper's replaced, if any."""
     if not is_ours(data.get(KEY)):
         return data
-    told = note.get("statusline")
-    before = told.get("before") if isinstance(told, dict) else None
-    return {
-        name: before if name == KEY else value
-        for name, value in data.items()
-        if name != KEY or before
-    }
+    recorded = record.get("statusline")
+    replaced = recorded.get("before") if isinstance(recorded, dict) else None
+    restored = {}
+    for name, value in data.items():
+        if name != KEY:
+            restored[name] = value
+        elif replaced:
+            restored[KEY] = replaced
+    return restored
 
 
 def describe_status_line(paths: Paths) -> str:
-    """Return what is to be known of the status line that was put there."""
-    local = read_settings(Path(paths.project, ".claude/settings.local.json"))[1].get(
-        KEY
-    )
-    if local:
+    """Return a message on the status line that was installed."""
+    _, local_settings = read_settings(Path(paths.project, LOCAL_SETTINGS))
+    if local_settings.get(KEY):
         return (
-            "the one in .claude/settings.local.json is shown in its stead: take it"
-            " out there"
+            f"Claude Code shows the one in {LOCAL_SETTINGS} instead: remove {KEY} there"
         )
-    own = (
-        read(Path(record_folder(paths.project), "statusline.own"))
-        .decode("utf-8", "replace")
-        .strip()
-    )
-    return f"below your own: {own}" if own else "you had none of your own"
+    content = read(_get_replaced_command_path(paths))
+    command = content.decode("utf-8", "replace").strip()
+    return f"below your own: {command}" if command else "you had none of your own"
 
 
 def write_script(env: Path) -> None:
-    """Put into the environment what prints the line."""
+    """Write the script that prints the line into the environment."""
     write(env / "statusline", read(find_assets("hooks") / "statusline"), 0o755)
 
 
+def _get_replaced_command_path(paths: Paths) -> Path:
+    return Path(record_folder(paths.project), "statusline.own")
+
+
 def _read_user_setting() -> dict[str, Any]:
+    """Return the status line of the user's own settings; raise StepperError."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
+    path = home / "settings.json"
     try:
-        told = json.loads(read(home / "settings.json") or b"{}").get(KEY)
+        setting = json.loads(read(path) or b"{}").get(KEY)
     except (OSError, ValueError, AttributeError) as error:
         raise StepperError(
-            f"{home / 'settings.json'} can't be read: {error}",
-            "mend it, then run this again",
+            f"{path} can't be read: {error}", "fix the file, then run this again"
         ) from None
-    return told if isinstance(told, dict) else {}
+    return setting if isinstance(setting, dict) else {}

@@ -1,8 +1,8 @@
 """The table of stepper's MCP server in a client's TOML file (Codex).
 
-tomlkit keeps the user's formatting and comments. `stepper mcp --config` runs in stepper's
-environment, which has tomlkit. `uninstall` runs in any Python, so it loads tomlkit from
-that environment.
+tomlkit keeps the user's formatting and comments. `stepper mcp --config` runs in
+stepper's environment, which has tomlkit. `uninstall` runs in any Python, so it loads
+tomlkit from that environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Whose code may run in a checkout: what this user's install records, and what `stepper trust` accepts.
+"""The record of what may run in a checkout, which `stepper trust` adds to.
 
-The record lies in the user's own state folder. A checkout may hold anything that a stranger put there, so nothing in
-it says who made it; its token only tells it from another checkout that comes to lie at the same path.
+It is in the user's state folder. Files in a checkout may come from a stranger, so they
+do not count. The token in the checkout only distinguishes it from another checkout that
+is created at the same path later.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from stepper.common.text import escape_controls, shell_quote
 from stepper.install.install_files import link
 from stepper.policy.model import Limits
 
-# the keys of the configuration, besides `python` and `kernels`, that decide what runs
+# Keys of the configuration that decide what runs, except `python` and `kernels`.
 SETTINGS = ("kernel", "auto_run", "verify", "notebooks", "notebooks_dir", "hide_env")
 
 
 @contextlib.contextmanager
 def report_write_errors(folder: str) -> Iterator[None]:
-    """Raise StepperError, with the mend, where something in the folder can't be written."""
+    """Raise StepperError if a file in a folder can't be written."""
     try:
         yield
     except OSError as error:
@@ -47,82 +48,90 @@ def report_write_errors(folder: str) -> Iterator[None]:
 
 
 def make_folders(paths: Paths) -> None:
-    """Make `.stepper/` and the record's folder, with those above it the user's alone. Raise StepperError."""
+    """Create `.stepper/` and the record's folder, readable by the user only.
+
+    Raise StepperError.
+    """
     folder = record_folder(paths.project)
     with report_write_errors(folder):
-        # with `.stepper/`; a session of the client watches it
+        # This creates `.stepper/` too. Sessions of the client watch the folder.
         secure_files.make_folder(os.path.dirname(paths.notice))
-        # the person's home may lie behind a link
+        # The user's home may be behind a link.
         secure_files.make_folder(os.path.realpath(folder))
 
 
-def save_record(paths: Paths, note: dict[str, Any]) -> None:
-    """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
-    folder, known = (
-        os.path.realpath(record_folder(paths.project)),
-        read_install_record(paths.project),
-    )
+def save_record(paths: Paths, record: dict[str, Any]) -> None:
+    """Save the record of a project, if it changed. Raise StepperError."""
+    folder = os.path.realpath(record_folder(paths.project))
+    current = read_install_record(paths.project)
     make_folders(paths)
     with report_write_errors(folder):
-        if not known:
+        if not current:
             token = secrets.token_hex(16).encode() + b"\n"
-            for place in (folder, paths.home):
-                secure_files.replace(os.path.join(place, "token"), token)
-        if known != note:
-            secure_files.replace(
-                os.path.join(folder, "install.json"),
-                json.dumps(note, indent=1).encode() + b"\n",
-            )
+            for location in (folder, paths.home):
+                secure_files.replace(os.path.join(location, "token"), token)
+        if current != record:
+            content = json.dumps(record, indent=1).encode() + b"\n"
+            secure_files.replace(os.path.join(folder, "install.json"), content)
 
 
 def remove_record(paths: Paths) -> None:
-    """Remove the record with the environment, and the folders that held nothing else; raise OSError."""
-    folder, top = Path(record_folder(paths.project)), Path(record_root()).parent
+    """Remove the record with the environment, and empty folders above it.
+
+    Raise OSError.
+    """
+    folder = Path(record_folder(paths.project))
+    top = Path(record_root()).parent
     if folder.is_dir():
         shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # the first that is not empty ends it
-        for above in folder.parents:
-            if not above.is_relative_to(top):  # an empty home stays
+    with contextlib.suppress(OSError):  # raised by the first folder that is not empty
+        for parent in folder.parents:
+            if not parent.is_relative_to(top):
                 break
-            above.rmdir()
+            parent.rmdir()
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a checkout names to run, and what of it `stepper trust` would accept."""
+    """What would run in a checkout, and what `stepper trust` would accept.
 
-    python: str  # the interpreter of kernels, "" for none
-    python_is_configured: bool  # by `python:`, not the project's usual one
-    env: str  # stepper's environment, "" for none
-    env_files: tuple[str, ...]  # what of it is run
-    kernels: dict[str, dict[str, Any]]
-    hooks: str  # the script that Claude Code runs, "" for none
+    Paths are empty strings if there is no such file.
+    """
+
+    python: str  # the interpreter of the kernels
+    python_is_configured: bool  # by `python:`
+    env: str  # stepper's environment
+    env_files: tuple[str, ...]  # the files of the environment that are executed
+    kernels: dict[str, dict[str, Any]]  # the definitions of the kernel backends
+    hooks: str  # the script that Claude Code runs
     settings: dict[str, Any]  # further keys of the configuration that decide what runs
-    known: dict[str, Any]  # what is recorded already
+    record: dict[str, Any]  # the current record
 
     @property
     def new_kernels(self) -> list[dict[str, Any]]:
         """The kernel backends that are not accepted yet."""
-        accepted = self.known.get("kernels", [])
-        return [each for each in self.kernels.values() if each not in accepted]
+        accepted = self.record.get("kernels", [])
+        return [kernel for kernel in self.kernels.values() if kernel not in accepted]
 
     @property
     def is_python_new(self) -> bool:
         """Whether the interpreter is not accepted yet."""
-        accepted = [self.known.get("python"), *self.known.get("accepted", ())]
+        accepted = [self.record.get("python"), *self.record.get("accepted", ())]
         return bool(self.python) and self.python not in accepted
 
     @property
     def is_new(self) -> bool:
         """Whether anything is not accepted yet, such as the checkout itself."""
-        return not self.known or self.is_python_new or bool(self.new_kernels)
+        return not self.record or self.is_python_new or bool(self.new_kernels)
 
 
 def examine(paths: Paths) -> Offer:
-    """Return what the checkout names to run; nothing is run or recorded.
+    """Return what would run in a checkout, without running or recording anything.
 
-    An environment that install made is the one that runs, whatever the checkout holds. Raise StepperError where
-    somebody else could change what would run.
+    An environment that install created has precedence over the checkout's.
+
+    Raises:
+        StepperError: Another user could change a file that would run.
     """
     from stepper.daemon import config
 
@@ -166,16 +175,16 @@ def examine(paths: Paths) -> Offer:
 
 
 def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
-    """Record what a checkout names as accepted, exactly as it was examined; return it. Raise StepperError."""
-    note: dict[str, Any] = {**offer.known}
+    """Record what was examined as accepted, and return it. Raise StepperError."""
+    record: dict[str, Any] = {**offer.record}
     if offer.python and not offer.python_is_configured:
-        note["python"] = offer.python
-    elif offer.python and offer.python not in note.get("accepted", ()):
-        note["accepted"] = [*note.get("accepted", ()), offer.python]
+        record["python"] = offer.python
+    elif offer.python and offer.python not in record.get("accepted", ()):
+        record["accepted"] = [*record.get("accepted", ()), offer.python]
     if offer.new_kernels:
-        # those of a former configuration too: a kernel may live there
-        note["kernels"] = [*note.get("kernels", []), *offer.new_kernels]
-    save_record(paths, note or {"accepted": []})
+        # Backends of an earlier configuration stay: they may still have a kernel.
+        record["kernels"] = [*record.get("kernels", []), *offer.new_kernels]
+    save_record(paths, record or {"accepted": []})
     if offer.env == paths.env_link:
         with report_write_errors(paths.env):
             link(Path(paths.env), Path(os.path.realpath(offer.env)))
@@ -195,25 +204,27 @@ def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
 
 
 def trust(paths: Paths) -> dict[str, Any]:
-    """Accept what a checkout names to run, without a question; return it. Raise StepperError."""
+    """Accept what would run in a checkout, and return it. Raise StepperError."""
     return accept(paths, examine(paths))
 
 
 def check_ownership(path: str) -> None:
-    """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
-    for place in map(Path, {path, os.path.realpath(path)}):
-        if place.lstat().st_uid not in (0, os.getuid()):
-            why = (
-                f"{escape_controls(str(place))} belongs to another user: it is not"
-                " accepted"
+    """Raise StepperError if another user owns or could replace a path."""
+    for location in map(Path, {path, os.path.realpath(path)}):
+        if location.lstat().st_uid not in (0, os.getuid()):
+            raise StepperError(
+                f"{escape_controls(str(location))} belongs to another user: it is not"
+                " accepted",
+                f"ls -ld {shell_quote(str(location))}",
             )
-            raise StepperError(why, f"ls -ld {shell_quote(str(place))}")
-        for above in (place, *place.parents):
-            mode = above.lstat().st_mode
-            sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
-            if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
-                why = (
-                    f"anybody can write {escape_controls(str(above))}:"
-                    f" {escape_controls(path)} is not accepted"
+        for ancestor in (location, *location.parents):
+            mode = ancestor.lstat().st_mode
+            is_sticky = bool(stat.S_ISDIR(mode) and mode & stat.S_ISVTX)
+            # Only the owner of a file can replace it in a sticky folder.
+            is_protected = is_sticky and ancestor != location
+            if mode & 0o002 and not stat.S_ISLNK(mode) and not is_protected:
+                raise StepperError(
+                    f"anybody can write {escape_controls(str(ancestor))}:"
+                    f" {escape_controls(path)} is not accepted",
+                    f"chmod o-w {shell_quote(str(ancestor))}",
                 )
-                raise StepperError(why, f"chmod o-w {shell_quote(str(above))}")

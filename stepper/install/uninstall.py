@@ -1,7 +1,8 @@
-"""Remove what install added and only that: later edits stay, and so do notebooks, `.venv` and `ipykernel`.
+"""Remove what install added, and nothing else.
 
-It works without the record and without the environment (install.sh runs it from the checkout): our parts are
-recognised by themselves. The record adds what nobody can see, what was there before.
+Later edits stay, and so do notebooks, `.venv` and ipykernel. This works without the
+record and the environment (install.sh runs it from the checkout): stepper's files are
+recognized by their contents. The record adds what was there before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record
@@ -27,7 +29,6 @@ from stepper.install.install_checks import (
     SETTINGS,
     check_links,
     check_target,
-    print_line,
 )
 from stepper.install.install_files import (
     find_assets,
@@ -37,190 +38,213 @@ from stepper.install.install_files import (
     remove_empty,
     write,
 )
+from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_files import SKILLS, list_our_skills
 
 SHUTDOWN_SECONDS = 60.0
-# What stepper itself keeps in .stepper/; all else there is the person's: journals,
-# figures, config.yaml.
-OWN = (
+# The files that stepper keeps in .stepper/. Everything else there is the user's:
+# journals, figures, config.yaml.
+STEPPER_FILES = (
     "env",  # the link
     "install.json",  # of older versions
     ".gitignore",
-    *(
-        "token",
-        "daemon.json",
-        "start.lock",
-        "daemon.lock",
-        "state.json",
-        "active",
-        "batch",
-        "seen",
-        "kernels",
-    ),
-    *("running", "statusline", "now", "handed", "verify"),
+    "token",
+    "daemon.json",
+    "start.lock",
+    "daemon.lock",
+    "state.json",
+    "active",
+    "batch",
+    "seen",
+    "kernels",
+    "running",
+    "statusline",
+    "now",
+    "handed",
+    "verify",
 )
+
+Record = dict[str, Any]
 
 
 def uninstall(options: argparse.Namespace) -> None:
-    """Undo an installation; raise a StepperError, with nothing changed, where the settings can't be read."""
+    """Undo an installation.
+
+    Raises:
+        StepperError: The settings can't be read. Nothing was changed then.
+    """
     check_target(options.target)
     paths = Paths(options.target)
-    project, note = Path(paths.project), read_install_record(paths.project)
-    claude = not note.get(
-        "mcp_only"
-    )  # else .claude/ has nothing of this user's install
-    check_links(project, claude=claude)
-    text, data = None, claude_settings.Data()
-    if claude:
+    project = Path(paths.project)
+    record = read_install_record(paths.project)
+    # With --mcp-only, this user installed nothing in .claude/.
+    has_claude_files = not record.get("mcp_only")
+    check_links(project, claude=has_claude_files)
+    text = None
+    data = claude_settings.Data()
+    if has_claude_files:
         text, data = read_settings(project / SETTINGS)
-    traces = claude and (
-        SCRIPT_MARK in read(project / claude_settings.SCRIPT)
-        or claude_settings.has_our_handlers(data)
-        or list_our_skills(project)
-    )
-    if not (
-        traces
-        or any(map(os.path.lexists, (paths.home, paths.env, paths.install_record)))
-    ):
-        print_line("nothing", f"of stepper's is in {project}")
+    if not _is_installed(paths, data, has_claude_files):
+        print_line("nothing", f"to remove: stepper is not installed in {project}")
         return
-    borrowers = [Paths(folder) for folder in paths.find_dependent_worktrees()]
-    for each in (paths, *borrowers):
-        _stop_kernels(each)
-    if claude:
-        _remove_settings(project, note, text, data)
-        _remove_script(project / claude_settings.SCRIPT, note)
+    worktrees = [Paths(folder) for folder in paths.find_dependent_worktrees()]
+    for checkout in (paths, *worktrees):
+        _stop_kernels(checkout)
+    if has_claude_files:
+        _remove_settings(project, record, text, data)
+        _remove_script(project / claude_settings.SCRIPT, record)
         _remove_skills(project)
-    removal = mcp_client_config.remove_entries(paths, note)
-    if removal.changed:
-        print_line("removed", f"our lines from {', '.join(removal.changed)}")
-    for file in removal.failed:
-        print_line("kept", f"our lines in {file}: it can't be changed; remove them")
-    if note.get("gitignore", True):
-        _remove_line(project, keep=".gitignore" in note.get("found", ()))
-    _remove_home(paths, note)
+    _remove_client_entries(paths, record)
+    if record.get("gitignore", True):
+        _remove_ignore_line(project, keep=".gitignore" in record.get("found", ()))
+    _remove_home(paths, record)
     trust.remove_record(paths)  # the environment too
-    link = user_script.remove_script()
-    if link is not None:
-        print_line(
-            "kept" if link else "removed", link or str(user_script.get_script_path())
-        )
-    notebooks = str(note.get("notebooks", "notebooks"))
-    folders = (".claude/hooks", SKILLS, ".claude") if claude else ()
-    for name in (*folders, notebooks):
-        if name not in note.get("found", ()) and remove_empty(project / name):
+    _remove_user_script()
+    notebooks = str(record.get("notebooks", "notebooks"))
+    folders = [notebooks]
+    if has_claude_files:
+        folders = [".claude/hooks", SKILLS, ".claude", notebooks]
+    for name in folders:
+        if name not in record.get("found", ()) and remove_empty(project / name):
             print_line("removed", f"{name}/ (empty)")
-    for each in borrowers:
+    for worktree in worktrees:
         print_line(
             "worktree",
-            f"{each.project} worked with this environment: its cells do not run any"
-            " more",
+            f"{worktree.project} used this environment: its cells do not run any more",
         )
-    kept = [f"{notebooks}/"] * (project / notebooks).is_dir() + [
-        ".venv and ipykernel in it"
-    ] * (project / ".venv").is_dir()
+    _print_kept(project, notebooks)
+
+
+def _is_installed(
+    paths: Paths, data: claude_settings.Data, has_claude_files: bool
+) -> bool:
+    """Return whether the project contains anything of stepper."""
+    if any(map(os.path.lexists, (paths.home, paths.env, paths.install_record))):
+        return True
+    if not has_claude_files:
+        return False
+    project = Path(paths.project)
+    has_script = SCRIPT_MARK in read(project / claude_settings.SCRIPT)
+    has_handlers = claude_settings.has_our_handlers(data)
+    return has_script or has_handlers or bool(list_our_skills(project))
+
+
+def _print_kept(project: Path, notebooks: str) -> None:
+    kept = []
+    if (project / notebooks).is_dir():
+        kept.append(f"{notebooks}/")
+    if (project / ".venv").is_dir():
+        kept.append(".venv and ipykernel in it")
     if kept:
         print_line("kept", ", ".join(kept))
 
 
 def _stop_kernels(paths: Paths) -> None:
+    """Stop the daemon and the kernels of a checkout with `stepper shutdown`."""
     command = Path(paths.active_env, "bin/stepper")
     try:
-        running = doctor.is_daemon_listening(paths)
+        is_running = doctor.is_daemon_listening(paths)
     except (OSError, StepperError):
-        running = True  # something is there: let `stepper shutdown` look
-    if not running and not any(Path(paths.kernels).rglob("*.json")):
+        is_running = True  # something is there: `stepper shutdown` finds out
+    if not is_running and not any(Path(paths.kernels).rglob("*.json")):
         return
-    if (
-        not paths.env_is_recorded()
-    ):  # a stranger's, or the record is gone: it is not asked
+    if not paths.env_is_recorded():
+        # It may be a stranger's.
         print_line(
             "warning",
-            f"{command} is not of an install of yours, and was not run: daemon and"
-            " kernels may still run",
+            f"{command} does not belong to an installation of yours and was not run:"
+            " the daemon and kernels may still be running",
         )
         return
-    done = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
-    if done.returncode:
+    result = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
+    if result.returncode:
         print_line(
             "warning",
-            "daemon and kernels may still run: `stepper shutdown` failed"
-            f" ({get_output_tail(done)})",
+            "the daemon and kernels may still be running: `stepper shutdown` failed"
+            f" ({get_output_tail(result)})",
         )
     else:
         print_line("stopped", f"daemon and kernels of {paths.project}")
 
 
 def _remove_settings(
-    project: Path,
-    note: claude_settings.Data,
-    text: str | None,
-    data: claude_settings.Data,
+    project: Path, record: Record, text: str | None, data: claude_settings.Data
 ) -> None:
-    first = note.get("settings")
-    before = claude_settings.parse(first) if isinstance(first, str) else {}
-    # Without a record only the rule that names stepper is surely ours; the other does
-    # no harm without hooks.
-    rules = note.get("allow", [claude_settings.SHELL_RULE])
-    rest = claude_settings.remove_ours(
-        statusline_setting.restore_status_line(data, note), rules, before
-    )
-    if text is None or rest == data:
+    """Remove hooks, rules and the status line from Claude Code's settings."""
+    original_text = record.get("settings")
+    original = {}
+    if isinstance(original_text, str):
+        original = claude_settings.parse(original_text)
+    # Without a record, only the rule that names stepper is certainly stepper's. The
+    # others do no harm without hooks.
+    rules = record.get("allow", [claude_settings.SHELL_RULE])
+    settings = statusline_setting.restore_status_line(data, record)
+    remaining = claude_settings.remove_ours(settings, rules, original)
+    if text is None or remaining == data:
         return
-    same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
-    left = str(first) if same else claude_settings.render(rest, text)
+    content: str | None = claude_settings.render(remaining, text)
+    # Compared as text, because the order of the keys counts too.
+    is_original = json.dumps(original) == json.dumps(remaining)
+    if isinstance(original_text, str) and is_original:
+        content = original_text
+    elif not remaining and original_text is None:
+        content = None
+    encoded = content.encode() if content is not None else None
+    _write_remaining(project, SETTINGS, encoded, "our hooks")
+
+
+def _remove_ignore_line(project: Path, keep: bool) -> None:
+    """Remove stepper's line from .gitignore; keep an empty file if `keep` is true."""
+    content = read(project / ".gitignore")
+    remaining = claude_settings.remove_ignore_line(content)
+    if remaining == content:
+        return
+    is_removed = not remaining and not keep
     _write_remaining(
-        project,
-        SETTINGS,
-        left.encode() if rest or first is not None else None,
-        "our hooks",
+        project, ".gitignore", None if is_removed else remaining, "our line"
     )
 
 
-def _remove_line(project: Path, keep: bool) -> None:
-    old = read(project / ".gitignore")
-    rest = claude_settings.remove_ignore_line(old)
-    if rest != old:
-        _write_remaining(
-            project, ".gitignore", rest if rest or keep else None, "our line"
-        )
-
-
-def _write_remaining(project: Path, name: str, rest: bytes | None, ours: str) -> None:
-    """Replace a file by what is left of it, None where that is nothing."""
-    if rest is None:
-        remove(project / name)
+def _write_remaining(
+    project: Path, name: str, content: bytes | None, removed: str
+) -> None:
+    """Write the rest of a file, or remove the file if `content` is None."""
+    path = project / name
+    if content is None:
+        remove(path)
+        print_line("removed", name)
     else:
-        write(project / name, rest)
-    print_line("removed", name if rest is None else f"{ours} from {name}")
+        write(path, content)
+        print_line("removed", f"{removed} from {name}")
 
 
-def _remove_script(path: Path, note: claude_settings.Data) -> None:
-    there, ours = read(path), read(find_assets("hooks") / "stepper")
-    hashed = hashlib.sha256(there).hexdigest()
-    if SCRIPT_MARK not in there:
+def _remove_script(path: Path, record: Record) -> None:
+    """Remove the hook script; keep a copy if the user edited it."""
+    content = read(path)
+    if SCRIPT_MARK not in content:
         return
-    if there == ours or hashed == note.get("script", hashed):
+    shipped = read(find_assets("hooks") / "stepper")
+    content_hash = hashlib.sha256(content).hexdigest()
+    is_installed_hash = content_hash == record.get("script", content_hash)
+    if content == shipped or is_installed_hash:
         remove(path)
         print_line("removed", claude_settings.SCRIPT)
     else:
         path.replace(path.with_name("stepper.orig"))
-        print_line(
-            "kept",
-            f"{claude_settings.SCRIPT} was edited: it is {claude_settings.SCRIPT}.orig"
-            " now",
-        )
+        name = claude_settings.SCRIPT
+        print_line("kept", f"{name} was edited: it is now {name}.orig")
 
 
 def _remove_skills(project: Path) -> None:
-    found = list_our_skills(project)
-    edited = [name for name in found if found[name] == "edited"]
-    ours = [name for name in found if found[name] != "edited"]
-    for name in ours:
+    """Remove the skills that the user did not edit."""
+    states = list_our_skills(project)
+    edited = [name for name, state in states.items() if state == "edited"]
+    unchanged = [name for name, state in states.items() if state != "edited"]
+    for name in unchanged:
         remove(project / SKILLS / name)
-    if ours:
-        print_line("removed", f"skills {', '.join(ours)}")
+    if unchanged:
+        print_line("removed", f"skills {', '.join(unchanged)}")
     if edited:
         print_line(
             "kept",
@@ -228,32 +252,53 @@ def _remove_skills(project: Path) -> None:
         )
 
 
-def _remove_home(paths: Paths, note: claude_settings.Data) -> None:
+def _remove_client_entries(paths: Paths, record: Record) -> None:
+    """Remove the MCP server from the configuration of clients."""
+    removal = mcp_client_config.remove_entries(paths, record)
+    if removal.changed:
+        print_line("removed", f"our lines from {', '.join(removal.changed)}")
+    for file in removal.failed:
+        print_line(
+            "kept", f"our lines in {file}, which can't be changed: please remove them"
+        )
+
+
+def _remove_user_script() -> None:
+    message = user_script.remove_script()
+    if message:
+        print_line("kept", message)
+    elif message is not None:
+        print_line("removed", str(user_script.get_script_path()))
+
+
+def _remove_home(paths: Paths, record: Record) -> None:
+    """Remove stepper's files from .stepper/, and the folder if it is empty then."""
     home = Path(paths.home)
-    made = note.get("config")  # by `--notebooks`, where the person added nothing
-    own = (
-        (*OWN, "config.yaml")
-        if made and read(home / "config.yaml") == str(made).encode()
-        else OWN
-    )
-    for path in (*home.glob("daemon.log*"), *(home / name for name in own)):
+    names = list(STEPPER_FILES)
+    config = record.get("config")  # what `--notebooks` wrote
+    if config and read(home / "config.yaml") == str(config).encode():
+        names.append("config.yaml")
+    for path in (*home.glob("daemon.log*"), *(home / name for name in names)):
         remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)
     if not ((home / "journal").exists() or (home / "figures").exists()):
-        remove(home / "renamed.json")  # it says whose journals and figures these are
-    runtime = Path(paths.runtime)
-    if (
-        runtime.is_dir()
-        and not runtime.is_symlink()
-        and runtime.stat().st_uid == os.getuid()
-    ):
-        remove(runtime)
+        remove(home / "renamed.json")  # names the journals and figures
+    _remove_runtime_folder(Path(paths.runtime))
     if not home.is_dir():
         return
     if remove_empty(home):
         print_line("removed", ".stepper/")
     else:
-        names = ", ".join(sorted(path.name for path in home.iterdir()))
-        write(home / ".gitignore", b"*\n")  # our line in the repository's is gone
-        print_line("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
+        remaining = ", ".join(sorted(path.name for path in home.iterdir()))
+        # The line in the repository's .gitignore was removed.
+        write(home / ".gitignore", b"*\n")
+        print_line("kept", f".stepper/ with your files: {remaining} (rm -r .stepper)")
+
+
+def _remove_runtime_folder(folder: Path) -> None:
+    """Remove the folder of the sockets, if this user owns it."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    if folder.stat().st_uid == os.getuid():
+        remove(folder)

@@ -1,4 +1,7 @@
-"""`stepper` for the person's own shell: one script in ~/.local/bin, made by `install.sh --link` alone. Stdlib only."""
+"""`stepper` for the user's own shell: the script that `install.sh --link` creates.
+
+One script in ~/.local/bin serves all projects. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,32 @@ from stepper.common.paths import Paths, record_root
 from stepper.install.install_files import find_assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
-NAMED = 5  # projects in a message
-# the environment that tells of itself where there is no project
-ANY = re.compile(rb"^any=.*$", re.MULTILINE)
+MAX_NAMED_PROJECTS = 5
+# The line that names the environment which answers outside of projects.
+ENVIRONMENT_LINE = re.compile(rb"^any=.*$", re.MULTILINE)
 
 
 def get_script_path() -> Path:
-    """Return where the script lies."""
+    """Return the path of the script."""
     return Path("~/.local/bin/stepper").expanduser()
 
 
 def get_script_state() -> str:
-    """Return whose the script is: `missing`, `foreign`, `ours`, or `outdated` (of another version)."""
-    there = read(get_script_path())
-    if MARK not in there:
+    """Return the state of the script.
+
+    It is `missing`, `foreign` (of another program), `ours`, or `outdated` (of another
+    version of stepper).
+    """
+    content = read(get_script_path())
+    if MARK not in content:
         return "foreign" if os.path.lexists(get_script_path()) else "missing"
-    return (
-        "ours"
-        if ANY.sub(b"", there) == ANY.sub(b"", _read_shipped_script())
-        else "outdated"
-    )
+    installed = ENVIRONMENT_LINE.sub(b"", content)
+    shipped = ENVIRONMENT_LINE.sub(b"", _read_shipped_script())
+    return "ours" if installed == shipped else "outdated"
 
 
 def check_script_name() -> None:
-    """Raise StepperError where another program has its name."""
+    """Raise StepperError if another program has the path of the script."""
     if get_script_state() == "foreign":
         raise StepperError(
             f"{get_script_path()} is not stepper's", "move it away, or leave out --link"
@@ -43,65 +48,68 @@ def check_script_name() -> None:
 
 
 def install_script(paths: Paths) -> str:
-    """Make the script; return what was done."""
+    """Write the script; return what was done."""
     check_script_name()
-    return (
-        f"{_write_script(_read_shipped_script(), f'{paths.env}/bin/stepper')}:"
-        f" {get_script_path()}"
-    )
+    change = _write_script(_read_shipped_script(), f"{paths.env}/bin/stepper")
+    return f"{change}: {get_script_path()}"
 
 
 def remove_script() -> str | None:
-    """Remove the script with the last project of this user's.
+    """Remove the script, unless other projects of the user need it.
 
-    Return '' where it was removed, None where there is none of stepper's, else that it is left, why, and what removes
-    it.
+    Return an empty string if it was removed, None if stepper has no script here, and
+    else a message on why it was kept.
     """
-    there = read(get_script_path())
-    if MARK not in there:
+    path = get_script_path()
+    content = read(path)
+    if MARK not in content:
         return None
-    remedy = f"To remove it, run: rm {shlex.quote(str(get_script_path()))}"
-    if os.fsencode(record_root()) not in there:
+    repair = f"To remove it, run: rm {shlex.quote(str(path))}"
+    if os.fsencode(record_root()) not in content:
         return (
-            f"{get_script_path()} (made by --link, not by an install that is"
-            f" recorded in {record_root()}). {remedy}"
+            f"{path} (made by --link of an installation that is not recorded in"
+            f" {record_root()}). {repair}"
         )
-    if others := _list_commands():
-        _write_script(there, others[0])
-        projects = ", ".join(_get_project(command) for command in others[:NAMED])
-        if len(others) > NAMED:
-            projects += f" and {len(others) - NAMED} more"
-        return (
-            f"{get_script_path()} (made by --link), for your other projects:"
-            f" {projects}. {remedy}"
-        )
-    remove(get_script_path())
-    return ""
+    commands = _list_commands()
+    if not commands:
+        remove(path)
+        return ""
+    _write_script(content, commands[0])
+    named = [_get_project(command) for command in commands[:MAX_NAMED_PROJECTS]]
+    projects = ", ".join(named)
+    if len(commands) > len(named):
+        projects += f" and {len(commands) - len(named)} more"
+    return f"{path} (made by --link), for your other projects: {projects}. {repair}"
 
 
 def is_on_path() -> bool:
-    """Whether the person's shell finds it."""
-    return str(get_script_path().parent) in os.environ.get("PATH", "").split(os.pathsep)
+    """Return whether the folder of the script is on the PATH."""
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    return str(get_script_path().parent) in folders
 
 
 def _write_script(script: bytes, command: str) -> str:
-    any_env = os.fsencode("any=" + shlex.quote(command))
-    return write(get_script_path(), ANY.sub(lambda _: any_env, script), 0o755)
+    """Write the script, which uses `command` outside of projects."""
+    line = os.fsencode("any=" + shlex.quote(command))
+    content = ENVIRONMENT_LINE.sub(lambda _: line, script)
+    return write(get_script_path(), content, 0o755)
 
 
 def _list_commands() -> list[str]:
     """Return the `stepper` of each project that has an environment."""
-    found = []
-    for at, folders, _ in os.walk(record_root()):
-        if os.path.basename(at) == ".stepper":
-            folders.clear()
-            command = os.path.join(at, "env", "bin", "stepper")
-            found += [command] * os.path.exists(command)
-    return found
+    commands = []
+    for path, folders, _ in os.walk(record_root()):
+        if os.path.basename(path) != ".stepper":
+            continue
+        folders.clear()
+        command = os.path.join(path, "env", "bin", "stepper")
+        if os.path.exists(command):
+            commands.append(command)
+    return commands
 
 
 def _get_project(command: str) -> str:
-    """Return the project whose recorded environment has that command."""
+    """Return the project of a `stepper` in a recorded environment."""
     folder = Path(command).parents[3]  # without .stepper/env/bin/stepper
     return os.sep + str(folder.relative_to(record_root()))
 

@@ -1,8 +1,9 @@
-"""`notebook-stepper install`, by uvx, pipx or pip: what install.sh does, without a clone. Stdlib only.
+"""`notebook-stepper install`, for uvx, pipx and pip: run install.sh without a clone.
 
-A checkout is laid out of what the wheel carries for as long as install.sh runs: there is one way to install. stepper's
-environment in the project gets this very distribution, packed again: what uvx made may be gone tomorrow, and no index
-is asked for another one.
+The files of the wheel are laid out as a checkout while install.sh runs, so there is one
+way to install. stepper's environment in the project gets this distribution, packed
+again as a wheel: what uvx downloaded may be deleted later, and no package index is
+asked again. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,43 +26,47 @@ from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
 from stepper.install.install_files import PACKAGE, find_assets
 
-NAME, SHELL = "notebook-stepper", "/bin/sh"
-USAGE = f"""{NAME} install [TARGET] [OPTIONS]    sets a repository up; `{NAME} install --help` tells the rest
-{NAME} uninstall [TARGET]            removes what that added, and only that"""
-# of the metadata, what is no note of an installer's
-INFO = ("METADATA", "WHEEL", "entry_points.txt", "licenses")
+NAME = "notebook-stepper"
+SHELL = "/bin/sh"
+USAGE = f"""{NAME} install [TARGET] [OPTIONS]    set up stepper in a repository
+{NAME} uninstall [TARGET]            remove what install added
+{NAME} install --help                show the options"""
+# The metadata that installers do not write themselves.
+METADATA = ("METADATA", "WHEEL", "entry_points.txt", "licenses")
 
 
 def main() -> int:
-    """Do what the words of the command line say; return the exit code."""
-    verb, *words = sys.argv[1:] or [""]
-    if verb in ("-h", "--help", "--version"):
-        sys.stdout.write(
-            f"{NAME} {__version__}\n" if verb == "--version" else f"{USAGE}\n"
-        )
+    """Run a command line and return the exit code."""
+    command, *arguments = sys.argv[1:] or [""]
+    if command == "--version":
+        sys.stdout.write(f"{NAME} {__version__}\n")
+        return 0
+    if command in ("-h", "--help"):
+        sys.stdout.write(f"{USAGE}\n")
         return 0
     try:
-        if verb not in ("install", "uninstall"):
-            raise UsageError(
-                f"{verb or 'no command'}: `install` and `uninstall` are what there is",
-                f"{NAME} --help",
-            )
-        return install([*words, "--uninstall"] if verb == "uninstall" else words)
+        if command == "uninstall":
+            return install([*arguments, "--uninstall"])
+        if command == "install":
+            return install(arguments)
+        raise UsageError(
+            f"{command or 'no command'}: the commands are `install` and `uninstall`",
+            f"{NAME} --help",
+        )
     except (StepperError, OSError) as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         return getattr(error, "exit_code", 1)
-    except KeyboardInterrupt:  # install.sh had it too, and is gone
+    except KeyboardInterrupt:  # install.sh was interrupted too
         return 130
 
 
-def install(words: list[str]) -> int:
+def install(arguments: list[str]) -> int:
     """Run install.sh; return its exit code."""
-    # installed from a checkout that is used as it is
+    # An editable installation uses its checkout.
     if not (PACKAGE / "assets").is_dir():
-        return subprocess.run(
-            [SHELL, PACKAGE.parent / "install.sh", *words], check=False
-        ).returncode
-    if "--editable" in words:
+        command = [SHELL, str(PACKAGE.parent / "install.sh"), *arguments]
+        return subprocess.run(command, check=False).returncode
+    if "--editable" in arguments:
         raise UsageError(
             "--editable needs a checkout of stepper",
             "git clone it, then ./install.sh --editable",
@@ -71,88 +76,104 @@ def install(words: list[str]) -> int:
         "STEPPER_WAY": format_repeat_command(),
         "STEPPER_PYTHON": str(getattr(sys, "_base_executable", "")),
     }
-    if is_temporary_environment():  # its Python is on the PATH, and goes with it
-        own = os.path.join(sys.prefix, "bin")
-        environ["PATH"] = os.pathsep.join(
-            at for at in environ.get("PATH", "").split(os.pathsep) if at != own
-        )
-        if environ.get("VIRTUAL_ENV") == sys.prefix:
-            del environ["VIRTUAL_ENV"]
+    if is_temporary_environment():
+        _remove_from_path(environ)
     with tempfile.TemporaryDirectory(prefix="stepper-install-") as folder:
         create_checkout(Path(folder))
-        return subprocess.run(
-            [SHELL, f"{folder}/install.sh", *words], env=environ, check=False
-        ).returncode
+        command = [SHELL, f"{folder}/install.sh", *arguments]
+        return subprocess.run(command, env=environ, check=False).returncode
+
+
+def _remove_from_path(environ: dict[str, str]) -> None:
+    """Hide this environment: its Python may be deleted later."""
+    own_folder = os.path.join(sys.prefix, "bin")
+    folders = environ.get("PATH", "").split(os.pathsep)
+    others = [folder for folder in folders if folder != own_folder]
+    environ["PATH"] = os.pathsep.join(others)
+    if environ.get("VIRTUAL_ENV") == sys.prefix:
+        del environ["VIRTUAL_ENV"]
 
 
 def is_temporary_environment() -> bool:
-    """Tell whether this environment lies in a cache, as those of `uvx` and `pipx run` do."""
-    return any(
-        (folder / "CACHEDIR.TAG").exists() for folder in Path(sys.prefix).parents
-    )
+    """Return whether this environment is in a cache, as with `uvx` and `pipx run`."""
+    folders = Path(sys.prefix).parents
+    return any((folder / "CACHEDIR.TAG").exists() for folder in folders)
 
 
 def format_repeat_command() -> str:
-    """Return the command that does this again, as a shell takes it: uvx, pipx run, or the path of this one."""
+    """Return the shell command that installs again.
+
+    It uses uvx, `pipx run`, or the path of this command.
+    """
     if not is_temporary_environment():
         return f"{shlex.quote(os.path.abspath(sys.argv[0]))} install"
-    pipx = Path(sys.prefix, "pipx_metadata.json").exists()
-    source = format_source(
-        json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-    )
-    given = f"{'--spec' if pipx else '--from'} {shlex.quote(source)} " if source else ""
-    return f"{'pipx run' if pipx else 'uvx'} {given}{NAME} install"
+    text = metadata.distribution(NAME).read_text("direct_url.json") or "{}"
+    source = format_source(json.loads(text))
+    is_pipx = Path(sys.prefix, "pipx_metadata.json").exists()
+    runner = "pipx run" if is_pipx else "uvx"
+    if not source:
+        return f"{runner} {NAME} install"
+    option = "--spec" if is_pipx else "--from"
+    return f"{runner} {option} {shlex.quote(source)} {NAME} install"
 
 
-def format_source(direct: dict[str, object]) -> str:
-    """Return what was asked for by its place: a file, a folder, a URL; "" for the index."""
-    url, vcs = str(direct.get("url", "")), direct.get("vcs_info")
-    if isinstance(vcs, dict):
-        return f"{vcs.get('vcs')}+{url}" + (
-            f"@{vcs['requested_revision']}" if vcs.get("requested_revision") else ""
-        )
-    return unquote(urlsplit(url).path) if url.startswith("file:") else url
+def format_source(direct_url: dict[str, object]) -> str:
+    """Return the file, folder or URL that was installed.
+
+    `direct_url` is that of PEP 610. The result is an empty string for a package index.
+    """
+    url = str(direct_url.get("url", ""))
+    vcs_info = direct_url.get("vcs_info")
+    if isinstance(vcs_info, dict):
+        revision = vcs_info.get("requested_revision")
+        suffix = f"@{revision}" if revision else ""
+        return f"{vcs_info.get('vcs')}+{url}{suffix}"
+    if url.startswith("file:"):
+        return unquote(urlsplit(url).path)
+    return url
 
 
 def create_checkout(folder: Path) -> None:
-    """Make the checkout that install.sh wants, with this distribution as a wheel beside it."""
-    shutil.copytree(
-        PACKAGE,
-        folder / "stepper",
-        ignore=shutil.ignore_patterns("assets", "__pycache__"),
-    )
+    """Create the checkout for install.sh, with this distribution as a wheel in it."""
+    ignored = shutil.ignore_patterns("assets", "__pycache__")
+    shutil.copytree(PACKAGE, folder / "stepper", ignore=ignored)
     shutil.copytree(find_assets("hooks").parent, folder, dirs_exist_ok=True)
     build_wheel(folder / ".wheel")
 
 
 def build_wheel(folder: Path) -> None:
-    """Pack what is installed as the wheel that it came from; raise StepperError where it is not known what that was."""
-    found = metadata.distribution(NAME)
-    name, record = f"notebook_stepper-{found.version}", ""
+    """Pack the installed distribution as the wheel that it was installed from.
+
+    Raises:
+        StepperError: The installation has no list of its files.
+    """
+    distribution = metadata.distribution(NAME)
+    name = f"notebook_stepper-{distribution.version}"
     info = f"{name}.dist-info"
+    record = ""
     folder.mkdir()
     with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
-        for file in found.files or ():
-            ours = (
-                "__pycache__" not in file.parts
-                if file.parts[0] == "stepper"
-                else file.parts[0] == info
-            )
-            if ours and (file.parts[0] != info or file.parts[1] in INFO):
-                content = Path(str(file.locate())).read_bytes()
-                digest = (
-                    base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-                    .rstrip(b"=")
-                    .decode()
-                )
-                record += f"{file.as_posix()},sha256={digest},{len(content)}\n"
-                wheel.writestr(file.as_posix(), content)
+        for file in distribution.files or ():
+            if not _is_in_wheel(file, info):
+                continue
+            content = Path(str(file.locate())).read_bytes()
+            hashed = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+            digest = hashed.rstrip(b"=").decode()
+            record += f"{file.as_posix()},sha256={digest},{len(content)}\n"
+            wheel.writestr(file.as_posix(), content)
         wheel.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
     if not record:
         raise StepperError(
             "this installation has no list of its files",
             f"pip install --force-reinstall {NAME}",
         )
+
+
+def _is_in_wheel(file: metadata.PackagePath, info: str) -> bool:
+    """Return whether the wheel contained an installed file."""
+    if file.parts[0] == "stepper":
+        return "__pycache__" not in file.parts
+    return file.parts[0] == info and file.parts[1] in METADATA
 
 
 if __name__ == "__main__":

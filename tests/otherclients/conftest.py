@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.conftest import make_env
 from tests.npm_packages import Unavailable, unavailable
 
@@ -54,7 +54,7 @@ def installed(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     options = ["--mcp-only", "--python", sys.executable]
-    installer.apply(install_checks.parse_arguments([str(folder), *options]))
+    installer.apply(install_options.parse_arguments([str(folder), *options]))
     yield folder
     subprocess.run(
         [folder / ".stepper/env/bin/stepper", "shutdown"],

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.conftest import make_env
 
 
@@ -27,7 +27,7 @@ def repository(folder: Path) -> Iterator[Path]:
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse_arguments(
+        install_options.parse_arguments(
             [str(folder), "--python", sys.executable, "--allow"]
         )
     )

@@ -37,12 +37,12 @@ import os, sys, venv
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from stepper.common.paths import Paths
-from stepper.install import installer as install, install_checks as refuse
+from stepper.install import install_options, installer
 env = Paths(os.path.realpath(".")).env
 venv.create(env, symlinks=True)
 (site,) = Path(env).glob("lib/python3*/site-packages")
 (site / "here.pth").write_text("{ROOT}\\n{sysconfig.get_path("purelib")}\\n")
-install.apply(refuse.parse([".", "--plugin", "--python", {sys.executable!r}]))
+installer.apply(install_options.parse_arguments([".", "--plugin", "--python", {sys.executable!r}]))
 END
 """
 LOAD = "import csv\nwith open('../sales.csv') as file:\n    rows = list(csv.DictReader(file))"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.conftest import make_env
 
 from .client import InteractiveClaude
@@ -40,7 +40,7 @@ def project(
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse_arguments(
+        install_options.parse_arguments(
             [str(folder), "--python", sys.executable, "--allow"]
         )
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.conftest import make_env
 
 from .conftest import ClaudeFactory, InteractiveFactory
@@ -38,7 +38,7 @@ def project(
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse_arguments([str(folder), "--python", sys.executable])
+        install_options.parse_arguments([str(folder), "--python", sys.executable])
     )
     try:
         yield folder

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer, uninstall
+from stepper.install import install_options, installer, uninstall
 from tests.conftest import ROOT, make_env
 
 from .client import environment
@@ -60,7 +60,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
     if Path(Paths(str(folder)).env).exists():
         stepper(folder, "shutdown")
         uninstall.uninstall(
-            install_checks.parse_arguments(["--uninstall", str(folder)])
+            install_options.parse_arguments(["--uninstall", str(folder)])
         )
 
 
@@ -107,7 +107,7 @@ def set_up(folder: Path, *options: str) -> None:
     """What the one command does, with an environment that is made without the network."""
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse_arguments(
+        install_options.parse_arguments(
             [str(folder), "--python", sys.executable, *options]
         )
     )

@@ -21,7 +21,7 @@ import pytest
 from examples import demo
 from stepper.common.paths import Paths
 from stepper.hook.client import send_request
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.conftest import make_env
 from tests.environments import environment
 from tests.jupyterserver import TOKEN, VARIABLE, Line, Served
@@ -82,7 +82,7 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse_arguments([str(folder), "--python", python(), "--allow"])
+        install_options.parse_arguments([str(folder), "--python", python(), "--allow"])
     )
     demo.prepare(str(folder))
     try:

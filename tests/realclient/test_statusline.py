@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.test_install import forward, script
 
 from .conftest import InteractiveFactory
@@ -38,7 +38,7 @@ def test_it_stands_below_the_persons_own(
     (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
     kernel = script(tmp_path / "kernel" / "python", forward())
     installer.apply(
-        install_checks.parse_arguments(
+        install_options.parse_arguments(
             [str(project), "--python", str(kernel), "--statusline"]
         )
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.install import install_checks, installer
+from stepper.install import install_options, installer
 from tests.conftest import make_env
 from tests.test_worktree import ENVIRON, git, interpreter
 
@@ -32,7 +32,7 @@ def test_a_session_in_a_worktree(
     (main / ".gitignore").write_text(".venv\n")
     interpreter(main)
     make_env(Paths(str(main)).env)
-    installer.apply(install_checks.parse_arguments([str(main)]))
+    installer.apply(install_options.parse_arguments([str(main)]))
     (main / "notebooks/.keep").touch()
     git(main, "add", "--all")
     git(main, "commit", "--quiet", "--message", "set up")

@@ -1,0 +1,133 @@
+"""The options of install.sh. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import tempfile
+
+from stepper.common.errors import UsageError
+from stepper.common.paths import read_install_record
+from stepper.install.install_files import PACKAGE
+from stepper.policy.configuration import notebook_globs
+
+HELP = "./install.sh --help"
+FLAGS = (
+    "allow",
+    "add-ipykernel",
+    "editable",
+    "uninstall",
+    "demo",
+    "link",
+    "mcp",
+    "mcp-only",
+    "statusline",
+    "plugin",
+    "remade",
+)
+# Options that exclude --mcp-only, and why.
+NOT_WITH_MCP_ONLY = {
+    "allow": "it adds permission rules to Claude Code's settings",
+    "statusline": "the status line belongs to Claude Code",
+    "plugin": "the plugin brings hooks and skills",
+    "demo": "the demo does what Claude Code's hooks do",
+    "uninstall": "--uninstall removes every kind of installation",
+}
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of install.sh, with absolute paths.
+
+    Without a target, a demo gets a new temporary folder.
+
+    Raises:
+        UsageError: The arguments are not valid.
+    """
+    options = _parse(arguments)
+    _check_combinations(options)
+    _check_patterns(options.notebooks)
+    if options.python is not None:
+        python = options.python
+        if os.sep not in python:
+            python = shutil.which(python) or python
+        # Links are not resolved: the link in a venv makes it that venv's interpreter.
+        options.python = os.path.abspath(python)
+    _choose_target(options)
+    record = read_install_record(options.target)
+    # A later installation keeps MCP. The plugin also starts the MCP server.
+    needs_mcp = options.mcp_only or options.plugin or bool(record.get("mcp"))
+    options.mcp = options.mcp or needs_mcp
+    return options
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False
+    )
+    parser.add_argument("target", nargs="?")
+    parser.add_argument("--python")
+    parser.add_argument("--notebooks", nargs="+", default=[])
+    for name in FLAGS:
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--source", default=str(PACKAGE.parent))
+    parser.add_argument("--planned")  # the target as `plan` resolved it
+    try:
+        options, unknown = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error), HELP) from None
+    if unknown:
+        raise UsageError(f"unknown or too many arguments: {' '.join(unknown)}", HELP)
+    return options
+
+
+def _check_combinations(options: argparse.Namespace) -> None:
+    if options.demo and options.uninstall:
+        raise UsageError("--demo and --uninstall exclude each other", HELP)
+    if not options.mcp_only:
+        return
+    for name, reason in NOT_WITH_MCP_ONLY.items():
+        if getattr(options, name):
+            raise UsageError(
+                f"--mcp-only and --{name} exclude each other: {reason}", HELP
+            )
+
+
+def _check_patterns(patterns: list[str]) -> None:
+    for pattern in patterns:
+        if os.path.isabs(pattern):
+            raise UsageError(
+                f"--notebooks {pattern}: patterns must be relative to the repository",
+                "./install.sh REPOSITORY --notebooks …",
+            )
+        if not notebook_globs.is_valid(pattern):
+            raise UsageError(
+                f"--notebooks {pattern}: not a folder or glob inside the repository",
+                HELP,
+            )
+
+
+def _choose_target(options: argparse.Namespace) -> None:
+    """Set `target` to the repository's path, and `scratch` if it is temporary."""
+    options.scratch = options.demo and options.target is None
+    if not options.planned:
+        if options.scratch:
+            options.target = tempfile.mkdtemp(prefix="stepper-demo-")
+        elif options.demo:
+            _create_folder(options.target)
+    options.target = os.path.realpath(options.planned or options.target or ".")
+
+
+def _create_folder(target: str) -> None:
+    """Create the folder of a demo if it does not exist; raise UsageError."""
+    if os.path.lexists(target):
+        return
+    try:
+        os.makedirs(target)
+    except OSError as error:
+        shown = shlex.quote(target)
+        raise UsageError(
+            f"the folder {shown} could not be created: {error.strerror}",
+            f"mkdir -p {shown}",
+        ) from None
