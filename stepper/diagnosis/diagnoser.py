@@ -352,7 +352,11 @@ def format_changes(changes: NamespaceChanges) -> str:
         "changed in place": join_items(in_place, 200),
         "assigned": join_items(bound, 120),
     }
-    return "; ".join(f"{verb} {names}" for verb, names in parts.items() if names)
+    texts = []
+    for verb, names in parts.items():
+        if names:
+            texts.append(f"{verb} {names}")
+    return "; ".join(texts)
 
 
 def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
@@ -444,8 +448,9 @@ def describe_running_line(fault: Fault, notebook: NotebookNames) -> list[str]:
             break
     if not text:
         # A sample of the stack has no source lines.
-        lines = notebook.cell.source.split("\n")
-        text = "".join(lines[frame.line - 1 : frame.line]).strip()
+        for number, line in enumerate(notebook.cell.source.split("\n"), 1):
+            if number == frame.line:
+                text = line.strip()
     cell = describe_location(frame.cell, frame.file, notebook)
     return [f"line {frame.line} of {cell} was running: `{text}`"]
 

@@ -81,7 +81,8 @@ class Deletion(NamedTuple):
     def text(self) -> str:
         """The deletion for a report, to follow "was"."""
         source_line = quote_line(self.cell.source, self.line)
-        return f"{self.verb} line {self.line} of {self.cell.label}: {source_line}"
+        location = f"line {self.line} of {self.cell.label}"
+        return f"{self.verb} {location}: {source_line}"
 
 
 class RunStatus(NamedTuple):
@@ -123,8 +124,11 @@ class NotebookNames:
 
     def list_other_cells(self) -> list[Cell]:
         """Return the runnable cells other than the one that failed."""
-        runnable = select_runnable(self.cells)
-        return [cell for cell in runnable if cell.id != self.cell.id]
+        others = []
+        for cell in select_runnable(self.cells):
+            if cell.id != self.cell.id:
+                others.append(cell)
+        return others
 
     def describe_run(self, cell: Cell, line: int, name: str) -> RunStatus:
         """Return the reason why a name that a line binds is undefined."""

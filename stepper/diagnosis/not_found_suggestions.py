@@ -111,10 +111,15 @@ def explain_name_error(
     if defined:
         sentences.append(f"the closest name that a cell defines: {defined}")
     elif similar:
-        names = [f"`{other}`{descriptions.get(other, '')}" for other in similar]
+        names = []
+        for other in similar:
+            description = descriptions.get(other, "")
+            names.append(f"`{other}`{description}")
         joined_names = ", ".join(names)
         sentences.append(f"closest names in the kernel: {joined_names}")
-    is_misspelled = similar and normalize_name(similar[0]) == normalize_name(name)
+    is_misspelled = False
+    if similar:
+        is_misspelled = normalize_name(similar[0]) == normalize_name(name)
     if not is_misspelled:
         sentences += usual_import
     if sentences or not descriptions:
@@ -347,7 +352,9 @@ def explain_module_error(
 
 def _find_distribution(module: str, name: str, imported: ImportedNames) -> str | None:
     """Return the distribution of an imported name or of the missing module."""
-    dotted_name = ".".join([module, *imported.names[:1]])
+    dotted_name = module
+    if imported.names:
+        dotted_name += f".{imported.names[0]}"
     distribution = distribution_names.find_distribution(dotted_name)
     return distribution or distribution_names.find_distribution(name)
 

@@ -191,9 +191,10 @@ def _may_be_magic(code: str, namespace: Namespace) -> bool:
     word = match[1]
     if word in ("exit", "quit"):
         return True
+    if word in namespace.names or word in vars(builtins):
+        return False
     magics = namespace.lasting.magics if namespace.lasting else None
-    is_magic = magics is None or word in magics
-    return is_magic and word not in {*namespace.names, *vars(builtins)}
+    return magics is None or word in magics
 
 
 def _get_code_line(code: str, line: int) -> str:
@@ -319,7 +320,10 @@ def _find_undefined_names(
         for node in names:
             if node.id not in defined and not AUTOMATIC_NAME.fullmatch(node.id):
                 undefined.add(node.id)
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    called = set()
+    for tree_node in ast.walk(tree):
+        if isinstance(tree_node, ast.Call):
+            called.add(id(tree_node.func))
     input_fails = not namespace.own_input and "input" not in bound
     for node in names:
         if node.id == "input" and id(node) not in called:
@@ -353,7 +357,11 @@ def _find_undefined_names(
 
 def _list_names(tree: ast.AST) -> list[ast.Name]:
     """Return the names in a tree."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.append(node)
+    return names
 
 
 def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:

@@ -39,7 +39,7 @@ def find_close_names(
     lower_name = name.lower()
     matches = difflib.get_close_matches(lower_name, by_lower, n=count, cutoff=cutoff)
     similar = [by_lower[match] for match in matches]
-    close = dict.fromkeys([*same, *similar, *containing])
+    close = dict.fromkeys(same + similar + containing)
     return list(close)[:count]
 
 

@@ -49,7 +49,14 @@ FUNCTIONS = {
     "sum": sum,
     "tuple": tuple,
 }
-ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
+ARITHMETIC = (
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Div,
+    ast.FloorDiv,
+    ast.Mod,
+)
 COMPARISONS: dict[Any, Any] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -110,10 +117,11 @@ class CriterionValues(Values):
 
     def compute(self, node: ast.BinOp) -> Any:
         """Return the result of arithmetic with numbers."""
-        operands = (self[node.left], self[node.right])
+        left = self[node.left]
+        right = self[node.right]
         if not isinstance(node.op, ARITHMETIC):
             raise CannotEval
-        if not all(map(is_number, operands)):
+        if not is_number(left) or not is_number(right):
             raise CannotEval
         return Evaluator.__getitem__(self, node)
 

@@ -387,7 +387,8 @@ class FrameComparison:
             return None
         operands = self.count_operand_rows(name, assignment)
         counts = [count for count in operands.values() if count is not None]
-        if len(counts) < 2 or len(counts) < len(operands):
+        is_complete = len(counts) == len(operands)
+        if not is_complete or len(counts) < 2:
             return None
         kinds = set(MERGE_KIND.findall(value))
         if not kinds:
@@ -418,8 +419,8 @@ class FrameComparison:
         if bindings:
             assignment = bindings[-1]
             counts = self.count_operand_rows(name, assignment)
-            is_merge = len(counts) > 1 and MERGE.search(assignment.value)
-            if is_merge and all(counts.values()):
+            is_merge = MERGE.search(assignment.value) is not None
+            if is_merge and len(counts) > 1 and all(counts.values()):
                 operands = format_operands(counts)
                 text = f"{short_name} has 0 rows: no row matched in the merge of"
                 return create_fact("emptied", f"{text} {operands}")
@@ -530,7 +531,9 @@ class FrameComparison:
         kinds = set(MERGE_KIND.findall(value))
         if kinds == {"inner"}:
             return False
-        if not VALUE_MAPPING.search(value) and not MERGE.search(value):
+        is_mapping = VALUE_MAPPING.search(value) is not None
+        is_merge = MERGE.search(value) is not None
+        if not is_mapping and not is_merge:
             return False
         # A merge adds a suffix to a label of both frames.
         label_before = re.sub("_[xy]$", "", label)

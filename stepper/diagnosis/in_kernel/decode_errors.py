@@ -137,8 +137,9 @@ def get_path(value: Any) -> str:
         value = value.name
     elif is_one_of(kind, PATHS):
         return str(value)
-    elif kind is str and ("\n" in value or "\0" in value):
-        return ""
+    elif kind is str:
+        has_invalid = "\n" in value or "\0" in value
+        return "" if has_invalid else str(value)
     if type(value) is not str:
         return ""
     return str(value)

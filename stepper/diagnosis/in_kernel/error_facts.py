@@ -134,7 +134,9 @@ def list_local_names(frames: list[UserFrame]) -> list[str]:
     for frame in frames:
         if frame.frame.f_locals is shell.user_ns:
             break
-        names += [shorten(name, 80) for name in frame.frame.f_locals]
+        for name in frame.frame.f_locals:
+            short_name = shorten(name, 80)
+            names.append(short_name)
         if not frame.frame.f_code.co_name.startswith("<"):
             break
     return names

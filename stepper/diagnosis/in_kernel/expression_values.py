@@ -175,7 +175,9 @@ class UserFrame:
         self.frame = trace.tb_frame
         self.line = trace.tb_lineno
         self.filename = self.frame.f_code.co_filename
-        self.tree: Any = executing.source.tree or ast.Module([], [])
+        self.tree: Any = executing.source.tree
+        if self.tree is None:
+            self.tree = ast.Module([], [])
         self.statement: Any = min(
             executing.statements or (),
             key=lambda node: node.end_lineno - node.lineno,

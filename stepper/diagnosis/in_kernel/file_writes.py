@@ -281,8 +281,10 @@ def note(value: Any, new: bool = False) -> Note | None:
         before = status(path)
     if before is not None and (new or not is_file_or_folder(before)):
         return None
-    notes[path] = Note(before, hash_small_file(path, before), is_own())
-    return notes[path]
+    digest = hash_small_file(path, before)
+    new_note = Note(before, digest, is_own())
+    notes[path] = new_note
+    return new_note
 
 
 def resolve(value: Any) -> str:
@@ -321,7 +323,9 @@ def is_inside(path: str) -> bool:
     base = find_project_root()
     if not path.startswith(base + "/"):
         return False
-    return "/." not in os.path.dirname(path)[len(base) :]
+    folder = os.path.dirname(path)
+    relative = folder[len(base) :]
+    return "/." not in relative
 
 
 def is_file_or_folder(status: os.stat_result) -> bool:

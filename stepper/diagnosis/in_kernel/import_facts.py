@@ -192,7 +192,12 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
         module = sys.modules.get(dotted_name)
         if name in own_names(module):
             defining.append(dotted_name)
-    defining.sort(key=lambda dotted_name: (dotted_name.count("."), len(dotted_name)))
+
+    def sort_key(dotted_name: str) -> tuple[int, int]:
+        depth = dotted_name.count(".")
+        return depth, len(dotted_name)
+
+    defining.sort(key=sort_key)
     prefixes = tuple(f"{dotted_name}." for dotted_name in defining)
     outermost = []
     for dotted_name in defining:

@@ -17,7 +17,12 @@ from stepper.kernels.in_kernel.cell_sources import (
 )
 from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS = (
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
 MAX_EARLIER_CELLS = 80
 LINE_LIMIT = 160  # characters
 END_OF_FILE = 1 << 30  # a line number below all lines
@@ -188,9 +193,11 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
     highest_line = 0
     while pending:
         node = pending.pop()
-        if is_binding(node, target) and highest_line < node.lineno < last_line:
-            last = node
-            highest_line = node.lineno
+        if is_binding(node, target):
+            line = node.lineno
+            if highest_line < line < last_line:
+                last = node
+                highest_line = line
         if isinstance(node, ast.comprehension):
             # Its target is local to the comprehension.
             pending.append(node.iter)

@@ -387,7 +387,8 @@ def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
     for artist in artists:
         points = list_points(artist, axes)
         data = numpy.ma.asarray(points, dtype=float)
-        values = numpy.ma.filled(data, math.nan).reshape(-1, 2)
+        filled = numpy.ma.filled(data, math.nan)
+        values = filled.reshape(-1, 2)
         room -= values.size
         if room < 0 or clock() > deadline:
             return False
@@ -451,7 +452,8 @@ def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
     formatter_name = name_of(type(formatter))
     texts = []
     if TEXT_FORMATTERS.search(formatter_name):
-        texts = list_tick_labels(axis, min(low, high), max(low, high))
+        limits = sorted((low, high))
+        texts = list_tick_labels(axis, *limits)
     if texts:
         ends = [texts[0], texts[-1]]
         are_numbers = all(map(NUMBER.fullmatch, ends))

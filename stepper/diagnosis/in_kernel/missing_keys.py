@@ -395,7 +395,8 @@ def describe_labels(value: Any, labels: list[Any]) -> list[str]:
 def contains_label(labels: Iterable[Any], wanted: Any) -> bool:
     """Return whether labels contain one of the same type and value."""
     kind = type(wanted)
-    return any(type(label) is kind and label == wanted for label in labels)
+    same_kind = (label for label in labels if type(label) is kind)
+    return any(label == wanted for label in same_kind)
 
 
 def list_first_labels(axis: Any) -> list[Any]:
@@ -735,7 +736,10 @@ def explain_call_error(
         unexpected_name = unexpected[1]
 
     def select_calls(user_frame: UserFrame) -> list[Any]:
-        calls = [node for node in user_frame.nodes if isinstance(node, ast.Call)]
+        calls = []
+        for node in user_frame.nodes:
+            if isinstance(node, ast.Call):
+                calls.append(node)
         if not names:
             return calls[:1]
         return [call for call in calls if get_called_name(call) in names]

@@ -189,8 +189,10 @@ def wrap_system(
         def print_and_keep(*texts: Any, **options: Any) -> None:
             nonlocal output
             builtins.print(*texts, **options)  # noqa: T201  # IPython's own output
-            text = "".join(text for text in texts if type(text) is str)
-            output = (output + text)[-MAX_OUTPUT:]
+            for text in texts:
+                if type(text) is str:
+                    output += text
+            output = output[-MAX_OUTPUT:]
 
         posix_globals["print"] = print_and_keep
         try:

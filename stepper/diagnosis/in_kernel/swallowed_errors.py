@@ -155,9 +155,13 @@ def record_error() -> None:
             error = errors[key]
             error[2] = min(error[2] + 1, MAX_COUNT)
             return
-        if len(errors) >= MAX_ERRORS or kind is None or issubclass(kind, EXPECTED):
+        if kind is None or len(errors) >= MAX_ERRORS:
             return
-        errors[key] = [shorten(name_of(kind)), get_first_line(exc_info()[1]), 1]
+        if issubclass(kind, EXPECTED):
+            return
+        name = shorten(name_of(kind))
+        message = get_first_line(exc_info()[1])
+        errors[key] = [name, message, 1]
     except Exception:  # the handler must go on, whatever the exception is
         return
 
@@ -311,13 +315,15 @@ def list_used_names(node: ast.AST) -> list[str]:
     values: list[ast.expr | None] = []
     if isinstance(node, BINDINGS):
         values.append(node.value)
-    elif isinstance(node, ast.Call) and get_name(node.func) not in DISPLAY_FUNCTIONS:
+    elif isinstance(node, ast.Call):
+        if get_name(node.func) in DISPLAY_FUNCTIONS:
+            return []
         values += node.args
         values += [keyword.value for keyword in node.keywords]
-    names = []
+    names: list[str] = []
     for value in values:
         if value is not None:
-            names += [get_name(part) for part in ast.walk(value)]
+            names += map(get_name, ast.walk(value))
     return names
 
 
@@ -326,9 +332,9 @@ def is_predicate(handler: ast.ExceptHandler, node: ast.Try) -> bool:
 
     For example: `try: float(x); return True` with `except Exception: return False`.
     """
-    last_statements = [*handler.body[-1:], *node.body[-1:], *node.orelse[-1:]]
     count = 0
-    for statement in last_statements:
+    for block in (handler.body, node.body, node.orelse):
+        statement = block[-1] if block else None
         if isinstance(statement, (ast.Return, ast.Assign)):
             constant = getattr(statement.value, "value", None)
             count += type(constant) is bool

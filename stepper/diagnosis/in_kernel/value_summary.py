@@ -61,7 +61,12 @@ PLAIN_CLASSES = (
     uuid.UUID,
     *PATHS,
 )
-STREAMS = (io.TextIOWrapper, io.BufferedReader, io.FileIO, io.BufferedWriter)
+STREAMS = (
+    io.TextIOWrapper,
+    io.BufferedReader,
+    io.FileIO,
+    io.BufferedWriter,
+)
 # Modules of time zones that are safe to format.
 TIME_ZONE_MODULES = (
     "builtins",
@@ -196,9 +201,10 @@ def format_container(value: Any, limit: int, depth: int) -> str | None:
         text = format_plain_value(item, limit, depth - 1)
         texts.append(text or "…")
     if kind is dict:
-        pairs = [f"{key}: {text}" for key, text in zip(keys, texts)]
-        return "{" + ", ".join(pairs) + "}"
+        texts = [f"{key}: {text}" for key, text in zip(keys, texts)]
     content = ", ".join(texts)
+    if kind is dict:
+        return "{" + content + "}"
     if kind is list:
         return f"[{content}]"
     comma = "," if len(texts) == 1 else ""

@@ -208,10 +208,15 @@ def check_frames(run: Run) -> list[Fact]:
     deadline = clock() + SECONDS_AFTER
     frames = capture_frames(run.raw, deadline)
     has_joins = "merge" in run.raw or "join" in run.raw
-    is_suspicious = any(frame.rows == 0 or frame.blank for frame in frames.values())
+    is_suspicious = any(map(is_suspicious_frame, frames.values()))
     if not is_suspicious and not has_joins:
         return []
     return compare_frames(run.frames, frames, run.trees)
+
+
+def is_suspicious_frame(frame: FrameState) -> bool:
+    """Return whether a frame is empty or has columns without values."""
+    return frame.rows == 0 or bool(frame.blank)
 
 
 def unwrap_showwarning(function: Any) -> Any:

@@ -129,6 +129,9 @@ def is_writable(info_path: str) -> bool:
     """Return whether a descriptor is open for writing, from its `fdinfo` file."""
     with open(info_path, "rb") as stream:
         lines = stream.read(400).split(b"\n")
-    flag_line = next(line for line in lines if line.startswith(b"flags:"))
-    flags = int(flag_line.split()[1], 8)
+    flags = 0
+    for line in lines:
+        if line.startswith(b"flags:"):
+            _, value = line.split()
+            flags = int(value, 8)
     return bool(flags & WRITE_FLAGS)
