@@ -25,8 +25,8 @@ def build_kernel_environ(
 
     `environ` is the caller's environment, `python` the path of the kernel's interpreter
     or '' if there is none. The folder of stepper's own environment, `own_prefix`, is
-    removed from PATH: otherwise `!pip install` in a cell would install into it. `hidden`
-    are names and patterns (`AWS_*`) of variables to leave out.
+    removed from PATH: otherwise `!pip install` in a cell would install into it.
+    `hidden` are names and patterns (`AWS_*`) of variables to leave out.
     """
     variables = {
         name: value

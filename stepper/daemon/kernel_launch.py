@@ -1,4 +1,4 @@
-"""How a notebook's kernel is launched: its backend, interpreter, folder and environment.
+"""How a kernel is launched: its backend, interpreter, folder and environment.
 
 The configuration may come from a repository that the user does not trust. A backend or
 an interpreter is used only if the user accepted it.

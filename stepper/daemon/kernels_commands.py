@@ -33,10 +33,10 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
     workspace = request.workspace
     limits = workspace.config.limits()
     if name != kernel_config.LOCAL and name not in limits.kernels:
-        known = ", ".join([*limits.kernels, kernel_config.LOCAL])
+        names = ", ".join([*limits.kernels, kernel_config.LOCAL])
         raise UsageError(
             f"there is no kernel backend {one_line(name, 100)!r} in `kernels:` of"
-            f" .stepper/config.yaml ({known})",
+            f" .stepper/config.yaml ({names})",
             "stepper kernels  # lists the backends",
         )
     backend = limits.kernels.get(name)
@@ -101,7 +101,7 @@ async def wait_for_kernel(
 
 
 async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
-    """Return all kernel backends, `local` first; those that were accepted are checked."""
+    """Return all kernel backends, `local` first; check those that were accepted."""
     workspace = request.workspace
     environ = request.caller.environ
     limits = workspace.config.limits()

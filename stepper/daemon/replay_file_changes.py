@@ -1,4 +1,4 @@
-"""The files below a folder that changed during a replay, and whether their bytes differ.
+"""The files below a folder that changed during a replay, and how.
 
 Contents are hashed within the limits below. The functions block: call them in a thread.
 """
@@ -32,7 +32,7 @@ class FileState:
 
 
 class FolderSnapshot:
-    """The files below a folder when the object was created, without the `excluded` one."""
+    """The files below a folder at a point in time, without the `excluded` one."""
 
     def __init__(self, folder: str, excluded: str) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A request to the daemon: its caller, its folder and the channel for progress events."""
+"""A request to the daemon: its caller, folder and channel for progress events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Request:
 
     @property
     def consent(self) -> Consent:
-        """Whether the user has approved the agent's actions, as far as the client says."""
+        """Whether the user approved the agent's actions, as far as the client says."""
         if self.caller.environ.get("STEPPER_MODE") == "plan":
             return Consent.WITHHELD
         return Consent.ASKED

@@ -59,7 +59,7 @@ class CurrentNotebooks:
             self._write(renamed)
 
     def restore(self, former: Mapping[str, str], name: str, session: str) -> None:
-        """Restore the former notebooks after a refused call made `name` the current one.
+        """Restore the former notebooks after a refused call made `name` current.
 
         This applies to the session and the project, if `name` is still current there.
         """

@@ -87,7 +87,7 @@ class ExternalChanges:
             self._write_marker(notebooks)
 
     def report_changes(self, used_shell: bool = False) -> list[str]:
-        """Return a line for each notebook with externally changed cells that did not run.
+        """Return a line for each notebook with external changes that did not run.
 
         Each change is reported once. If a Jupyter server runs, its user may have saved
         the notebook: then the change is reported only if the agent `used_shell`.
@@ -137,7 +137,7 @@ class ExternalChanges:
     def _report(
         self, notebooks: FileStates, used_shell: bool, lines: list[str]
     ) -> set[str]:
-        """Add a line for each changed notebook; return those left for the next check."""
+        """Add a line for each changed notebook; return those for the next check."""
         postponed = set[str]()
         deadline = time.monotonic() + READ_SECONDS
         for path in sorted(self._select_changed(notebooks)):

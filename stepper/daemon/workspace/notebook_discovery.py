@@ -65,7 +65,7 @@ class Folder:
 
 
 class PartialFolder(NamedTuple):
-    """A large folder of which some entries are not read yet."""
+    """A large folder with entries that are not read yet."""
 
     path: str
     folder: Folder

@@ -238,7 +238,7 @@ class NotebookPaths:
         return notebook_globs.includes(self.list_patterns(), name)
 
     def _uncovered_error(self, path: str, real: str) -> UsageError:
-        """Return the error about a notebook, or a link's target, outside of the patterns."""
+        """Return the error about a notebook or link target outside of the patterns."""
         patterns = self.config.limits().patterns
         name = self.paths.relpath(path)
         pattern_names = []

@@ -1,4 +1,4 @@
-"""A project's notebooks: their sessions, the current ones, and names as users type them.
+"""A project's notebooks: their sessions, the current ones, and the names users type.
 
 `Workspace` is what requests work on. It also records what the daemon knows about the
 sessions of clients, such as whether an agent is working.
@@ -153,7 +153,7 @@ class Workspace:
         return session
 
     def open_all_sessions(self) -> list[Session]:
-        """Return the open sessions; first open those of notebooks with a kernel record."""
+        """Open the sessions of notebooks with a kernel record; return all open ones."""
         root = Path(self.paths.kernels)
         for record in root.rglob("*.json"):
             store = record.relative_to(root).with_suffix(".ipynb")

@@ -44,7 +44,7 @@ class CheckedFile(NamedTuple):
 
 
 class RenameNotice(NamedTuple):
-    """The notice that a notebook may be a renamed one. It applies until the next run."""
+    """The notice that a notebook may be a renamed one, until the next run."""
 
     text: str
     next_run: int
@@ -264,7 +264,7 @@ class RenamedNotebooks:
         return self._next_searches.get(name, 0.0)
 
     def describe_uncovered(self, path: str) -> str:
-        """Return the notice that a notebook outside of `notebooks:` may be a renamed one.
+        """Return the notice that an uncovered notebook may be a renamed one.
 
         It is empty if the notebook matches no missing notebook.
         """
@@ -279,7 +279,7 @@ class RenamedNotebooks:
     # Moves of sessions.
 
     def _move_sessions(self, moves: Mapping[str, Session]) -> bool:
-        """Move sessions to other paths; return False if `renamed.json` can't be written.
+        """Move sessions to other paths; return False if `renamed.json` isn't writable.
 
         A session that was at one of the paths keeps its journal and kernel under a name
         of its own.

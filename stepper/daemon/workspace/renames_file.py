@@ -49,7 +49,7 @@ class RenamesFile:
         return self._notebooks.get(store)
 
     def get_new_name(self, notebook: str) -> str | None:
-        """Return the present name of a renamed notebook, or None if it wasn't renamed."""
+        """Return the present name of a notebook, or None if it was not renamed."""
         self._refresh()
         return self._new_names.get(notebook)
 
@@ -137,7 +137,7 @@ def _map_stores_to_notebooks(stores: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether a value is a plain relative path that does not leave its folder."""
+    """Return whether a value is a relative path that does not leave its folder."""
     if not isinstance(name, str):
         return False
     if not 0 < len(name) < MAX_NAME_CHARACTERS:
