@@ -142,7 +142,7 @@ def _find_wake_problem(option: _Option) -> str:
 
 
 def _parse_duration(text: str) -> float | None:
-    """Return a duration in seconds, inf for `none`, or None if it is not valid."""
+    """Return a duration in seconds (inf for `none`), or None if it is not valid."""
     if text == "none":
         return inf
     match = DURATION.fullmatch(text)

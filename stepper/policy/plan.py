@@ -146,7 +146,7 @@ def _is_expression(text: str) -> bool:
 
 
 def parse_criterion(criterion: str) -> str:
-    """Return the Python expression of a criterion that compares, '' for prose.
+    """Return a criterion's Python expression, or an empty string for prose.
 
     The agent judges criteria in prose.
     """

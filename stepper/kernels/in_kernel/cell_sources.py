@@ -87,7 +87,7 @@ def order(number: int) -> tuple[int, int]:
 
 
 def get_source_lines(number: int) -> list[str]:
-    """Return the lines of a cell as written, [] if the cell is unknown."""
+    """Return the lines of a cell as written, or [] if the cell is unknown."""
     if number not in sources:
         return []
     source = sources[number]
@@ -95,7 +95,7 @@ def get_source_lines(number: int) -> list[str]:
 
 
 def find_first_line(lines: list[str]) -> int:
-    """Return the index of the first line that is not blank, 0 if there is none."""
+    """Return the index of the first line that is not blank, or 0 if there is none."""
     for index, text in enumerate(lines):
         if text.strip():
             return index
@@ -138,7 +138,7 @@ def find_cell_line(filename: str, line: int) -> tuple[int, int]:
 
 
 def find_running_cell_line(filename: str, line: int) -> int | None:
-    """Return the line of the running cell as written, None for code outside it."""
+    """Return the line of the running cell as written, or None for code outside it."""
     running = run_state["number"]
     if filename in TIMED_FILENAMES:
         magic = find_cell_magic(running)
@@ -214,7 +214,7 @@ def describe_frame(
 ) -> dict[str, Any]:
     """Return a frame as JSON, with the lines around its line.
 
-    `number` is the execution count of its cell, None for a file.
+    `number` is the execution count of its cell, or None for a file.
     """
     if number is None:
         lines = [text.rstrip("\n") for text in linecache.getlines(filename)]

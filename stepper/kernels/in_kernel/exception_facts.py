@@ -65,7 +65,7 @@ def collect_attributes(error: BaseException) -> dict[str, Any]:
 
 
 def find_http_status(error: BaseException, facts: dict[str, Any]) -> int | None:
-    """Return the HTTP status of the response behind an exception, None without one."""
+    """Return the HTTP status of the response behind an exception, or None."""
     candidates = [
         peek(peek(error, "response"), "status_code"),
         peek(error, "status"),

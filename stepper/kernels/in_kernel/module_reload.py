@@ -284,7 +284,7 @@ def matches_source(module: Any, path: str) -> bool:
 
 
 def read_bytecode(path: str) -> Any:
-    """Return the bytecode file that Python would use for a source, None without one."""
+    """Return the bytecode file that Python would use for a source, or None."""
     try:
         status = stat(path)
         with open(importlib.util.cache_from_source(path), "rb") as stream:
@@ -505,7 +505,7 @@ def reload_record(name: str, changes: dict[str, Any]) -> bool:
 
 
 def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Reload a module; return the reason for a failure as JSON, {} on success."""
+    """Reload a module; return the reason for a failure as JSON, or {}."""
     if record.disk == "deleted":
         path = call_safely(find_moved_source, name)
         if path:
@@ -585,7 +585,7 @@ def reload_module(module: Any) -> Any:
 
 
 def find_error_line(error: Any, path: str) -> int:
-    """Return the line of a file in which an error was raised, 0 if in none."""
+    """Return the line of a file in which an error was raised, or 0 if in none."""
     line = 0
     trace = getattr(error, "__traceback__", None)
     while trace is not None:

@@ -172,7 +172,7 @@ def find_error(result: Any) -> BaseException | None:
 
 
 def call_part(name: str, function: str, *arguments: Any) -> Any:
-    """Return the result of a function of a part, [] if the part is not loaded."""
+    """Return the result of a function of a part, or [] if it is not loaded."""
     if name not in parts:
         return []
     return call_safely(getattr(parts[name], function), *arguments) or []
@@ -265,8 +265,8 @@ def load_error_parts() -> None:
 def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
     """Register the hooks, and the helper's module by which the daemon calls them.
 
-    `stack_path` is the file for stack samples, '' for none. `names` are the parts that
-    `load` can load.
+    `stack_path` is the file for stack samples, or an empty string for none. `names` are
+    the parts that `load` can load.
     """
     parts.update(load=load, names=names)
     # The table of the audit hook of an earlier helper: a hook cannot be removed.

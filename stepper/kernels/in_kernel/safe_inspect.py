@@ -183,7 +183,7 @@ def list_class_names_of_error(error: BaseException) -> list[str]:
 
 
 def own_names(thing: Any) -> dict[str, Any]:
-    """Return the `__dict__` of an object, {} if it has none."""
+    """Return the `__dict__` of an object, or an empty dict if it has none."""
     try:
         own = object.__getattribute__(thing, "__dict__")
     except AttributeError:

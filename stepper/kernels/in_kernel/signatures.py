@@ -44,7 +44,7 @@ C_FUNCTION_TYPES = (
 
 
 def format_signature(function: Any) -> str:
-    """Return the signature of a Python function, '' for a function written in C."""
+    """Return the signature of a function, or an empty string if it is in C."""
     function = unwrap(function)
     if type(function) is not types.FunctionType:
         return ""
@@ -56,7 +56,7 @@ def format_signature(function: Any) -> str:
 
 
 def get_annotations(function: Any) -> dict[str, Any]:
-    """Return the annotations of a function, {} if evaluating them fails."""
+    """Return the annotations of a function, or {} if evaluating them fails."""
     return call_safely(getattr, function, "__annotations__") or {}
 
 
@@ -160,7 +160,7 @@ def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
 
 
 def find_initializer(kind: Any) -> Any:
-    """Return the `__init__` that a class defines or inherits, None without one."""
+    """Return the `__init__` that a class defines or inherits, or None without one."""
     for base in classes_of(kind):
         if "__init__" in class_dict_of(base):
             return class_dict_of(base)["__init__"]

@@ -424,7 +424,7 @@ class OutputArea:
 
 
 def get_display_id(message: Message) -> str:
-    """Return the id by which a message's output can be updated later, or ''."""
+    """Return the display id of a message, or an empty string."""
     if message["msg_type"] not in DISPLAY_TYPES:
         return ""
     content = message["content"]
@@ -462,7 +462,7 @@ def count_fitting(entries: list[Entry], max_bytes: int) -> int:
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object, {} for another value."""
+    """Return a JSON object, or an empty dict for another value."""
     return value if isinstance(value, dict) else {}
 
 

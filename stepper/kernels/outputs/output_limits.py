@@ -136,7 +136,7 @@ class Entry:
 
 
 def get_error_texts(output: Output) -> list[str]:
-    """Return the message and the traceback of an error, [] for another output."""
+    """Return the message and traceback of an error, or [] for another output."""
     if output["output_type"] != "error":
         return []
     parts = (output.get("evalue"), output.get("traceback"))

@@ -233,7 +233,7 @@ class StreamText(BoundedText):
 
 
 def find_line_start(text: str, count: int) -> int:
-    """Return the index at which the last `count` lines start, 0 if there are fewer."""
+    """Return the index at which the last `count` lines start."""
     index = len(text)
     for _ in range(count):
         index = text.rfind("\n", 0, index)

@@ -336,7 +336,10 @@ class _PictureComparison:
         return after
 
     def _describe(self, old: Picture, new: Picture) -> str | None:
-        """Describe how two pictures differ: '' if they look equal, None if unknown."""
+        """Describe how two pictures differ.
+
+        The result is an empty string if they look equal, and None if that is unknown.
+        """
         share = self.compare_pixels(old.data, new.data)
         if share == 0:
             return ""

@@ -112,7 +112,7 @@ def _matches_name(pattern: str, name: str, is_file: bool) -> bool:
 
 
 def get_base_folder(pattern: str) -> str:
-    """Return the folder with all notebooks of a pattern, '' for the project."""
+    """Return the folder with all notebooks of a pattern; '' is the project."""
     glob = expand(pattern)[0]
     folders = glob.rpartition("/")[0]
     base = []

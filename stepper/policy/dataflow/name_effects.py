@@ -69,10 +69,10 @@ FIRST_ARGUMENT_MUTATORS = _split_words(
 class Mention(NamedTuple):
     """One mention of a name in a source.
 
-    `how` is BIND, CHANGE, DELETE, CAUGHT, GLOBAL (bound in a function that declares
-    it global), DECLARED (that declaration) or ANNOTATED (`x: int`, without a value).
-    `scope` is the kind of the scope around the mention, '' for the notebook's own
-    namespace.
+    `how` is BIND, CHANGE, DELETE, CAUGHT, GLOBAL (bound in a function that declares it
+    global), DECLARED (that declaration) or ANNOTATED (`x: int`, without a value).
+    `scope` is the kind of the scope around the mention, or an empty string for the
+    notebook's own namespace.
     """
 
     name: str

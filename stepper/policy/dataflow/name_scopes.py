@@ -77,7 +77,7 @@ class NameRecorder:
         self.usage.mentions.append(mention)
 
     def find_scope(self, name: str) -> Scope | None:
-        """Return the scope that a name belongs to, None for a notebook name."""
+        """Return the scope that a name belongs to, or None for a notebook name."""
         for depth, scope in enumerate(reversed(self.scopes)):
             if name in scope.global_names:
                 return None
