@@ -53,31 +53,35 @@ def _limit_lines(lines: list[str], noun: str) -> list[str]:
 
 def limit_rows(rows: Sequence[Data]) -> list[dict[str, Any]]:
     """Return at most MAX_ROWS rows, with shortened texts."""
-    limited = []
-    for row in rows[:MAX_ROWS]:
-        limited.append({name: _shorten(value) for name, value in row.items()})
+    return [_limit_row(row) for row in rows[:MAX_ROWS]]
+
+
+def _limit_row(row: Data) -> dict[str, Any]:
+    """Return a row with shortened texts."""
+    limited = dict(row)
+    for name, value in row.items():
+        if isinstance(value, str) and len(value) > TEXT_LIMIT:
+            limited[name] = f"{value[:TEXT_LIMIT]}…"
     return limited
 
 
-def _shorten(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > TEXT_LIMIT:
-        return f"{value[:TEXT_LIMIT]}…"
-    return value
-
-
 def split_pages(notebooks: Sequence[Data]) -> list[list[Data]]:
-    """Return the notebooks on at least one page, limited in rows and JSON size."""
-    pages: list[list[Data]] = [[]]
-    room = PAGE_SIZE
+    """Return the notebooks in pages of at most MAX_ROWS rows and PAGE_SIZE characters.
+
+    There is at least one page. A notebook that is larger than a page has its own page.
+    """
+    page: list[Data] = []
+    pages = [page]
+    page_size = 0
     for notebook in notebooks:
-        limited = limit_rows([notebook])
-        size = len(json.dumps(limited, ensure_ascii=False))
-        is_full = size > room or len(pages[-1]) == MAX_ROWS
-        if pages[-1] and is_full:
-            pages.append([])
-            room = PAGE_SIZE
-        pages[-1].append(notebook)
-        room -= size
+        row = json.dumps(_limit_row(notebook), ensure_ascii=False)
+        has_room = page_size + len(row) <= PAGE_SIZE
+        if page and (len(page) == MAX_ROWS or not has_room):
+            page = []
+            pages.append(page)
+            page_size = 0
+        page.append(notebook)
+        page_size += len(row)
     return pages
 
 
@@ -205,21 +209,32 @@ def _format_cell_name(cell: Data) -> str:
 def _format_runs(runs: Sequence[Data]) -> str:
     parts = []
     for run in runs:
+        number = run["run"]
         cell_id = one_line(run["cell_id"])
-        duration = f"{run['duration_s']:.1f} s"
-        parts.append(f"{run['run']} {cell_id} {run['outcome']} {duration}")
+        outcome = run["outcome"]
+        seconds = run["duration_s"]
+        parts.append(f"{number} {cell_id} {outcome} {seconds:.1f} s")
     return "; ".join(parts)
 
 
 def limit_status(status: Data) -> dict[str, Any]:
-    """Return a status with as many rows and names as its text has."""
-    context = {}
-    for key, value in (status.get("context") or {}).items():
-        context[key] = value
-        if isinstance(value, dict):
-            context[key] = dict(list(value.items())[:MAX_NAMES])
-    lists = {name: limit_rows(status.get(name, ())) for name in LISTS}
-    return {**status, **lists, "context": context or None}
+    """Return a status with at most MAX_ROWS rows in each list, and MAX_NAMES names."""
+    limited = dict(status)
+    for name in LISTS:
+        rows = status.get(name, ())
+        limited[name] = limit_rows(rows)
+    context = status.get("context")
+    limited["context"] = _limit_names(context) if context else None
+    return limited
+
+
+def _limit_names(context: Data) -> dict[str, Any]:
+    """Return the names in the kernel, at most MAX_NAMES of each kind."""
+    limited = dict(context)
+    for kind in NAMESPACE_TITLES:
+        names = list(context.get(kind, {}).items())
+        limited[kind] = dict(names[:MAX_NAMES])
+    return limited
 
 
 def _format_kernel(kernel: Data, resources: Data) -> str:
@@ -270,13 +285,12 @@ def _format_size(count: int | None) -> str:
 
 def _format_namespace(context: Data) -> Iterable[str]:
     """Yield the lines on the names in the kernel, one of each kind."""
-    for key, title in NAMESPACE_TITLES.items():
-        names = []
-        for name, description in context.get(key, {}).items():
-            text = one_line(name)
-            if description and description != name:
-                text += f" ({one_line(description)})"
-            names.append(text)
+    for kind, title in NAMESPACE_TITLES.items():
+        descriptions = context.get(kind, {})
+        names = [
+            _format_name(name, description)
+            for name, description in descriptions.items()
+        ]
         if not names:
             continue
         line = f"{title}: {', '.join(names[:MAX_NAMES])}"
@@ -284,3 +298,11 @@ def _format_namespace(context: Data) -> Iterable[str]:
         if hidden_count > 0:
             line += f", … {hidden_count} more"
         yield line
+
+
+def _format_name(name: str, description: str) -> str:
+    """Return a name in the kernel with its description, if that says more."""
+    text = one_line(name)
+    if description and description != name:
+        text += f" ({one_line(description)})"
+    return text
