@@ -19,6 +19,7 @@ NAMESPACE_TITLES = {
     "defined_functions": "functions",
     "variables": "variables",
 }
+SEPARATOR = ", "  # of rows in JSON
 LISTS = ("steps", "cells", "stale", "hidden", "off_plan")  # of a status
 
 
@@ -75,13 +76,14 @@ def split_pages(notebooks: Sequence[Data]) -> list[list[Data]]:
     page_size = 0
     for notebook in notebooks:
         row = json.dumps(_limit_row(notebook), ensure_ascii=False)
-        has_room = page_size + len(row) <= PAGE_SIZE
+        row_size = len(row) + len(SEPARATOR)
+        has_room = page_size + row_size <= PAGE_SIZE
         if page and (len(page) == MAX_ROWS or not has_room):
             page = []
             pages.append(page)
             page_size = 0
         page.append(notebook)
-        page_size += len(row)
+        page_size += row_size
     return pages
 
 
