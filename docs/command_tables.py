@@ -25,8 +25,8 @@ from stepper.policy.commands.command_schema import (  # noqa: E402
     GROUPS,
     HELP,
     Command,
-    argument_type,
     format_option,
+    get_type,
     is_positional,
     list_cli_arguments,
 )
@@ -109,7 +109,7 @@ def _format_argument(argument: Field[Any]) -> str:
     if is_positional(argument):
         return f"`{metavar}`"
     option = format_option(argument)
-    if argument_type(argument) is bool:
+    if get_type(argument) is bool:
         return f"`{option}`"
     return f"`{option} {metavar}`"
 

@@ -28,8 +28,8 @@ from stepper.policy.commands.command_schema import (
     GROUPS,
     HELP,
     Command,
-    argument_type,
     format_option,
+    get_type,
     is_positional,
     list_cli_arguments,
 )
@@ -298,7 +298,7 @@ def import_object(name: str) -> Any:
 def make_parameter(argument: Field[Any]) -> click.Parameter:
     """Return the click parameter for an argument of a command."""
     metadata = argument.metadata
-    value_type = argument_type(argument)
+    value_type = get_type(argument)
     required = argument.default is MISSING
     options: dict[str, Any] = {"type": value_type}
     if "choice" in metadata:

@@ -19,7 +19,6 @@ from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
-    ContentBlock,
     InputRequiredResult,
 )
 
@@ -92,13 +91,13 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
     tool = TOOLS.get(params.name)
     if tool is None:
         return _suggest_tool(params.name)
-    arguments = argument_coercion.coerce_arguments(tool.schema, params.arguments or {})
+    arguments = params.arguments or {}
+    arguments = argument_coercion.coerce_arguments(tool.schema, arguments)
     params = params.model_copy(update={"arguments": arguments})
     problems = find_problems(tool, arguments)
     if problems:
-        return tool_results.create_text_result(
-            f"{tool.name} was not called: {'; '.join(problems)}", is_error=True
-        )
+        message = f"{tool.name} was not called: {'; '.join(problems)}"
+        return tool_results.create_text_result(message, is_error=True)
     tool_call = ToolCall(daemon, ctx, tool, arguments)
     result = await _call_tool(tool_call, params)
     if tool.name in DELIVERING_TOOLS or not isinstance(result, CallToolResult):
@@ -186,7 +185,9 @@ def find_problems(tool: Tool, arguments: Values) -> list[str]:
     for error in errors[:MAX_PROBLEMS]:
         path = ".".join(map(str, error.path))
         message = error.message[:PROBLEM_LIMIT]
-        problems.append(f"{path}: {message}" if path else message)
+        if path:
+            message = f"{path}: {message}"
+        problems.append(message)
     for error in errors:
         if error.validator == "additionalProperties" and not error.path:
             has_unknown_argument = True
@@ -222,13 +223,13 @@ async def _run_notebook(tool_call: ToolCall) -> CallToolResult:
 async def _verify(tool_call: ToolCall) -> CallToolResult:
     response = await tool_call.send_arguments()
     # If there are too many cells, leave out those with the same outputs.
-    by_importance = sorted(
-        response["cells"], key=lambda cell: cell["verdict"] == "same"
-    )
-    cells = data_rendering.limit_rows(by_importance)
-    cells.sort(key=lambda cell: cell["number"])
+    cells = response["cells"]
+    changed = [cell for cell in cells if cell["verdict"] != "same"]
+    same = [cell for cell in cells if cell["verdict"] == "same"]
+    rows = data_rendering.limit_rows([*changed, *same])
+    rows.sort(key=lambda cell: cell["number"])
     files = data_rendering.limit_rows(response["files"])
-    data = {**response, "cells": cells, "files": files}
+    data = {**response, "cells": rows, "files": files}
     return tool_results.create_data_result(data, response["text"])
 
 
@@ -337,21 +338,24 @@ async def _plan(tool_call: ToolCall) -> CallToolResult:
     if "steps" not in response:
         response = await tool_call.send("plan", tool_call.notebook_argument)
     steps = data_rendering.limit_rows(response["steps"])
+    data = {**response, "steps": steps}
     text = data_rendering.format_plan(response)
-    return tool_results.create_data_result({**response, "steps": steps}, text)
+    return tool_results.create_data_result(data, text)
 
 
 def _check_action_arguments(tool_call: ToolCall) -> None:
     """Raise UsageError if arguments are missing or do not apply to the action."""
     tool = tool_call.tool
-    action = tool_call.arguments.get(ACTION, tool.default_action)
+    arguments = tool_call.arguments
+    action = arguments.get(ACTION, tool.default_action)
     call_text = f"`{tool.name}` with `{ACTION}: {action}`"
-    for name in tool.list_action_arguments(action, is_required=True):
-        if name not in tool_call.arguments:
+    required = tool.list_action_arguments(action, is_required=True)
+    for name in required:
+        if name not in arguments:
             raise UsageError(f"{call_text} requires `{name}`")
-    accepted = (ACTION, "notebook", *tool.list_action_arguments(action))
-    for name in tool_call.arguments:
-        if name not in accepted:
+    accepted = tool.list_action_arguments(action)
+    for name in arguments:
+        if name not in (ACTION, "notebook", *accepted):
             raise UsageError(f"{call_text} does not accept `{name}`")
 
 
@@ -407,12 +411,14 @@ async def _status(tool_call: ToolCall) -> CallToolResult:
     request = tool_call.tool.make_request(tool_call.arguments)
     status = await tool_call.send(request.command, request.values)
     details = await _add_runs(tool_call.daemon, status)
-    finished = status.get("ended") or {}
-    images: Sequence[ContentBlock] = ()
-    if finished:
-        images = tool_results.create_run_result(finished).content[1:]
-    data = {**data_rendering.limit_status(status), "history": details.runs}
+    data = data_rendering.limit_status(status)
+    data["history"] = details.runs
     text = data_rendering.format_status(*details)
+    finished_run = status.get("ended")
+    if not finished_run:
+        return tool_results.create_data_result(data, text)
+    run_result = tool_results.create_run_result(finished_run)
+    images = run_result.content[1:]
     return tool_results.create_data_result(data, text, images)
 
 
@@ -439,15 +445,18 @@ async def get_current_status(daemon: Daemon) -> StatusDetails:
 
 
 async def _add_runs(daemon: Daemon, status: Any) -> StatusDetails:
-    if not status["notebook"]:
+    """Return a status with the last runs; raise StepperError."""
+    notebook = status["notebook"]
+    if not notebook:
         return StatusDetails(status, [], "")
-    request = {"notebook": status["notebook"]}
+    request = {"notebook": notebook}
     history = await daemon.ask("history", request)
     runs = history[-LAST_RUNS:]
-    if not runs or status.get("ended"):
-        return StatusDetails(status, runs, "")
-    report = await daemon.ask("report", request)
-    return StatusDetails(status, runs, report["text"])
+    report_text = ""
+    if runs and not status.get("ended"):
+        report = await daemon.ask("report", request)
+        report_text = report["text"]
+    return StatusDetails(status, runs, report_text)
 
 
 Handler = Callable[[ToolCall], Awaitable[CallToolResult]]

@@ -70,13 +70,13 @@ TIMEOUT_HELP = (
 )
 
 
-def optional_notebook() -> Any:
-    """Declare the option for the notebook of a command with other positionals."""
+def declare_notebook_option() -> Any:
+    """Declare the option `--notebook` of a command."""
     return option(NOTEBOOK_HELP, min_length=1)
 
 
-def cell_wait(default: float | None) -> Any:
-    """Declare for how long a request waits for cells."""
+def declare_wait(default: float | None) -> Any:
+    """Declare how many seconds a request waits for cells."""
     return hidden(
         CELLS_WAIT_HELP,
         default,
@@ -86,7 +86,7 @@ def cell_wait(default: float | None) -> Any:
     )
 
 
-def cell_timeout() -> Any:
+def declare_timeout() -> Any:
     """Declare the deadline of the cells that a request runs."""
     return hidden(TIMEOUT_HELP, minimum=MIN_TIMEOUT_SECONDS, maximum=MAX_TOOL_SECONDS)
 
@@ -132,7 +132,7 @@ class New(
     )
     cells: list[Any] | None = hidden("The first cells. Default: none.", items=NewCell)
     run: bool = hidden("Whether to run these cells, up to the first failure.", True)
-    wait_seconds: float = cell_wait(DEFAULT_WAIT_SECONDS)
+    wait_seconds: float = declare_wait(DEFAULT_WAIT_SECONDS)
 
 
 class Status(NotebookArguments, name="status", examples=("status", "status --json")):
@@ -220,8 +220,8 @@ class Run(
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )
-    timeout_seconds: float | None = cell_timeout()
-    wait_seconds: float | None = cell_wait(None)
+    timeout_seconds: float | None = declare_timeout()
+    wait_seconds: float | None = declare_wait(None)
 
 
 class Verify(
@@ -241,7 +241,9 @@ class Verify(
         "Run only once: nondeterministic outputs count as changed.", default=False
     )
     scratch: bool = option(
-        "Run in a copy of the kernel's working folder (at most 1 GB).", default=False
+        "Run in a copy of the kernel's working folder (at most 1 GB), so that the files"
+        " in it do not change.",
+        default=False,
     )
     kernel: str | None = option(
         f"{KERNEL_HELP} Default: the notebook's own.", tool_name="place", min_length=1
@@ -256,7 +258,7 @@ class Report(Arguments, name="report", examples=("report", "report 12")):
     """Show the report of a run again. Default: the last run."""
 
     run: int | None = positional("The number of the run. Default: the last one.", None)
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class Output(Arguments, name="output", examples=("output 3 --page 2",)):
@@ -277,7 +279,7 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
         " the names of the files. This takes seconds.",
         default=False,
     )
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class Context(
@@ -346,7 +348,7 @@ class PlanAdd(
         " one.",
         minimum=0,
     )
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class PlanEdit(
@@ -363,7 +365,7 @@ class PlanEdit(
 
     id: int = positional(STEP_ID_HELP)
     title: str = positional(STEP_HELP, min_length=1)
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class PlanRemove(
@@ -372,7 +374,7 @@ class PlanRemove(
     """Remove a step that has not run."""
 
     id: int = positional(STEP_ID_HELP)
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class PlanReopen(
@@ -385,7 +387,7 @@ class PlanReopen(
     """Reopen a skipped step, so that it can run."""
 
     id: int = positional(STEP_ID_HELP)
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class PlanMove(
@@ -397,7 +399,7 @@ class PlanMove(
     after: int = option(
         "The number of the step above its new position (0: none).", MISSING, minimum=0
     )
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class Confirm(
@@ -420,7 +422,7 @@ class Confirm(
         tool_name="reason",
         tool_default=MISSING,
     )
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
 
 
 class Eval(
@@ -443,7 +445,7 @@ class Eval(
         tool_name="code",
     )
     wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
-    notebook: str | None = optional_notebook()
+    notebook: str | None = declare_notebook_option()
     timeout_seconds: float | None = hidden(
         "The deadline in seconds; code that takes longer is interrupted."
         " `max_cell_timeout_seconds` in .stepper/config.yaml limits it. Default:"
@@ -634,7 +636,7 @@ class Statusline(Arguments, name="statusline", needs_daemon=False, group=SETUP):
 
 
 class Snapshot(Arguments, name="look", interface=WEB):
-    """Return what the live views need from the daemon.
+    """Return the data that the live views show and only the daemon knows.
 
     The request has no effects: it starts no kernel and does not count as use.
     """

@@ -29,8 +29,8 @@ QUOTE_PREFIX = "| "
 class CommandLines:
     """The commands for one notebook.
 
-    `notebook` is '' while the project has no other notebook. `program` is how the
-    user's terminal calls stepper.
+    `notebook` is empty if the project has no other notebook. `program` is the name of
+    stepper in the user's terminal.
     """
 
     notebook: str = ""

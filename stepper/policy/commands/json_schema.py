@@ -14,8 +14,8 @@ from stepper.policy.commands.command_schema import (
     HELP,
     TOOL_DEFAULT,
     TOOL_NAME,
-    accepted_types,
     get_annotation,
+    list_accepted_types,
 )
 
 Schema = dict[str, Any]
@@ -67,7 +67,7 @@ def make_object_schema(arguments: Iterable[Field[Any]]) -> Schema:
 def make_argument_schema(argument: Field[Any]) -> Schema:
     """Return the schema of an argument: type, limits, default and description."""
     metadata = argument.metadata
-    is_list = list in accepted_types(argument)
+    is_list = list in list_accepted_types(argument)
     schema = _make_type_schema(argument, is_list)
     for key, (value_keyword, list_keyword) in KEYWORDS.items():
         if key in metadata:

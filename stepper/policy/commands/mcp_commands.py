@@ -17,8 +17,8 @@ from stepper.policy.commands.cli_commands import (
     NOTEBOOK_HELP,
     List,
     NewCell,
-    cell_timeout,
-    cell_wait,
+    declare_timeout,
+    declare_wait,
 )
 from stepper.policy.commands.command_schema import MCP, Arguments, hidden
 
@@ -34,12 +34,12 @@ ACTIONS = ("delete", "move", "clear_output")
 OUTPUT_AMOUNTS = ("none", "brief", "full")
 
 
-def notebook_argument() -> Any:
+def declare_notebook() -> Any:
     """Declare the notebook of a request."""
     return hidden(NOTEBOOK_HELP, min_length=1)
 
 
-def call_id() -> Any:
+def declare_call_id() -> Any:
     """Declare the id of a call."""
     return hidden("The id of this call. A repeated call returns the result of the run.")
 
@@ -73,10 +73,10 @@ class CellRun(CellEditArguments, name="cell run", runs_code=True, interface=MCP)
         " another source, nothing is written and the response contains that source.",
         min_length=1,
     )
-    notebook: str | None = notebook_argument()
-    call: str | None = call_id()
-    timeout_seconds: float | None = cell_timeout()
-    wait_seconds: float = cell_wait(DEFAULT_WAIT_SECONDS)
+    notebook: str | None = declare_notebook()
+    call: str | None = declare_call_id()
+    timeout_seconds: float | None = declare_timeout()
+    wait_seconds: float = declare_wait(DEFAULT_WAIT_SECONDS)
 
 
 class CellAdd(CellEditArguments, name="cell add", runs_code=True, interface=MCP):
@@ -91,10 +91,10 @@ class CellAdd(CellEditArguments, name="cell add", runs_code=True, interface=MCP)
     )
     after: str | int | None = hidden(AFTER_HELP)
     run: bool = hidden("Whether to run the code cells.", default=True)
-    notebook: str | None = notebook_argument()
-    call: str | None = call_id()
-    timeout_seconds: float | None = cell_timeout()
-    wait_seconds: float = cell_wait(DEFAULT_WAIT_SECONDS)
+    notebook: str | None = declare_notebook()
+    call: str | None = declare_call_id()
+    timeout_seconds: float | None = declare_timeout()
+    wait_seconds: float = declare_wait(DEFAULT_WAIT_SECONDS)
 
 
 class CellChange(CellEditArguments, name="cell change", interface=MCP):
@@ -115,7 +115,7 @@ class CellChange(CellEditArguments, name="cell change", interface=MCP):
         "The hashes of the sources of these cells, from read_notebook, in the same"
         " order. If one of the cells now has another source, no cell changes."
     )
-    notebook: str | None = notebook_argument()
+    notebook: str | None = declare_notebook()
 
 
 class CellUndelivered(Arguments, name="cell undelivered", interface=MCP):
@@ -124,7 +124,7 @@ class CellUndelivered(Arguments, name="cell undelivered", interface=MCP):
     Each text is shown once.
     """
 
-    notebook: str | None = notebook_argument()
+    notebook: str | None = declare_notebook()
 
 
 class CellRead(Arguments, name="cell read", interface=MCP):
@@ -134,7 +134,7 @@ class CellRead(Arguments, name="cell read", interface=MCP):
     step, status and text outputs, and the paths of its figures.
     """
 
-    notebook: str | None = notebook_argument()
+    notebook: str | None = declare_notebook()
     cells: list[str | int] | None = hidden(
         f"The cells to show, each {CELL_REFERENCE}. Default: all."
     )
