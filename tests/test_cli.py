@@ -694,7 +694,9 @@ def test_the_link_stays_for_a_project_whatever_its_folders_are_called(
     script.write_text(
         f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n"
     )
-    monkeypatch.setattr(user_script, "record_root", lambda: str(tmp_path / "records"))
+    monkeypatch.setattr(
+        user_script, "get_record_root", lambda: str(tmp_path / "records")
+    )
     monkeypatch.setattr(user_script, "get_script_path", lambda: script)
     assert "for your other projects" in (user_script.remove_script() or "")
     assert script.read_text().endswith(

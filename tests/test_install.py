@@ -22,8 +22,8 @@ from stepper.common import wire_format
 from stepper.common.errors import StepperError
 from stepper.common.paths import (
     Paths,
+    get_record_root,
     read_install_record,
-    record_root,
     resolve_project,
 )
 from stepper.install import (
@@ -295,7 +295,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(checkout, tmp_path):
     assert "-venv" in done.stderr
     assert "uv" in done.stderr
     assert list(target.iterdir()) == []
-    assert not Path(record_root(), *target.parts[1:]).exists()
+    assert not Path(get_record_root(), *target.parts[1:]).exists()
 
 
 # --- bad input: refused before anything changes -------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, ipykernel_folder
+from stepper.common.paths import Paths, get_ipykernel_folder
 from stepper.install import (
     install_checks,
     install_options,
@@ -61,7 +61,7 @@ def test_install_offers_to_name_it_and_keeps_a_copy(
     installer.apply(install_options.parse_arguments([str(shop)]))
     said = capsys.readouterr().out
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
-    copy = Path(ipykernel_folder(Paths(str(shop)).env, VERSION))
+    copy = Path(get_ipykernel_folder(Paths(str(shop)).env, VERSION))
     assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in said
     first, *locked = asked(shop)
     assert first.startswith(
@@ -195,7 +195,7 @@ def without(project: Project) -> Project:
 def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_packages(
     without: Project,
 ) -> None:
-    copy = Path(ipykernel_folder(without.paths.env, VERSION))
+    copy = Path(get_ipykernel_folder(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
     notebook = without.new()
@@ -246,7 +246,7 @@ def test_where_the_copy_cannot_serve_the_message_stays(
 
 @pytest.mark.nightly
 def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
-    copy = Path(ipykernel_folder(without.paths.env, VERSION))
+    copy = Path(get_ipykernel_folder(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
     cells = [

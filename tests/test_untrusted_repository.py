@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, read_install_record, record_folder
+from stepper.common.paths import Paths, get_record_folder, read_install_record
 from stepper.daemon.workspace.project_notebooks import parse_plan
 from stepper.install import doctor, install_checks, install_options, trust
 from stepper.policy import plan as plans
@@ -490,12 +490,12 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(
         hostile.paths, {"python": str(hostile.folder / ".venv/bin/python")}
     )
     assert (
-        read_install_record(hostile.paths.project) and hostile.paths.env_is_recorded()
+        read_install_record(hostile.paths.project) and hostile.paths.is_env_recorded()
     )
     hostile.put(".stepper/token", "0" * 32 + "\n")
     assert (
         read_install_record(hostile.paths.project) == {}
-        and not hostile.paths.env_is_recorded()
+        and not hostile.paths.is_env_recorded()
     )
     assert "NOT run" in hostile.script("PostToolUse").text
     (hostile.folder / ".stepper/token").unlink()
@@ -504,11 +504,13 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(
     assert "NOT run" in hostile.script("PostToolUse").text
     (hostile.folder / ".stepper/token").unlink()
     (hostile.folder / ".stepper/token").symlink_to(
-        Path(record_folder(hostile.paths.project), "token")
+        Path(get_record_folder(hostile.paths.project), "token")
     )
     assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
-    kept = Path(record_folder(hostile.paths.project))  # where an environment may lie
+    kept = Path(
+        get_record_folder(hostile.paths.project)
+    )  # where an environment may lie
     shutil.copytree(hostile.folder / ".stepper/env", kept / "env", symlinks=True)
     shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
     (hostile.folder / ".stepper").symlink_to(kept)

@@ -65,7 +65,7 @@ def _read_start(
         return stream.read(limit)
 
 
-def record_root() -> str:
+def get_record_root() -> str:
     """Return the folder of the records of all projects that this user installed."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state_home):
@@ -73,13 +73,13 @@ def record_root() -> str:
     return os.path.join(state_home, "stepper", "projects")
 
 
-def record_folder(project: str) -> str:
+def get_record_folder(project: str) -> str:
     """Return the folder of this user's installation record of a project.
 
     The record is outside the project because other people can write to the project.
     """
     return os.path.join(
-        record_root(),
+        get_record_root(),
         project.lstrip(os.sep),
         HOME,
     )
@@ -93,7 +93,7 @@ def read_install_record(project: str) -> "dict[str, Any]":
     """
     import json
 
-    folder = record_folder(project)
+    folder = get_record_folder(project)
     home = os.path.join(project, HOME)
     # The link could point to the folder whose token it has to prove.
     if os.path.islink(home):
@@ -124,7 +124,7 @@ def _read_token(folder: str) -> str:
     return token.strip()
 
 
-def ipykernel_folder(env: str, version: str = "") -> str:
+def get_ipykernel_folder(env: str, version: str = "") -> str:
     """Return the folder of stepper's own ipykernel for a Python version.
 
     Without a version, return the prefix of the paths of all these folders.
@@ -141,7 +141,7 @@ class Paths(HookPaths):
         self.checkouts = find_checkouts(self.project)
         # The installation record and the environment are outside the project: a `git
         # pull` cannot change them.
-        record = record_folder(self.project)
+        record = get_record_folder(self.project)
         self.install_record = os.path.join(record, "install.json")
         self.env = os.path.join(record, "env")
         # A link to `env` for users. A `git pull` may replace it, so nothing runs
@@ -152,7 +152,7 @@ class Paths(HookPaths):
         self.daemon_lock = os.path.join(self.home, "daemon.lock")
         self.state = os.path.join(self.home, "state.json")
         self.journals = os.path.join(self.home, "journal")
-        # which journals belong to notebooks that were renamed
+        # The renamed notebooks, and the names of their journals.
         self.renames_file = os.path.join(self.home, "renamed.json")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
@@ -164,13 +164,13 @@ class Paths(HookPaths):
         self.statusline = os.path.join(self.home, "statusline")
         # Exists while a background run has a notification to deliver.
         self.background_marker = os.path.join(self.home, "handed")
-        # The line that the hook prints when Claude Code notices a change of the file.
+        # The line that the hook prints when Claude Code reports that this file changed.
         self.notice = os.path.join(self.home, "now", "line")
         # No notebook is newer than this file unless it was changed. Its lines are the
         # folders that are searched for notebooks.
         self.scan_marker = os.path.join(self.home, "seen")
-        # Exists while files of a session keep an old modification time. PostToolBatch
-        # then has to set it to the current time.
+        # Exists while notebooks have a restored modification time. The PostToolBatch
+        # hook then sets it to the current time.
         self.batch_marker = os.path.join(self.home, "batch")
 
     def find_file(self, name: str) -> str:
@@ -182,7 +182,10 @@ class Paths(HookPaths):
         own_path = paths[0]
         if len(paths) == 1:
             return own_path
-        return next(filter(os.path.lexists, paths), own_path)
+        for path in paths:
+            if os.path.lexists(path):
+                return path
+        return own_path
 
     @property
     def environment_checkout(self) -> str:
@@ -198,8 +201,8 @@ class Paths(HookPaths):
 
     @property
     def active_env(self) -> str:
-        """The stepper environment that is used: `env`, or the main checkout's."""
-        record = record_folder(self.environment_checkout)
+        """The stepper environment that is used: `env`, or that of the main checkout."""
+        record = get_record_folder(self.environment_checkout)
         return os.path.join(record, "env")
 
     @property
@@ -252,7 +255,7 @@ class Paths(HookPaths):
                 return True
         return False
 
-    def env_is_recorded(self) -> bool:
+    def is_env_recorded(self) -> bool:
         """Return whether this user installed the environment that hooks use."""
         return bool(read_install_record(self.environment_checkout))
 
@@ -322,7 +325,7 @@ class Paths(HookPaths):
             os.path.dirname(self.notice),
         )
         for folder in folders:
-            secure_files.make_folder(folder)
+            secure_files.create_folder(folder)
 
 
 def _create_own_folder(folder: str) -> None:
@@ -384,8 +387,8 @@ def find_project(start: str) -> "str | None":
 def resolve_project(start: str, prefix: str) -> "str | None":
     """Return the project of the environment `prefix`.
 
-    Returns the project of the folder `start` if the former is gone, or if the latter is
-    a worktree that uses the same environment.
+    Returns the project of the folder `start` if the environment's project was deleted,
+    or if the folder is in a worktree that uses the same environment.
     """
     project_link = os.path.join(prefix, "project")
     env_project = os.path.realpath(project_link)

@@ -1,11 +1,12 @@
 """Open files without following symbolic links, and stepper's own files with mode 0600.
 
-A repository from a stranger may contain links in place of the files of `.stepper/`, and
-anybody who can write to a folder can replace a file between a check and its use. So
-each folder of a path is opened relative to its parent, the file relative to its folder,
-and all checks use the descriptor that is then used. Folder descriptors are cached,
-because a step opens some folders ten times; a cached one is used only while its path
-still leads to the same folder.
+An untrusted repository may contain links in place of the files of `.stepper/`, and
+anybody who can write to a folder can replace a file between a check and its use.
+Therefore each folder of a path is opened relative to its parent, and the file relative
+to its folder. All checks use the descriptor that is used afterwards.
+
+Folder descriptors are cached, because a step opens some folders ten times. A cached
+descriptor is used only while its path still leads to the same folder.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from stepper.common.text import escape_controls, shell_quote
 
@@ -32,7 +34,7 @@ CACHED_FOLDERS = 32
 # Errors of opening something that is not a folder, or neither a file nor a folder.
 NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP)
-OTHERS = 0o077  # the permission bits of the group and of other users
+OTHERS_BITS = 0o077  # the permission bits of the group and of other users
 FILE_TYPES = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -41,8 +43,14 @@ FILE_TYPES = {
 }
 
 
-# path of a folder → its descriptor, its status when it was opened
-_folder_cache: dict[str, tuple[int, os.stat_result]] = {}
+class CachedFolder(NamedTuple):
+    """An open folder: its descriptor, and its status when it was opened."""
+
+    handle: int
+    status: os.stat_result
+
+
+_folder_cache: dict[str, CachedFolder] = {}  # by path
 # One thread may close a descriptor, and the system reuse its number, while another
 # thread duplicates it.
 _folder_cache_lock = threading.Lock()
@@ -53,29 +61,29 @@ os.register_at_fork(after_in_child=_folder_cache.clear)
 class UnsafeFileError(OSError):
     """A path leads to something that stepper does not open.
 
-    `why` is a sentence, `hint` a command that fixes the problem.
+    `message` is a sentence, `hint` a command that fixes the problem.
     """
 
     def __init__(
         self,
         number: int,
-        why: str,
+        message: str,
         hint: str,
     ) -> None:
-        super().__init__(number, why)
-        self.why = why
+        super().__init__(number, message)
+        self.message = message
         self.hint = hint
 
 
 @contextlib.contextmanager
-def open_parent(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
+def open_parent(path: str, create: bool = False) -> Iterator[tuple[int, str]]:
     """Yield the descriptor of a file's folder, and the name of the file in it.
 
-    Raises OSError if a part of the path is a symbolic link. With `make`, missing
+    Raises OSError if a part of the path is a symbolic link. With `create`, missing
     folders are created.
     """
     folder, name = os.path.split(path)
-    handle = _open_folder(folder, make)
+    handle = _open_folder(folder, create)
     try:
         yield handle, name
     finally:
@@ -83,15 +91,21 @@ def open_parent(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def _open_private_parent(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
+def _open_private_parent(path: str, create: bool = False) -> Iterator[tuple[int, str]]:
     """Like `open_parent`, but the folder must be the user's; its mode becomes 0700."""
-    with open_parent(path, make) as (handle, name):
+    with open_parent(path, create) as (handle, name):
         status = os.fstat(handle)
         _check_owner(os.path.dirname(path), status)
-        if status.st_mode & OTHERS:
-            mode = stat.S_IMODE(status.st_mode) & ~OTHERS
-            os.chmod(".", mode, dir_fd=handle)
+        if status.st_mode & OTHERS_BITS:
+            private_mode = _remove_others(status)
+            os.chmod(".", private_mode, dir_fd=handle)
         yield handle, name
+
+
+def _remove_others(status: os.stat_result) -> int:
+    """Return a file's permission bits without those of other users."""
+    permissions = stat.S_IMODE(status.st_mode)
+    return permissions & ~OTHERS_BITS
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -113,14 +127,14 @@ def open_private(
     With O_CREAT, the file is created with mode 0600 and missing folders with 0700.
     Raises UnsafeFileError if the file or its folder belongs to another user.
     """
-    make = bool(flags & os.O_CREAT)
-    with _open_private_parent(path, make) as (folder, name):
+    create = bool(flags & os.O_CREAT)
+    with _open_private_parent(path, create) as (folder, name):
         return _open_in_folder(path, flags, folder, name, private=True)
 
 
-def make_folder(folder: str) -> None:
+def create_folder(folder: str) -> None:
     """Create one of stepper's own folders with mode 0700; raise OSError."""
-    with _open_private_parent(os.path.join(folder, "."), make=True):
+    with _open_private_parent(os.path.join(folder, "."), create=True):
         pass
 
 
@@ -139,9 +153,9 @@ def read(path: str) -> bytes:
 
 def replace(path: str, data: bytes) -> None:
     """Replace one of stepper's own files atomically; raise OSError."""
-    with _open_private_parent(path, make=True) as (folder, name):
-        # The name never varies, so that a later write removes the temporary file of a
-        # daemon that was killed.
+    with _open_private_parent(path, create=True) as (folder, name):
+        # The name is always the same, so the next write removes the temporary file of
+        # a daemon that was killed.
         temporary_name = f".{name}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary_name, dir_fd=folder)
@@ -194,8 +208,11 @@ def list_files(folder: str) -> list[tuple[str, os.stat_result]]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         handle = os.open(name, flags, dir_fd=parent)
     try:
-        names = os.listdir(handle)
-        return [(name, _lstat(name, handle)) for name in names]
+        files = []
+        for file_name in os.listdir(handle):
+            status = _lstat(file_name, handle)
+            files.append((file_name, status))
+        return files
     finally:
         os.close(handle)
 
@@ -214,29 +231,31 @@ def check_regular(path: str) -> None:
         _check_regular(path, os.lstat(path))
 
 
-def _open_folder(folder: str, make: bool) -> int:
+def _open_folder(folder: str, create: bool) -> int:
     """Return a descriptor of a folder; the caller closes it."""
     with _folder_cache_lock:
-        if folder in _folder_cache:
-            handle, cached_status = _folder_cache[folder]
+        cached = _folder_cache.get(folder)
+        if cached is not None:
             with contextlib.suppress(OSError):
-                if os.path.samestat(os.lstat(folder), cached_status):
-                    return os.dup(handle)
+                status = os.lstat(folder)
+                if os.path.samestat(status, cached.status):
+                    return os.dup(cached.handle)
             del _folder_cache[folder]
-            os.close(handle)
-    handle = _walk_to_folder(folder, make)
+            os.close(cached.handle)
+    handle = _walk_to_folder(folder, create)
     with _folder_cache_lock:
         if folder not in _folder_cache:
             status = os.fstat(handle)
-            _folder_cache[folder] = (os.dup(handle), status)
+            copy = os.dup(handle)
+            _folder_cache[folder] = CachedFolder(copy, status)
         if len(_folder_cache) > CACHED_FOLDERS:
-            oldest = next(iter(_folder_cache))
-            oldest_handle, _ = _folder_cache.pop(oldest)
-            os.close(oldest_handle)
+            oldest_path = next(iter(_folder_cache))
+            oldest = _folder_cache.pop(oldest_path)
+            os.close(oldest.handle)
     return handle
 
 
-def _walk_to_folder(folder: str, make: bool) -> int:
+def _walk_to_folder(folder: str, create: bool) -> int:
     """Open a folder by opening each folder of its path relative to its parent."""
     handle = os.open("/", FOLDER_FLAGS)
     path = ""
@@ -245,7 +264,7 @@ def _walk_to_folder(folder: str, make: bool) -> int:
         parent = handle
         path = f"{path}/{name}"
         try:
-            handle = _open_subfolder(parent, name, make)
+            handle = _open_subfolder(parent, name, create)
         except OSError as error:
             if error.errno in NOT_A_FOLDER and _is_link(name, parent):
                 raise _make_link_error(path) from None
@@ -263,12 +282,12 @@ def _is_link(name: str, folder: int) -> bool:
 def _open_subfolder(
     parent: int,
     name: str,
-    make: bool,
+    create: bool,
 ) -> int:
     try:
         return os.open(name, FOLDER_FLAGS, dir_fd=parent)
     except FileNotFoundError:
-        if not make:
+        if not create:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -299,9 +318,9 @@ def _open_in_folder(
         _check_regular(path, status)
         if private:
             _check_owner(path, status)
-            if status.st_mode & OTHERS:
-                mode = stat.S_IMODE(status.st_mode) & ~OTHERS
-                os.fchmod(handle, mode)
+            if status.st_mode & OTHERS_BITS:
+                private_mode = _remove_others(status)
+                os.fchmod(handle, private_mode)
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except OSError:
@@ -355,10 +374,12 @@ def _make_link_error(path: str) -> UnsafeFileError:
 
 def _check_owner(path: str, status: os.stat_result) -> None:
     """Raise UnsafeFileError if a file belongs to another user."""
-    if status.st_uid != os.geteuid():
-        raise UnsafeFileError(
-            errno.EPERM,
-            f"{escape_controls(path)} belongs to another user (uid {status.st_uid}),"
-            " and stepper uses only your own files in this place",
-            f"sudo chown -R {os.geteuid()} {shell_quote(path)}",
-        )
+    own_uid = os.geteuid()
+    if status.st_uid == own_uid:
+        return
+    raise UnsafeFileError(
+        errno.EPERM,
+        f"{escape_controls(path)} belongs to another user (uid {status.st_uid}),"
+        " and stepper uses only your own files in this place",
+        f"sudo chown -R {own_uid} {shell_quote(path)}",
+    )

@@ -1,7 +1,7 @@
-"""Functions that make foreign text safe to show, and format counts and ages.
+"""Functions that make untrusted text safe to show, and format counts and ages.
 
-Names, titles and outputs come from anybody: they may contain terminal escapes, control
-characters and characters that change the writing direction.
+Names, titles and outputs may come from anybody. They may contain terminal escapes,
+control characters, and characters that change the writing direction.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def format_age(seconds: float) -> str:
 
 
 def apply_carriage_returns(line: str) -> str:
-    """Return what a terminal shows of a line that carriage returns overwrote."""
+    """Return a line as a terminal shows it: carriage returns overwrite earlier text."""
     parts = line.split("\r")
     return next(filter(None, reversed(parts)), "")
 

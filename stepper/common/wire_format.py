@@ -31,7 +31,7 @@ class FrameError(Exception):
     """The bytes are not a frame of this protocol."""
 
 
-def frame_header(*parts: bytes) -> bytes:
+def pack_header(*parts: bytes) -> bytes:
     """Return the bytes that precede `parts` in a frame.
 
     A frame has at most 8 parts of together at most 1 GiB.
@@ -43,7 +43,7 @@ def frame_header(*parts: bytes) -> bytes:
 
 def pack(*parts: bytes) -> bytes:
     """Return the frame of `parts`."""
-    return frame_header(*parts) + b"".join(parts)
+    return pack_header(*parts) + b"".join(parts)
 
 
 def parse_part_count(prefix: bytes) -> int:

@@ -59,7 +59,7 @@ async def render_figures(
     for number in range(1, len(figures) + 1):
         file_name = f"{run_number:04d}-plotly-{number}.png"
         paths.append(os.path.join(folder, file_name))
-    secure_files.make_folder(folder)
+    secure_files.create_folder(folder)
     for path in paths:
         secure_files.remove(path)
     async with _browser_lock:

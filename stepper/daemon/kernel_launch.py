@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stepper.common.errors import KernelError
-from stepper.common.paths import Paths, ipykernel_folder
+from stepper.common.paths import Paths, get_ipykernel_folder
 from stepper.common.text import one_line
 from stepper.daemon.kernel_environment import build_kernel_environ
 from stepper.policy.commands.command_lines import CommandLines
@@ -59,7 +59,7 @@ def build_launch_config(
         python,
         cwd,
         kernel_environ,
-        ipykernel_folder(env),
+        get_ipykernel_folder(env),
         backend,
     )
 

@@ -268,7 +268,7 @@ async def _open_replay(
 ) -> Session:
     """Return a session on a copy of the notebook with this hash seed for its kernel."""
     folder = os.path.join(replay_workspace.folder, str(seed))
-    secure_files.make_folder(folder)
+    secure_files.create_folder(folder)
     copy = os.path.join(folder, COPY)
     await asyncio.to_thread(shutil.copyfile, replay_workspace.notebook, copy)
     launch = replay_workspace.launch
@@ -294,7 +294,7 @@ def _create_folder(
     Return the working directory of the kernels. Raise OSError, or UsageError if the
     notebook's folder is too large.
     """
-    secure_files.make_folder(replay_workspace.folder)
+    secure_files.create_folder(replay_workspace.folder)
     shutil.copyfile(replay_workspace.original, replay_workspace.notebook)
     if not is_scratch:
         return replay_workspace.launch.cwd

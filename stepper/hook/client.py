@@ -51,7 +51,7 @@ def exchange(
     kind = wire_format.PROGRESS
     try:
         try:
-            sock.sendall(wire_format.frame_header(*parts))
+            sock.sendall(wire_format.pack_header(*parts))
             for part in parts:  # not joined: the payload may hold the notebook twice
                 sock.sendall(part)
         except (BrokenPipeError, ConnectionResetError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from stepper import __version__
 from stepper.common import project_walk
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, ipykernel_folder, read_install_record
+from stepper.common.paths import Paths, get_ipykernel_folder, read_install_record
 from stepper.common.text import NAME_CONTROLS
 from stepper.hook import client
 from stepper.install import (
@@ -245,7 +245,7 @@ def _check_ipykernel(paths: Paths) -> str:
         repair = format_install_command(paths, python)
         if locked:
             repair = "uv add --dev ipykernel"
-        if Path(ipykernel_folder(paths.active_env, about.version)).is_dir():
+        if Path(get_ipykernel_folder(paths.active_env, about.version)).is_dir():
             return (
                 f"not installed in {python}: kernels use stepper's own copy. "
                 f"To install ipykernel, run: {repair}"
@@ -279,7 +279,7 @@ def _check_hook_script(paths: Paths) -> str:
         raise StepperError(
             f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}"
         )
-    if os.path.lexists(link) and not paths.env_is_recorded():
+    if os.path.lexists(link) and not paths.is_env_recorded():
         raise StepperError(
             f"{link} is not from your installation, so neither its programs nor cells"
             " run",

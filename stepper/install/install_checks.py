@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, read_install_record, record_folder, record_root
+from stepper.common.paths import (
+    Paths,
+    get_record_folder,
+    get_record_root,
+    read_install_record,
+)
 from stepper.install import claude_settings, doctor, ipykernel_install, user_script
 from stepper.install.install_files import PACKAGE, read, read_settings
 from stepper.install.python_probe import Interpreter, probe_kernel_python, run
@@ -60,8 +65,8 @@ def check_target(target: str) -> None:
         raise UsageError(f"there is no folder {shown}", f"mkdir -p {shown}")
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
-    if set(os.pathsep + "\n") & set(record_folder(target)):
-        shown = shlex.quote(record_folder(target))
+    if set(os.pathsep + "\n") & set(get_record_folder(target)):
+        shown = shlex.quote(get_record_folder(target))
         raise UsageError(
             f"{shown}: the PATH cannot contain a colon or a line break",
             "rename the folder",
@@ -95,7 +100,7 @@ def check_links(project: Path, *more: str, claude: bool = True) -> None:
         if name == ENV:
             # A link of stepper's own leads to the environment in the user's state
             # folder, possibly of a checkout that was moved.
-            allowed_folders.append(Path(os.path.realpath(record_root())))
+            allowed_folders.append(Path(os.path.realpath(get_record_root())))
         is_inside = any(map(target.is_relative_to, allowed_folders))
         is_home_link = name == ".stepper" and path.is_symlink()
         if not is_inside or is_home_link:
@@ -153,7 +158,7 @@ def choose_interpreter(
     if venv_python.exists():
         return InterpreterChoice(str(venv_python), "the project's .venv")
     # Environments of stepper itself are below these folders.
-    stepper_folders = (paths.home, os.path.realpath(record_root()))
+    stepper_folders = (paths.home, os.path.realpath(get_record_root()))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if not environ.get(name):
             continue
@@ -285,7 +290,7 @@ def print_plan(options: argparse.Namespace) -> None:
     values = {
         "target": paths.project,
         "env": paths.env,
-        "state": os.path.dirname(os.path.dirname(record_root())),
+        "state": os.path.dirname(os.path.dirname(get_record_root())),
         "stamp": stamp,
     }
     for name in ("editable", "demo", "scratch", "uninstall", "mcp"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from stepper.common.errors import UsageError
-from stepper.common.paths import Paths, ipykernel_folder
+from stepper.common.paths import Paths, get_ipykernel_folder
 from stepper.install.install_files import read, remove
 from stepper.install.python_probe import Interpreter, get_output_tail, run
 
@@ -132,7 +132,7 @@ def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
     command that installs it.
     """
     project = Path(paths.project)
-    folder = Path(ipykernel_folder(paths.env, interpreter.version))
+    folder = Path(get_ipykernel_folder(paths.env, interpreter.version))
     is_synced = any((project / name).exists() for name in ("pyproject.toml", "uv.lock"))
     if not is_synced or folder.is_dir() or is_dependency(project):
         return ""

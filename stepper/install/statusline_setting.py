@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, record_folder
+from stepper.common.paths import Paths, get_record_folder
 from stepper.install.claude_settings import SCRIPT, Data
 from stepper.install.install_files import (
     find_assets,
@@ -97,7 +97,7 @@ def write_script(env: Path) -> None:
 
 
 def _get_replaced_command_path(paths: Paths) -> Path:
-    return Path(record_folder(paths.project), "statusline.own")
+    return Path(get_record_folder(paths.project), "statusline.own")
 
 
 def _read_user_setting() -> dict[str, Any]:

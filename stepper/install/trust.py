@@ -23,9 +23,9 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import (
     SCRIPT,
     Paths,
+    get_record_folder,
+    get_record_root,
     read_install_record,
-    record_folder,
-    record_root,
 )
 from stepper.common.text import escape_controls, shell_quote
 from stepper.install.install_files import link
@@ -52,17 +52,17 @@ def make_folders(paths: Paths) -> None:
 
     Raise StepperError.
     """
-    folder = record_folder(paths.project)
+    folder = get_record_folder(paths.project)
     with report_write_errors(folder):
         # This creates `.stepper/` too. Sessions of the client watch the folder.
-        secure_files.make_folder(os.path.dirname(paths.notice))
+        secure_files.create_folder(os.path.dirname(paths.notice))
         # The user's home may be behind a link.
-        secure_files.make_folder(os.path.realpath(folder))
+        secure_files.create_folder(os.path.realpath(folder))
 
 
 def save_record(paths: Paths, record: dict[str, Any]) -> None:
     """Save the record of a project, if it changed. Raise StepperError."""
-    folder = os.path.realpath(record_folder(paths.project))
+    folder = os.path.realpath(get_record_folder(paths.project))
     current = read_install_record(paths.project)
     make_folders(paths)
     with report_write_errors(folder):
@@ -80,8 +80,8 @@ def remove_record(paths: Paths) -> None:
 
     Raise OSError.
     """
-    folder = Path(record_folder(paths.project))
-    top = Path(record_root()).parent
+    folder = Path(get_record_folder(paths.project))
+    top = Path(get_record_root()).parent
     if folder.is_dir():
         shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # raised by the first folder that is not empty

@@ -149,7 +149,7 @@ def _stop_kernels(paths: Paths) -> None:
         is_running = True  # something is there: `stepper shutdown` finds out
     if not is_running and not any(Path(paths.kernels).rglob("*.json")):
         return
-    if not paths.env_is_recorded():
+    if not paths.is_env_recorded():
         # It may be a stranger's.
         print_line(
             "warning",

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, record_root
+from stepper.common.paths import Paths, get_record_root
 from stepper.install.install_files import find_assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
@@ -65,10 +65,10 @@ def remove_script() -> str | None:
     if MARK not in content:
         return None
     repair = f"To remove it, run: rm {shlex.quote(str(path))}"
-    if os.fsencode(record_root()) not in content:
+    if os.fsencode(get_record_root()) not in content:
         return (
             f"{path} (made by --link of an installation that is not recorded in"
-            f" {record_root()}). {repair}"
+            f" {get_record_root()}). {repair}"
         )
     commands = _list_commands()
     if not commands:
@@ -98,7 +98,7 @@ def _write_script(script: bytes, command: str) -> str:
 def _list_commands() -> list[str]:
     """Return the `stepper` of each project that has an environment."""
     commands = []
-    for path, folders, _ in os.walk(record_root()):
+    for path, folders, _ in os.walk(get_record_root()):
         if os.path.basename(path) != ".stepper":
             continue
         folders.clear()
@@ -111,7 +111,7 @@ def _list_commands() -> list[str]:
 def _get_project(command: str) -> str:
     """Return the project of a `stepper` in a recorded environment."""
     folder = Path(command).parents[3]  # without .stepper/env/bin/stepper
-    return os.sep + str(folder.relative_to(record_root()))
+    return os.sep + str(folder.relative_to(get_record_root()))
 
 
 def _read_shipped_script() -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common import secure_files
-from stepper.common.paths import Paths, record_root
+from stepper.common.paths import Paths, get_record_root
 
 SEAL = "seal"
 Record = Mapping[str, Any]
@@ -59,7 +59,7 @@ def _compute_seal(path: str, content: Record) -> str:
 def _get_key() -> bytes:
     """Return the user's key, which is created for the first record; raise OSError."""
     # The home folder may be behind a symbolic link.
-    folder = os.path.realpath(os.path.dirname(record_root()))
+    folder = os.path.realpath(os.path.dirname(get_record_root()))
     path = os.path.join(folder, "key")
     with contextlib.suppress(FileNotFoundError):
         return secure_files.read(path)

@@ -51,12 +51,12 @@ class JsonStyle:
         return self.document.isascii() and _has_escapes(self.document)
 
     def dumps(self, value: Any, depth: int = 0) -> bytes:
-        """Serialize a value with sorted keys, for a place `depth` levels deep."""
+        """Serialize a value with sorted keys and the indentation of a level."""
         if self.indent is None:
             data = self._dumps_with_json(value, depth)
         else:
             data = self._dumps_with_orjson(value, depth)
-        # Outside of strings, JSON is always ASCII.
+        # All characters that are not ASCII are in strings.
         if not data.isascii() and self.ascii_only:
             data = NOT_ASCII.sub(_escape_match, data.decode()).encode()
         return data
@@ -82,7 +82,7 @@ class JsonStyle:
         return self.line_start(depth).join(lines)
 
     def _convert_line(self, line: bytes) -> bytes:
-        """Return a line of orjson's with this indentation and Python's float format."""
+        """Convert a line of orjson to this indentation and Python's float format."""
         assert self.indent is not None
         text = line.lstrip(b" ")
         level = (len(line) - len(text)) // 2
@@ -143,8 +143,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 def _has_escapes(data: bytes) -> bool:
     """Return whether characters other than control characters are escaped."""
-    starts = (match.start() for match in ESCAPE.finditer(data))
-    return any(_is_escape(data, start) for start in starts)
+    return any(_is_escape(data, match.start()) for match in ESCAPE.finditer(data))
 
 
 def _is_escape(data: bytes, index: int) -> bool:

@@ -92,12 +92,14 @@ class Document:
         return count if isinstance(count, int) else None
 
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
-        """Return the outputs of a code cell; None if the file records no run of it."""
+        """Return the outputs of a code cell, or None if the file records no run of it."""
         raw = self.raw["cells"][cell.index]
         raw_outputs = raw.get("outputs") or ()
         outputs = list(map(_as_object, raw_outputs))
         has_count = isinstance(raw.get("execution_count"), int)
-        return outputs if outputs or has_count else None
+        if not outputs and not has_count:
+            return None
+        return outputs
 
     def find_index(self, target: CellVersion) -> int | None:
         """Return the index of the cell with the target's id and source, or None.
@@ -108,15 +110,15 @@ class Document:
         for cell in self.cells:
             if cell.id == target.cell_id and _has_source(cell, target):
                 return cell.index
-        if GENERATED_ID.fullmatch(target.cell_id):
-            matches = [
-                cell.index
-                for cell in self.cells
-                if cell.is_code and _has_source(cell, target)
-            ]
-            if len(matches) == 1:
-                return matches[0]
-        return None
+        if not GENERATED_ID.fullmatch(target.cell_id):
+            return None
+        matches = []
+        for cell in self.cells:
+            if cell.is_code and _has_source(cell, target):
+                matches.append(cell.index)
+        if len(matches) != 1:
+            return None
+        return matches[0]
 
     def get_raw_cell(self, target: CellVersion) -> dict[str, Any] | None:
         """Return the JSON of the cell that `find_index` finds, or None."""
@@ -146,7 +148,7 @@ def _has_source(cell: Cell, target: CellVersion) -> bool:
 def _as_object(value: Any) -> dict[str, Any]:
     """Return a JSON object; return an empty one for any other value.
 
-    Notebooks from strangers may contain anything.
+    An untrusted notebook may contain anything.
     """
     return value if isinstance(value, dict) else {}
 

@@ -156,7 +156,7 @@ class IpynbFile:
         if isinstance(error, IsADirectoryError):
             reason = f"{self.name} is a folder, not a notebook"
         elif isinstance(error, secure_files.UnsafeFileError):
-            return NotebookError(error.why, error.hint)
+            return NotebookError(error.message, error.hint)
         else:
             reason = f"{self.name} can't be read: {error.strerror}"
         return NotebookError(reason, f"ls -l {self.path}")

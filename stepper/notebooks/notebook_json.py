@@ -17,7 +17,7 @@ import orjson
 from stepper.notebooks.json_style import BOM, NBFORMAT, JsonStyle, detect_style
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
-# What separates two values, or a name and its value.
+# The text between two values, or between a name and its value.
 SEPARATOR = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")
 # MIME types, besides text/*, that nbformat stores as lists of lines.
 TEXT_TYPES = ("application/javascript", "image/svg+xml")
@@ -69,7 +69,7 @@ def _load_with_json(data: bytes) -> Any:
 
 
 def dump_json(value: Any, depth: int = 0) -> bytes:
-    """Serialize a value like `nbformat.write`, for a place `depth` levels deep."""
+    """Serialize a value like `nbformat.write`, with the indentation of a level."""
     return NBFORMAT.dumps(value, depth)
 
 
@@ -87,9 +87,10 @@ def normalize_cell(cell: dict[str, Any]) -> dict[str, Any]:
         normalized["metadata"] = metadata
     attachments = cell.get("attachments")
     if isinstance(attachments, dict):
-        normalized["attachments"] = {
-            name: _normalize_bundle(bundle) for name, bundle in attachments.items()
-        }
+        normalized_attachments = {}
+        for name, bundle in attachments.items():
+            normalized_attachments[name] = _normalize_bundle(bundle)
+        normalized["attachments"] = normalized_attachments
     outputs = cell.get("outputs")
     if isinstance(outputs, list):
         normalized["outputs"] = list(map(_normalize_output, outputs))
@@ -113,10 +114,10 @@ def _normalize_bundle(bundle: Any) -> Any:
     """Return a MIME bundle with its texts as lists of lines."""
     if not isinstance(bundle, dict):
         return bundle
-    return {
-        mime_type: _normalize_data(mime_type, data)
-        for mime_type, data in bundle.items()
-    }
+    normalized = {}
+    for mime_type, data in bundle.items():
+        normalized[mime_type] = _normalize_data(mime_type, data)
+    return normalized
 
 
 def _normalize_data(mime_type: str, data: Any) -> Any:
@@ -228,9 +229,13 @@ def _replace_cells_whole(
     """Return a document with other cells, serialized as a whole."""
     notebook = _load_with_json(data)
     old_cells = notebook[CELLS]
-    notebook[CELLS] = [
-        old_cells[cell] if isinstance(cell, int) else cell for cell in cells
-    ]
+    new_cells = []
+    for cell in cells:
+        if isinstance(cell, int):
+            new_cells.append(old_cells[cell])
+        else:
+            new_cells.append(cell)
+    notebook[CELLS] = new_cells
     return style.dumps(notebook) + style.newline
 
 
@@ -247,7 +252,7 @@ def _get_list_layout(
     spans: Mapping[Key, Span],
     style: JsonStyle,
 ) -> ListLayout:
-    """Return the layout of the list of cells; of an empty list, the usual one."""
+    """Return the layout of the list of cells. An empty list has the usual layout."""
     cell_count = sum(isinstance(key, int) for key in spans)
     if cell_count:
         list_start, list_end = spans[CELLS]
@@ -311,16 +316,18 @@ def _search_cell(
     style: JsonStyle,
     cell: dict[str, Any],
 ) -> Span | None:
-    """Return where an indented document seems to contain a cell, judged by its id."""
+    """Return the likely position of a cell in an indented document, by the cell's id."""
     line_start = style.line_start(CELL_DEPTH)
-    opening = line_start + b"{" + style.newline
-    closing = line_start + b"}"
     cell_id = orjson.dumps(cell.get("id"))
     id_line = style.line_start(CELL_DEPTH + 1) + b'"id": ' + cell_id
     id_index = data.find(id_line)
+    if id_index < 0:
+        return None
+    opening = line_start + b"{" + style.newline
     start = data.rfind(opening, 0, id_index + 1)
+    closing = line_start + b"}"
     end = data.find(closing, id_index)
-    if id_index < 0 or start < 0 or end < 0:
+    if start < 0 or end < 0:
         return None
     start += len(line_start)
     end += len(closing)

@@ -56,10 +56,10 @@ def _merge_updates(
     new_states: Mapping[str, Model],
     old_states: Mapping[str, Model],
 ) -> dict[str, Model]:
-    """Return the models of a kernel, complete where the notebook has the first part.
+    """Return the models of a kernel, completed with the states in the notebook.
 
-    A model without a name was created before the daemon restarted: the daemon has
-    received only updates of its state.
+    A model without a name was created before the daemon restarted. The daemon has
+    received only updates of its state, so the rest is taken from the notebook.
     """
     states = dict(new_states)
     for name, model in new_states.items():

@@ -226,7 +226,7 @@ class NotebookPaths:
                 f"{quoted} is a folder, not a notebook", f"ls -ld {shell_quote(path)}"
             ) from None
         except secure_files.UnsafeFileError as error:
-            raise UsageError(error.why, error.hint) from None
+            raise UsageError(error.message, error.hint) from None
         return real
 
     def _is_covered(self, name: str, is_linked: bool) -> bool:

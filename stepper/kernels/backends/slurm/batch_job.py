@@ -72,7 +72,7 @@ def write_files(file: Path, script: str) -> None:
     launcher = package.joinpath("node_launcher.py").read_text("utf-8")
     contents = {".key": json.dumps(keys), ".py": launcher, ".sh": script}
     try:
-        secure_files.make_folder(str(file.parent))
+        secure_files.create_folder(str(file.parent))
         for suffix, text in contents.items():
             secure_files.replace(f"{file}{suffix}", text.encode())
         # SLURM and the kernel keep the permissions of existing files.
