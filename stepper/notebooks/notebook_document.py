@@ -92,7 +92,7 @@ class Document:
         return count if isinstance(count, int) else None
 
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
-        """Return the outputs of a code cell, or None if the file records no run of it."""
+        """Return the outputs of a code cell, or None if the file records no run."""
         raw = self.raw["cells"][cell.index]
         raw_outputs = raw.get("outputs") or ()
         outputs = list(map(_as_object, raw_outputs))

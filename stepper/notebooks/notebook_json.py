@@ -316,7 +316,7 @@ def _search_cell(
     style: JsonStyle,
     cell: dict[str, Any],
 ) -> Span | None:
-    """Return the likely position of a cell in an indented document, by the cell's id."""
+    """Return the likely position of a cell in an indented document, by its id."""
     line_start = style.line_start(CELL_DEPTH)
     cell_id = orjson.dumps(cell.get("id"))
     id_line = style.line_start(CELL_DEPTH + 1) + b'"id": ' + cell_id
