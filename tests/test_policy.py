@@ -791,9 +791,3 @@ def test_quotes_are_bounded(size: int, line: int) -> None:
 
 def test_a_progress_bar_is_collapsed_to_its_last_state() -> None:
     assert quoted_output.quote("10%\r50%\r100%\ndone\n", 2000) == "| 100%\n| done"
-
-
-def test_status_marks_cover_every_status() -> None:
-    from stepper.messages.command_messages import MARKS
-
-    assert set(MARKS) == set(StepStatus)

@@ -210,14 +210,14 @@ def test_nothing_says_that_a_cell_runs_once_it_has_ended(
     source = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('began', 'w')\n{ENDS[how]}"
     thread = threading.Thread(target=notebook.insert, args=(source,))
     thread.start()
-    wait_until(lambda: said.exists() and notice.exists() and "⏵" in line.read_text())
+    wait_until(lambda: said.exists() and notice.exists() and "▶" in line.read_text())
     (notebook.path.parent / "go").touch()
     if how == "interrupted":
         wait_until((notebook.path.parent / "began").exists)
         project.stepper("interrupt", str(notebook.path))
     thread.join()
     until = time.monotonic() + 0.5
-    while said.exists() or notice.exists() or "⏵" in line.read_text():
+    while said.exists() or notice.exists() or "▶" in line.read_text():
         assert time.monotonic() < until, (
             said.exists(),
             notice.exists(),

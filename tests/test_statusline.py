@@ -76,7 +76,7 @@ def state(*done: int, running: int | None = None) -> State:
         (
             state(1, 2, running=3),
             {"clock": words.format_clock(12.4, 30)},
-            "⏵ 3/3 Clean · 12 s of 30 · df 1,461×7 · 156 MB",
+            "▶ 3/3 Clean · 12 s of 30 · df 1,461×7 · 156 MB",
         ),
         (state(1), {}, "· 2/3 Look · df 1,461×7 · 156 MB"),
         (state(1, 2, 3), {}, "✓ 3/3 complete · df 1,461×7 · 156 MB"),
@@ -88,7 +88,7 @@ def state(*done: int, running: int | None = None) -> State:
         (
             State(),
             {"clock": words.format_clock(700, 3600), "running": "cell 4"},
-            "⏵ cell 4 · 12 min of 60 min · df 1,461×7 · 156 MB",
+            "▶ cell 4 · 12 min of 60 min · df 1,461×7 · 156 MB",
         ),
     ],
 )
@@ -178,7 +178,7 @@ def test_the_file_is_kept_and_a_script_without_python_prints_it(
     work.start()
     until(
         lambda: any(
-            line.startswith("⏵ 2/2 Clean · ") and " s of 30 · " in line
+            line.startswith("▶ 2/2 Clean · ") and " s of 30 · " in line
             for line in printed(project, tools)
         )
     )

@@ -20,34 +20,19 @@ from stepper.cli.terminal import colour_marks, print_text, write_text
 from stepper.common.text import (
     CONTROLS,
     clean,
-    format_age,
     format_count,
-    format_steps_done,
     one_line,
 )
+from stepper.messages.marks import REACHABLE_MARKS
 from stepper.policy.commands.command_lines import CommandLines
 
-MARKS = {
-    "stale": "~",
-    "done": "✓",
-    "failed": "✗",
-    "doubted": "?",
-    "skipped": "–",
-    "running": "▶",
-    "pending": "·",
-    "interrupted": "■",
-    "changed": "≠",
-}
-REACHABLE_MARKS = {True: "✓", False: "✗", None: "·"}
 ERASE_LINE = "\r\x1b[K"
-NO_NOTEBOOK = 'There is no notebook yet. To create one, run: stepper new "PROBLEM"'
 ID_CHARACTERS = 100
 PATH_CHARACTERS = 200
 LINE_CHARACTERS = 300
 SOURCE_CHARACTERS = 40
 CLIENT_CHARACTERS = 10
 MIN_TEXT_COLUMNS = 20
-NONE = "–"  # an empty place in a table
 
 Answer = dict[str, Any]
 
@@ -96,203 +81,31 @@ def _join_lines(lines: Iterable[str]) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _format_new(answer: Answer) -> str:
-    lines = [f"Created {answer['notebook']}. It is now the current notebook."]
-    lines += [f"  {step['id']}. {step['title']}" for step in answer["steps"]]
-    unfinished = answer["unfinished"]
-    if unfinished:
-        lines.append(f"{unfinished} is unfinished and was left unchanged.")
-    cwd = answer["kernel_cwd"]
-    folder = one_line(cwd)
-    if cwd in ("notebook", "project"):
-        folder = f"the {cwd}'s folder"
-    lines.append(f"The kernel will run in {folder}: paths in cells are relative to it.")
-    return "\n".join(lines)
+# These functions import their texts late: most commands need only one of them.
 
 
-STEP_NOTES = {
-    "interrupted": "interrupted",
-    "changed": "changed since it ran",
-    "doubted": "its criterion is false",
-}
+def _format_created(created: Answer) -> str:
+    from stepper.messages.status_text import format_created
+
+    return format_created(created)
 
 
-def _format_step(step: Answer, notes: Iterable[str]) -> str:
-    """Return the line of a step, with notes in parentheses."""
-    title = f"{step['id']}. {one_line(step['title'])}"
-    return f"  {MARKS[step['status']]} {title}{_format_notes(notes)}"
+def _format_status(status: Answer) -> str:
+    from stepper.messages.status_text import format_status
+
+    return format_status(status)
 
 
-def _format_notes(notes: Iterable[str]) -> str:
-    text = "; ".join(filter(None, notes))
-    return f"  ({text})" if text else ""
+def _format_plan(plan: Answer) -> str:
+    from stepper.messages.status_text import format_plan
 
-
-def _format_status(answer: Answer) -> str:
-    if answer["notebook"] is None:
-        return NO_NOTEBOOK
-    marks = [*answer["hidden"], *answer["stale"]]
-    # The reasons of stale cells and cells with hidden state, until they are shown.
-    reasons = {mark["cell_id"]: mark["why"] for mark in marks}
-    lines = [_format_headline(answer)]
-    if answer["running"]:
-        lines.append(_format_running(answer["running"]))
-    lines += [_format_status_step(step, reasons) for step in answer["steps"]]
-    for cell in answer["cells"]:
-        reason = reasons.pop(cell["cell_id"], "")
-        lines.append(_format_cell(cell, [one_line(reason)]))
-    for cell in answer["off_plan"]:
-        reason = reasons.pop(cell["cell_id"], "")
-        status = OFF_PLAN_STATUS.get(cell["status"], cell["status"])
-        notes = [one_line(reason), f"outside the plan, {status}"]
-        lines.append(_format_cell(cell, notes))
-    for mark in [*answer["stale"], *answer["hidden"]]:
-        if mark["cell_id"] in reasons:
-            lines.append(f"  ~ {_format_cell_name(mark)}: {mark['why']}")
-    if answer["stop"]:
-        lines.append(answer["stop"]["text"])
-    if answer["verified"]:
-        lines.append(answer["verified"]["text"])
-    daemon = answer["daemon"]
-    lines += [
-        answer["jupyter"],
-        answer["renamed"],
-        _format_kernel_status(answer),
-        f"daemon: pid {daemon['pid']}, version {daemon['version']}",
-        answer["unheard"],
-    ]
-    return _join_lines(lines)
-
-
-def _format_headline(answer: Answer) -> str:
-    """Return the notebook's name and state, and how many steps are done."""
-    headline = f"{one_line(answer['notebook'])}: {answer['state']}"
-    steps = answer["steps"]
-    if not steps:
-        return headline
-    statuses = [step["status"] for step in steps]
-    done = statuses.count("done")
-    skipped = statuses.count("skipped")
-    progress = format_steps_done(done, skipped, len(steps), "step")
-    return f"{headline}, {progress}"
-
-
-def _format_running(cell: Answer) -> str:
-    from stepper.messages.quoted_output import format_running
-
-    return format_running(
-        cell["name"],
-        cell["seconds"],
-        cell["timeout"],
-        one_line(cell["line"]),
-        cell["left_seconds"],
-    )
-
-
-def _format_status_step(step: Answer, reasons: dict[str, str]) -> str:
-    """Return the line of a step; its reason is taken out of `reasons`."""
-    status = step["status"]
-    notes = []
-    if step["retries"]:
-        notes.append(f"retries: {step['retries']}")
-    if status == "doubted":
-        notes.append(STEP_NOTES[status])
-    reason = reasons.pop(step["cell_id"] or "", "")
-    notes.append(one_line(reason))
-    if status != "doubted":
-        notes.append(STEP_NOTES.get(status, ""))
-    return _format_step(step, notes)
-
-
-def _format_cell(cell: Answer, notes: Iterable[str]) -> str:
-    mark = MARKS[cell["status"]]
-    name = _format_cell_name(cell)
-    return f"  {mark} {name}: {cell['title']}{_format_notes(notes)}"
-
-
-def _format_cell_name(cell: Answer) -> str:
-    cell_id = one_line(cell["cell_id"], ID_CHARACTERS)
-    return f"cell {cell['cell']} (id {cell_id})"
-
-
-OFF_PLAN_STATUS = {"pending": "not run", "changed": "changed since it ran"}
-
-
-def _format_kernel_status(answer: Answer) -> str:
-    """Return the line of the kernel, with the reason why its state is lost."""
-    kernel = answer["kernel"]
-    parts = [f"kernel: {kernel['state']}"]
-    if kernel["pid"]:
-        parts += [
-            f"pid {kernel['pid']}",
-            _format_memory(kernel),
-            str(kernel["python"]),
-        ]
-    location = _format_location(kernel)
-    if location:
-        parts.append(location)
-    text = ", ".join(parts)
-    if answer["lost"]:
-        restore = CommandLines(answer["notebook"]).shell("restore")
-        reason = one_line(answer["lost"])
-        text += f"; state lost: {reason} (to rebuild it, run: {restore})"
-    return text
-
-
-def _format_location(kernel: Answer) -> str:
-    """Return where a remote kernel runs, and why it cannot be reached."""
-    if not kernel["where"] and not kernel["trouble"]:
-        return ""
-    from stepper.messages.quoted_output import format_location
-
-    return format_location(kernel["where"], kernel["left_seconds"], kernel["trouble"])
-
-
-def _format_memory(kernel: Answer) -> str:
-    megabytes = (kernel["rss_bytes"] or 0) / 1e6
-    return f"{megabytes:.0f} MB"
-
-
-LIST_HEADER = ("", "notebook", "state", "progress", "kernel", "memory", "age")
+    return format_plan(plan)
 
 
 def _format_list(notebooks: list[Answer]) -> str:
-    if not notebooks:
-        return NO_NOTEBOOK
-    rows = [_make_list_row(notebook) for notebook in notebooks]
-    return _format_table([LIST_HEADER, *rows])
+    from stepper.messages.notebook_list import format_notebooks
 
-
-def _make_list_row(notebook: Answer) -> Sequence[str]:
-    progress = notebook["progress"]
-    done = NONE
-    if progress["of"]:
-        done = f"{progress['done']} of {progress['of']} {progress['what']}"
-    if progress["skipped"]:
-        done += f", {progress['skipped']} skipped"
-    kernel = notebook["kernel"]
-    memory = _format_memory(kernel) if kernel["pid"] else NONE
-    mark = "*" if notebook["current"] else ""
-    return (
-        mark,
-        one_line(notebook["notebook"], PATH_CHARACTERS),
-        notebook["state"],
-        done,
-        kernel["state"],
-        memory,
-        format_age(notebook["age_s"]),
-    )
-
-
-def _format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines, with aligned columns."""
-    columns = zip(*rows, strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    lines = []
-    for row in rows:
-        cells = map(str.ljust, row, widths)
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return format_notebooks(notebooks)
 
 
 def _format_use(answer: Answer) -> str:
@@ -310,8 +123,10 @@ def _format_use(answer: Answer) -> str:
 
 
 def _format_wait(answer: Answer) -> str:
+    from stepper.messages.status_text import format_kernel_location
+
     kernel = answer["kernel"]
-    location = _format_location(kernel) or f"pid {kernel['pid']}"
+    location = format_kernel_location(kernel) or f"pid {kernel['pid']}"
     notebook = one_line(answer["notebook"])
     return f"{notebook}: the kernel is ready ({kernel['state']}, {location})"
 
@@ -363,53 +178,29 @@ def _wrap(first: str, text: str) -> list[str]:
     )
 
 
-REASON_LABELS = {"skipped": "skipped", "done": "confirmed"}
-
-
-def _format_plan(answer: Answer) -> str:
-    lines = [one_line(answer["notebook"])]
-    lines += [_format_planned_step(step) for step in answer["steps"]]
-    if not answer["steps"]:
-        lines.append("  no plan")
-    return "\n".join(lines)
-
-
-def _format_planned_step(step: Answer) -> str:
-    notes = []
-    if step["criterion"]:
-        notes.append(f"criterion: {one_line(step['criterion'])}")
-    if step["kind"] != "step":
-        notes.append(step["kind"])
-    if step["long"]:
-        notes.append("long")
-    status = step["status"]
-    if step["reason"]:
-        label = REASON_LABELS.get(status, "reason")
-        notes.append(f"{label}: {one_line(step['reason'])}")
-    if status != "doubted":
-        notes.append(STEP_NOTES.get(status, ""))
-    return _format_step(step, notes)
-
-
 def _format_history(runs: list[Answer]) -> str:
     if not runs:
         return "No cell has run yet."
+    from stepper.messages.notebook_list import format_table
+
     zone = f"{_parse_time(runs[-1]['started_at']):%Z}"
     header = ("run", f"started ({zone})", "cell", "step", "took", "by", "outcome")
     rows = [_make_history_row(run) for run in runs]
-    return _format_table([header, *rows])
+    return format_table([header, *rows])
 
 
 def _make_history_row(run: Answer) -> Sequence[str]:
+    from stepper.messages.notebook_list import NO_VALUE
+
     started = _parse_time(run["started_at"])
     cell = one_line(run["cell_id"], ID_CHARACTERS)
     return (
-        str(run["run"] or NONE),
+        str(run["run"] or NO_VALUE),
         f"{started:%Y-%m-%d %H:%M:%S}",
         cell or one_line(run["source"], SOURCE_CHARACTERS),
-        str(run["step"] or NONE),
+        str(run["step"] or NO_VALUE),
         f"{run['duration_s']:.2f} s",
-        one_line(run["by"], CLIENT_CHARACTERS) or NONE,
+        one_line(run["by"], CLIENT_CHARACTERS) or NO_VALUE,
         run["outcome"],
     )
 
@@ -544,7 +335,7 @@ PLAN_RENDERING = Rendering(_format_plan)
 DECISION_RENDERING = Rendering(has_json=False)
 PAGE_RENDERING = Rendering(lambda answer: "", has_json=False)
 RENDERINGS = {
-    "new": Rendering(_format_new, document=_get_created_notebook),
+    "new": Rendering(_format_created, document=_get_created_notebook),
     "status": Rendering(_format_status),
     "run": RUN_RENDERING,
     "restore": RUN_RENDERING,

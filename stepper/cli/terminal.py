@@ -18,15 +18,10 @@ from stepper.common.paths import Paths, resolve_project
 from stepper.common.program import find_program
 from stepper.common.text import clean
 from stepper.hook.client import get_current_folder
+from stepper.messages.marks import MARK_COLOURS
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 
-COLOURS = {
-    "✓": "green",
-    "✗": "red",
-    "■": "yellow",
-    "▶": "cyan",
-}
-MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)
+MARK = re.compile(f"^( *)([{''.join(MARK_COLOURS)}])(?= )", re.MULTILINE)
 
 
 def print_text(
@@ -95,7 +90,7 @@ def colour_marks(text: str) -> str:
 
 def _colour_mark(match: re.Match[str]) -> str:
     indent, mark = match.groups()
-    return indent + click.style(mark, fg=COLOURS[mark])
+    return indent + click.style(mark, fg=MARK_COLOURS[mark])
 
 
 def use_utc(

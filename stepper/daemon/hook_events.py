@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
@@ -18,7 +19,7 @@ from stepper.daemon.claude_code import Event
 from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.notebook_paths import UncoveredError
 from stepper.daemon.workspace.project_notebooks import Workspace
-from stepper.messages import command_messages, run_report
+from stepper.messages import command_messages, run_report, status_text
 from stepper.notebooks.notebook_json import load_json
 from stepper.policy import (
     edit_gate,
@@ -609,27 +610,20 @@ def _format_output(event: str, texts: Iterable[str], lines: Iterable[str]) -> by
 
 
 async def _format_status(session: Session) -> str:
+    """Return the status, the plan and the next step of a notebook."""
     status = await status_queries.get_status(session)
-    kernel = status.kernel
-    kernel_state = command_messages.format_kernel_state(
-        kernel.state,
-        kernel.where,
-        kernel.left_seconds,
-        kernel.trouble,
-    )
-    name = one_line(session.name)
-    lines = [f"stepper: {name}: {status.state}; kernel {kernel_state}."]
-    lines += command_messages.format_plan(session.state)
-    for cell in status.cells:
-        mark = command_messages.MARKS[StepStatus(cell.status)]
-        lines.append(f"  {mark} cell {cell.cell}: {cell.title}")
-    for problem in (*status.stale, *status.hidden):
-        lines.append(f"  cell {problem.cell}: {problem.why}")
-    for part in (status.verified, status.stop):
-        if part:
-            lines.append(part.text)
-    lines.append(command_messages.format_next(session.state))
-    return "\n".join(lines)
+    # The prompt delivers the undelivered reports.
+    document = asdict(replace(status, unheard=""))
+    planned_steps = {}
+    for step in status_queries.get_plan(session).steps:
+        planned_steps[step.id] = asdict(step)
+    steps = []
+    for step_status in document["steps"]:
+        planned_step = planned_steps.get(step_status["id"], {})
+        steps.append({**planned_step, **step_status})
+    document["steps"] = steps
+    text = status_text.format_status(document)
+    return f"stepper: {text}\n{command_messages.format_next(session.state)}"
 
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {

@@ -14,6 +14,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.common.text import clean
+from stepper.messages.marks import FAILED_MARK
 from stepper.messages.run_report import Report, format_not_run
 from stepper.policy.commands.command_lines import CommandLines
 
@@ -116,7 +117,8 @@ def format_failure(
         text = report.text.replace(
             "was NOT run", f"may or may not have run (see `{history}`)", 1
         )
-        report = Report(text, f"✗ stepper failed: {error.message}", ok=False)
+        line = f"{FAILED_MARK} stepper failed: {error.message}"
+        report = Report(text, line, ok=False)
     return format_context(event, report)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.common.text import one_line
+from stepper.messages.marks import RUNNING_MARK
 from stepper.messages.quoted_output import (
     format_estimate,
     format_outputs,
@@ -98,8 +99,8 @@ def format_still_running(
     )
     status = " · ".join(filter(None, [deadline, kernel]))
     line = (
-        f"▶ {step_name or cell.label} · still running after {took} · {status} · runs in"
-        " the background; to stop it, type `stop the cell`"
+        f"{RUNNING_MARK} {step_name or cell.label} · still running after {took} ·"
+        f" {status} · runs in the background; to stop it, type `stop the cell`"
     )
     if last_line:
         line += f" | {last_line}"
@@ -131,7 +132,7 @@ def format_in_line(name: str, behind: str) -> Report:
         f" {one_line(name)}. You are notified with its report when it has run."
         f" {MEANWHILE}"
     )
-    return Report(text, f"▶ the cell waits in line behind {behind}")
+    return Report(text, f"{RUNNING_MARK} the cell waits in line behind {behind}")
 
 
 def format_queue_state(reason: str, until: str) -> str:
@@ -168,7 +169,7 @@ def format_queued(
         f" can finish this turn. {MEANWHILE} {_format_blocked(name, queue)}"
         f" {_format_stop_hint(commands)}, which {effect}; Esc does not."
     )
-    return Report(text, f"▶ {state} · `stop the cell` {effect}")
+    return Report(text, f"{RUNNING_MARK} {state} · `stop the cell` {effect}")
 
 
 def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -> str:
@@ -223,7 +224,7 @@ def format_matched(
         f" next prompt. {_format_stop_hint(commands)}."
     )
     user_line = (
-        f"▶ {running} is still running · matched by its `wake=` |"
+        f"{RUNNING_MARK} {running} is still running · matched by its `wake=` |"
         f" {one_line(line, LINE_LIMIT)}"
     )
     return Report(text, user_line)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_hints
+from stepper.messages.marks import FAILED_MARK, STOP_SIGN, get_run_mark
 from stepper.messages.quoted_output import (
     format_estimate,
     format_location,
@@ -25,28 +26,14 @@ from stepper.messages.run_report import (
     format_step,
     limit_report,
 )
+from stepper.messages.status_text import format_step as format_plan_step
 from stepper.policy import edit_gate, error_classification, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
 from stepper.policy.kernel_namespace import Namespace, Variable
-from stepper.policy.model import Cell, Key, Outcome, Run, Step, StepStatus, Verdict
+from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.notebook_state import LateOutputSummary, State
 
-MARKS = {
-    StepStatus.DONE: "✓",
-    StepStatus.FAILED: "✗",
-    StepStatus.CRITERION_FALSE: "?",
-    StepStatus.SKIPPED: "–",
-    StepStatus.RUNNING: "▶",
-    StepStatus.PENDING: "·",
-    StepStatus.INTERRUPTED: "■",
-    StepStatus.CHANGED: "≠",
-}
-REASON_LABELS = {
-    **dict.fromkeys(StepStatus, "why"),
-    StepStatus.SKIPPED: "skipped",
-    StepStatus.DONE: "confirmed",
-}
 # Why the next step, whose cell ran before, has to run again.
 RERUN_REASONS = {
     StepStatus.FAILED: " (its cell failed)",
@@ -109,26 +96,18 @@ def list_resume_commands(state: State) -> list[ResumeCommand]:
 
 def format_plan(state: State) -> list[str]:
     """Return the plan, one line for each step."""
-    return [_format_plan_step(state, step) for step in state.plan.steps]
-
-
-def _format_plan_step(state: State, step: Step) -> str:
-    progress = state.get_or_add_progress(step.id)
-    details = []
-    if step.criterion:
-        details.append(f"criterion: {one_line(step.criterion, 200)}")
-    if step.kind.value != "step":
-        details.append(step.kind.value)
-    if step.long:
-        details.append("long")
-    if progress.retries:
-        details.append(f"retries: {progress.retries}")
-    if progress.reason:
-        label = REASON_LABELS[progress.status]
-        details.append(f"{label}: {one_line(progress.reason, 200)}")
-    suffix = f" ({'; '.join(details)})" if details else ""
-    mark = MARKS[state.get_step_status(step.id)]
-    return f"  {mark} {step.id}. {one_line(step.title, 120)}{suffix}"
+    lines = []
+    for step in state.plan.steps:
+        progress = state.get_or_add_progress(step.id)
+        document = {
+            **vars(step),
+            "kind": step.kind.value,
+            "status": state.get_step_status(step.id).value,
+            "retries": progress.retries,
+            "reason": progress.reason,
+        }
+        lines.append(format_plan_step(document))
+    return lines
 
 
 def format_open_cells(state: State) -> str:
@@ -314,7 +293,7 @@ def format_death_stop(
     resume = commands.slash("continue")
     block = "\n".join(
         [
-            "❌ Execution stopped: the kernel died",
+            f"{STOP_SIGN} Execution stopped: the kernel died",
             "Error Type: KernelDied",
             f"Error Message: {message}",
             f"Suggestion: `{restore}` re-runs the cells that succeeded in a new kernel,"
@@ -360,7 +339,7 @@ def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Re
     result = run.outcome.value
     if run.fault:
         result = f"{run.fault.ename}: {run.fault.evalue}"
-    mark = "✓" if is_fine else "✗"
+    mark = get_run_mark(run.outcome, is_fine)
     line = one_line(f"{mark} run {run.run} · {result}", 200)
     if text is None:
         label = f"cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
@@ -414,7 +393,7 @@ def format_uncovered(name: str, setting: str, renamed: str = "") -> Report:
         "stepper: the cell was NOT run, and outputs may be stale:"
         f" {reason}. The user may change that; {fix}"
     )
-    line = f"✗ nothing runs: {reason}; {fix}"
+    line = f"{FAILED_MARK} nothing runs: {reason}; {fix}"
     if renamed:
         text += f". {renamed}"
         line += f". {renamed}"
@@ -427,7 +406,7 @@ def format_still_uncovered(name: str) -> Report:
         f"the cell was NOT run: {one_line(name, 200)} does not match `notebooks:` in"
         " .stepper/config.yaml"
     )
-    return Report(f"stepper: {text}", f"✗ {text}")
+    return Report(f"stepper: {text}", f"{FAILED_MARK} {text}")
 
 
 def format_kernel_state(
@@ -458,7 +437,10 @@ def format_waits_for_user(reason: str, command: str) -> Report:
         f"To run it and everything else that has not run here, the user runs:"
         f" {one_line(command)}"
     )
-    line = f"✗ cell not run: {one_line(reason, 160)}; to run it: {one_line(command)}"
+    line = (
+        f"{FAILED_MARK} cell not run: {one_line(reason, 160)}; to run it:"
+        f" {one_line(command)}"
+    )
     return Report(limit_report(text), line, ok=False)
 
 

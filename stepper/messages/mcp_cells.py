@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepper.common.text import clean, format_count, one_line
+from stepper.messages.marks import FAILED_MARK, OK_MARK, RUNNING_MARK
 from stepper.messages.quoted_output import format_span, quote_message
 from stepper.messages.run_report import (
     Report,
@@ -76,7 +77,9 @@ def format_unexpected_source(name: str, cell: Cell, expected: str, present: str)
 def format_refused(reason: str) -> Report:
     """Return the report on cells that can't be written or run now."""
     text = f"stepper: nothing was written and nothing ran: {quote_message(reason)}"
-    return Report(limit_report(text), f"✗ refused: {one_line(reason, 160)}", ok=False)
+    return Report(
+        limit_report(text), f"{FAILED_MARK} refused: {one_line(reason, 160)}", ok=False
+    )
 
 
 def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
@@ -88,7 +91,9 @@ def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
     names = ", ".join(format_cell(cell) for cell in cells[:MAX_NAMED_CELLS])
     more = ", …" if len(cells) > MAX_NAMED_CELLS else ""
     text = f"stepper: {count} written, nothing to run: {names}{more}."
-    return Report("\n".join(filter(None, [text, stale_lines])), f"✓ {count} written")
+    return Report(
+        "\n".join(filter(None, [text, stale_lines])), f"{OK_MARK} {count} written"
+    )
 
 
 def format_nothing_to_run(cells: Sequence[Cell], stale_lines: str = "") -> Report:
@@ -99,7 +104,9 @@ def format_nothing_to_run(cells: Sequence[Cell], stale_lines: str = "") -> Repor
         names.append(format_cell(cell) + reason)
     more = ", …" if len(cells) > MAX_NAMED_CELLS else ""
     text = f"stepper: nothing was written and nothing ran: {', '.join(names)}{more}."
-    return Report("\n".join(filter(None, [text, stale_lines])), "✓ nothing to run")
+    return Report(
+        "\n".join(filter(None, [text, stale_lines])), f"{OK_MARK} nothing to run"
+    )
 
 
 def format_still_running(
@@ -119,7 +126,7 @@ def format_still_running(
         *printed,
         f"The cell keeps running: {WAIT_HINT}.",
     ]
-    line = f"▶ {name} · still running after {took} · deadline {deadline}"
+    line = f"{RUNNING_MARK} {name} · still running after {took} · deadline {deadline}"
     if last_line:
         line += f" | {last_line}"
     return Report(limit_report("\n".join(lines)), line)
@@ -132,11 +139,13 @@ def format_waiting(behind: str, queue_state: str = "") -> Report:
     """
     hint = capitalize_first(WAIT_HINT)
     if queue_state:
-        return Report(f"stepper: {queue_state}. {hint}.", f"▶ {queue_state}")
+        return Report(
+            f"stepper: {queue_state}. {hint}.", f"{RUNNING_MARK} {queue_state}"
+        )
     reason = f"it waits in line behind {behind}" if behind else "its kernel starts"
     return Report(
         f"stepper: the cell has NOT run yet: {reason}. {hint}.",
-        f"▶ the cell has not run yet: {reason}",
+        f"{RUNNING_MARK} the cell has not run yet: {reason}",
     )
 
 

@@ -13,6 +13,13 @@ from typing import Any
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_hints
+from stepper.messages.marks import (
+    CRITERION_FALSE_MARK,
+    FAILED_MARK,
+    STOP_SIGN,
+    UNKNOWN_MARK,
+    get_run_mark,
+)
 from stepper.messages.quoted_output import (
     NOTE_LIMIT,
     TEXT_LIMIT,
@@ -52,8 +59,6 @@ CRITERION_WORDS = 14
 CONTEXT_LINES = 2  # above and below a failing line
 MAX_CAUSES = 3  # of an error's chain
 OMITTED_WARNINGS = re.compile(r"… and [\d,]+(?: or)? more warnings?")
-
-MARKS = {Outcome.OK: "✓", Outcome.CANCELLED: "■"}
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,7 @@ def format_stop_block(ended: RunSummary, retries: int, suggestion: str = "") -> 
         )
     return "\n".join(
         [
-            f"❌ Execution stopped at cell {ended.cell.number}",
+            f"{STOP_SIGN} Execution stopped at cell {ended.cell.number}",
             f"TODO: {title}",
             f"Error Type: {name}",
             f"Error Message: {message}",
@@ -432,10 +437,10 @@ def format_line(
     run = ended.run
     is_fine = run.verdict is Verdict.FINE
     if ended.unmet:
-        mark = "?"
+        mark = CRITERION_FALSE_MARK
         result = f"ok, but {ended.unmet}"
     else:
-        mark = MARKS[Outcome.OK] if is_fine else MARKS.get(run.outcome, "✗")
+        mark = get_run_mark(run.outcome, is_fine)
         result = run.outcome.value
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         result = ": ".join(get_error(ended))
@@ -484,7 +489,7 @@ def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
 def format_not_run(reason: str, hint: str = "") -> Report:
     """Return the report on a cell that did not run, with the command that fixes it."""
     text = f"stepper: the cell was NOT run: {quote_message(reason)}"
-    line = f"✗ cell not run: {one_line(reason, REASON_LIMIT)}"
+    line = f"{FAILED_MARK} cell not run: {one_line(reason, REASON_LIMIT)}"
     if hint:
         text += f"\nTo fix this, run: {one_line(hint)}"
         line += f"; to fix this, run: {one_line(hint, 120)}"
@@ -499,7 +504,9 @@ def format_unknown(reason: str, hint: str = "") -> Report:
     text = f"stepper: {quote_message(reason)}"
     if hint:
         text += f"\nTo see its state, run: {one_line(hint)}"
-    return Report(limit_report(text), f"… {one_line(reason, 200)}", ok=False)
+    return Report(
+        limit_report(text), f"{UNKNOWN_MARK} {one_line(reason, 200)}", ok=False
+    )
 
 
 def format_runs(

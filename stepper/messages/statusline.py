@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from stepper.common.text import format_count, one_line
+from stepper.messages.marks import (
+    FAILED_MARK,
+    INTERRUPTED_MARK,
+    OK_MARK,
+    PENDING_MARK,
+    RUNNING_MARK,
+    WAITING_MARK,
+)
 from stepper.messages.quoted_output import format_span
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Key, Step, StepStatus
 from stepper.policy.notebook_state import FINISHED, State
-
-# Marks at the start of the line.
-RUNNING_MARK = "⏵"
-QUEUED_MARK = "⧖"
-STOPPED_MARK = "■"
-COMPLETE_MARK = "✓"
-FAILED_MARK = "✗"
-IDLE_MARK = "·"
 
 OPEN_WORDS = {
     "failed": "failed",
@@ -75,7 +75,7 @@ def _format_progress(
     """Return the mark and the parts of the line on the plan and the running cell."""
     if queued:
         reason = one_line(queued, MESSAGE_LIMIT)
-        return QUEUED_MARK, [_format_next(state), reason]
+        return WAITING_MARK, [_format_next(state), reason]
     if clock:
         key = state.running.key if state.running else None
         name = _format_step_name(state, key) or running
@@ -83,9 +83,9 @@ def _format_progress(
     if state.stop:
         name = _format_step_name(state, state.stop.key)
         error = one_line(state.stop.error, MESSAGE_LIMIT)
-        return STOPPED_MARK, [name, f"stopped: {error}"]
+        return INTERRUPTED_MARK, [name, f"stopped: {error}"]
     if state.is_complete:
-        return COMPLETE_MARK, [_format_complete(state)]
+        return OK_MARK, [_format_complete(state)]
     if state.plan.steps and not state.open_steps and state.open_cells:
         return _format_open_cells(state)
     last_key = state.last_key
@@ -96,7 +96,7 @@ def _format_progress(
         if attempts:
             result += f", {attempts} of its retries used"
         return FAILED_MARK, [name, result]
-    return IDLE_MARK, [_format_next(state)]
+    return PENDING_MARK, [_format_next(state)]
 
 
 def _format_step_name(state: State, key: Key | None) -> str:
@@ -122,7 +122,7 @@ def _format_open_cells(state: State) -> tuple[str, list[str]]:
 
     These cells failed, did not run or are stale.
     """
-    mark = FAILED_MARK if state.is_failing else IDLE_MARK
+    mark = FAILED_MARK if state.is_failing else PENDING_MARK
     failed = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
     ]

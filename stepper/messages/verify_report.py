@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.common.text import clean, format_age, format_count, one_line
+from stepper.messages.marks import (
+    CLOSE_MARK,
+    FAILED_MARK,
+    NOTE_MARK,
+    REPLAY_MARKS,
+)
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.comparison.verify_results import (
@@ -15,11 +21,6 @@ from stepper.policy.comparison.verify_results import (
     VerifyResult,
 )
 
-MARKS = {
-    ReplayVerdict.CHANGED: "✗",
-    ReplayVerdict.FAILED: "✗",
-    ReplayVerdict.UNSTABLE: "~",
-}
 MAX_CELL_LINES = 20
 MAX_LINES = 8  # on files, and on packages
 FILE_TEXTS = {
@@ -43,15 +44,15 @@ def format_verify(result: VerifyResult) -> str:
 
 def _format_file(file: FileChange) -> str:
     name = one_line(file.name, 200)
-    return f"  · file {name}: {file.text}"
+    return f"  {NOTE_MARK} file {name}: {file.text}"
 
 
 def _format_package(package: PackageChange) -> str:
     name = one_line(package.name, 200)
     is_module = package.then.startswith(SOURCE_PREFIX)
     if is_module and package.now.startswith(SOURCE_PREFIX):
-        return f"  · module {name} changed since the recorded run"
-    return f"  · {name} {package.then} then, {package.now} now"
+        return f"  {NOTE_MARK} module {name} changed since the recorded run"
+    return f"  {NOTE_MARK} {name} {package.then} then, {package.now} now"
 
 
 def format_verdict(result: VerifyResult) -> str:
@@ -88,10 +89,10 @@ def _format_cells(result: VerifyResult) -> list[str]:
     by_verdict: dict[ReplayVerdict, list[CellVerdict]] = {}
     for cell in result.cells:
         by_verdict.setdefault(cell.verdict, []).append(cell)
-        if cell.verdict in MARKS:
+        if cell.verdict in REPLAY_MARKS:
             differing += _format_difference(cell)
         if cell.verdict is ReplayVerdict.SAME and cell.difference:
-            notes.append(f"  · cell {cell.number}: {cell.difference}")
+            notes.append(f"  {NOTE_MARK} cell {cell.number}: {cell.difference}")
     lines = _limit_lines(differing, "line", MAX_CELL_LINES)
 
     not_recorded = by_verdict.get(ReplayVerdict.NOT_RECORDED, [])
@@ -101,25 +102,26 @@ def _format_cells(result: VerifyResult) -> list[str]:
         reason = NOTHING_RECORDED if is_all else SOURCE_NOT_RECORDED
         run = CommandLines(result.notebook).shell("run")
         lines.append(
-            f"  ✗ {names} not recorded: {reason}. To run the cells that have not run:"
+            f"  {FAILED_MARK} {names} not recorded: {reason}. To run the cells that have not"
+            " run:"
             f" `{run}`"
         )
     not_run = by_verdict.get(ReplayVerdict.NOT_RUN, [])
     if not_run:
         names = _name_cells(not_run)
-        lines.append(f"  · {names} not run: a cell above failed")
+        lines.append(f"  {NOTE_MARK} {names} not run: a cell above failed")
     close = by_verdict.get(ReplayVerdict.CLOSE, [])
     if close:
         names = _name_cells(close)
         differences = dict.fromkeys(cell.difference for cell in close)
         text = "; ".join(differences)
-        lines.append(f"  ≈ {names} close: {text}")
+        lines.append(f"  {CLOSE_MARK} {names} close: {text}")
     return lines + _limit_lines(notes, "cell", MAX_LINES)
 
 
 def _format_difference(cell: CellVerdict) -> list[str]:
     """Return the lines on a cell whose outputs differ."""
-    mark = MARKS[cell.verdict]
+    mark = REPLAY_MARKS[cell.verdict]
     cell_id = one_line(cell.cell_id, 100)
     difference = one_line(cell.difference, 400)
     name = f"cell {cell.number} (id {cell_id})"

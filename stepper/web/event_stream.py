@@ -12,6 +12,8 @@ import time
 
 from tornado import iostream
 
+from stepper.messages.marks import MARKS
+from stepper.messages.status_text import CELL_NOTES, OUTCOME_NAMES, STATUS_NOTES
 from stepper.web.access_control import ViewHandler, ViewServer, encode_json
 from stepper.web.notebook_view import NotebookView
 
@@ -61,6 +63,11 @@ class EventsHandler(ViewHandler):
         hello = {
             "now": round(1000 * time.time()),
             "project": self.server.paths.project,
+            # The page has no tables of its own for them.
+            "marks": dict(MARKS),
+            "step_notes": STATUS_NOTES,
+            "cell_notes": CELL_NOTES,
+            "outcome_names": OUTCOME_NAMES,
         }
         await self._send("hello", encode_json(hello))
 

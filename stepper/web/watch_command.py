@@ -23,9 +23,10 @@ from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
 from stepper.common.text import clean, one_line
 from stepper.hook import client
-from stepper.messages.command_messages import MARKS
+from stepper.messages.marks import STOP_SIGN
 from stepper.messages.quoted_output import format_span, get_output_text
 from stepper.messages.run_report import format_seconds
+from stepper.messages.status_text import format_no_notebook, format_step
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.web.notebook_list import NotebookList
 from stepper.web.notebook_view import NotebookView, Row
@@ -35,7 +36,7 @@ OUTPUT_LINES = 8  # of the running cell
 OUTPUT_CHARACTERS = 300  # of a line
 LAST_OUTPUTS = 3
 REPORT_LINES = 14
-TITLE_CHARACTERS = 200
+MARK_COLUMN = 2  # of a step
 COLOURS = {
     "done": "green",
     "complete": "green",
@@ -111,8 +112,7 @@ def render(
     `program` is how the user's shell calls stepper.
     """
     if view is None:
-        create = f'To create one, run: {program} new "PROBLEM"'
-        return Text(one_line(error) or f"There is no notebook yet. {create}")
+        return Text(one_line(error) or format_no_notebook(program))
     status = view.parts["status"]
     live = view.parts["live"]
     parts: list[RenderableType] = [render_header(status, live)]
@@ -189,17 +189,11 @@ def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
 
 def _render_step(step: Row) -> Text:
     status = step["status"]
-    marks = {step_status.value: mark for step_status, mark in MARKS.items()}
-    title = one_line(step["title"], TITLE_CHARACTERS)
-    style = "bold" if status == "running" else ""
-    retries = ""
-    if step["retries"]:
-        retries = f"  (retries: {step['retries']})"
-    return Text.assemble(
-        (f"  {marks[status]}", COLOURS.get(status, "dim")),
-        (f" {step['id']}. {title}", style),
-        (retries, "dim"),
-    )
+    line = Text(format_step(step), no_wrap=True, overflow="ellipsis")
+    line.stylize(COLOURS.get(status, "dim"), MARK_COLUMN, MARK_COLUMN + 1)
+    if status == "running":
+        line.stylize("bold", MARK_COLUMN + 1)
+    return line
 
 
 def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
@@ -241,7 +235,7 @@ def render_stop(stop: Row) -> Panel:
         lines.append(f"{command}  – {way['effect']}")
     return Panel(
         Text("\n".join(lines)),
-        title=Text(headline.removeprefix("❌ ")),
+        title=Text(headline.removeprefix(f"{STOP_SIGN} ")),
         title_align="left",
         border_style="red",
     )

@@ -58,12 +58,12 @@ def test_it_stands_below_the_persons_own(
     def tells(line: str) -> None:
         kept.write_text(f"{os.getpid()} {int(time.time()) + 60}\n- {line}\n")
 
-    tells("⏵ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
+    tells("▶ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
     with interactive_claude(scripted_model()) as client:
-        screen = client.wait_for("⏵ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
+        screen = client.wait_for("▶ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
         mine = next(line for line in screen.splitlines() if "mine: " in line)
-        assert screen.index(mine) < screen.index("⏵ 3/7 Clean")
-        tells("⏵ 3/7 Clean · 13 s of 30 · df 1,461×7 · 156 MB")
+        assert screen.index(mine) < screen.index("▶ 3/7 Clean")
+        tells("▶ 3/7 Clean · 13 s of 30 · df 1,461×7 · 156 MB")
         client.wait_for("13 s of 30")  # nobody pressed a key
         kept.unlink()
         end = time.monotonic() + 20

@@ -12,6 +12,7 @@ from dataclasses import replace
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import one_line
 from stepper.messages import mcp_cells, run_report
+from stepper.messages.marks import OK_MARK
 from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_list_edits, changed_cells, edit_gate
 from stepper.policy.changed_cells import hash_source
@@ -300,7 +301,7 @@ def create_run_report(
         )
         return CellRunReport(
             response.report or default_text,
-            "✓ nothing to run",
+            f"{OK_MARK} nothing to run",
             ok=response.ok,
             state="nothing to run" if response.ok else "not run",
         )

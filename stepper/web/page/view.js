@@ -5,36 +5,6 @@
 // `state`, and `draw` updates the elements whose data changed.
 "use strict";
 
-const MARKS = {
-  stale: "~",
-  done: "✓",
-  failed: "✗",
-  doubted: "?",
-  skipped: "–",
-  running: "▶",
-  pending: "·",
-  interrupted: "■",
-  changed: "≠",
-  ok: "✓",
-  error: "✗",
-  stopped: "■",
-  complete: "✓",
-  failing: "✗",
-  ready: "·",
-};
-const OUTCOMES = {
-  error: "failed",
-  timeout: "timed out",
-  memory: "out of memory",
-  kernel_died: "kernel died",
-  cancelled: "interrupted",
-};
-const STEP_NOTES = {
-  doubted: "its criterion is false",
-  changed: "changed since it ran",
-  interrupted: "interrupted",
-  skipped: "skipped",
-};
 const NO_DAEMON = "no daemon is running";
 const MINUTE = 60;
 const HOUR = 3600;
@@ -50,6 +20,11 @@ const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const requestedNotebook = new URLSearchParams(location.search).get("notebook") || "";
 const state = {
   project: { notebooks: [] },
+  // From the server's tables, by status or outcome.
+  marks: {},
+  stepNotes: {},
+  cellNotes: {},
+  outcomeNames: {},
   status: null,
   cells: [],
   runs: [],
@@ -108,9 +83,14 @@ function isShown(element, data) {
   return false;
 }
 
+/** Return the mark of a status; a status without a mark has that of pending. */
+function getMark(status) {
+  return state.marks[status] || state.marks.pending;
+}
+
 function markOf(status) {
   const attributes = { class: `sign ${status}`, "aria-hidden": "true" };
-  return h("span", attributes, MARKS[status] || "·");
+  return h("span", attributes, getMark(status));
 }
 
 function textLink(href, text) {
@@ -694,20 +674,24 @@ class Card {
       details.push(h("span", {}, "not run"));
     }
     if (!this.isRunning && lastRun && !lastRun.fine) {
-      details.push(h("span", {}, OUTCOMES[lastRun.outcome] || lastRun.outcome));
+      const outcome = state.outcomeNames[lastRun.outcome] || lastRun.outcome;
+      details.push(h("span", {}, outcome));
     }
     return details;
   }
 
   listNotes(runs, lastRun, step, staleReason) {
     const notes = [];
+    const warnings = [...(this.row.doubts || [])];
     if (step && step.status === "doubted" && step.reason) {
-      notes.push(h("p", { class: "doubt" }, `? its criterion ${step.reason}`));
+      warnings.unshift(`its criterion ${step.reason}`);
     }
-    for (const warning of this.row.doubts || []) {
-      notes.push(h("p", { class: "doubt" }, `? ${warning}`));
+    for (const warning of warnings) {
+      notes.push(h("p", { class: "doubt" }, `${getMark("doubted")} ${warning}`));
     }
-    if (staleReason) notes.push(h("p", { class: "stale" }, `≠ ${staleReason}`));
+    if (staleReason) {
+      notes.push(h("p", { class: "stale" }, `${getMark("stale")} ${staleReason}`));
+    }
     if (lastRun && !this.isRunning) notes.push(this.createReport(lastRun));
     if (runs.length > 1) notes.push(this.createAttempts(runs));
     return notes;
@@ -732,7 +716,7 @@ class Card {
           { type: "button", onclick: (event) => toggleRun(event.currentTarget, run) },
           parts.filter(Boolean).join(" · "),
         );
-        return h("li", {}, markOf(run.fine ? "ok" : "error"), button);
+        return h("li", {}, markOf(run.fine ? "done" : "failed"), button);
       });
     const summary = h("summary", {}, `Attempts: ${runs.length}`);
     return h("details", {}, summary, h("ol", {}, ...items));
@@ -856,7 +840,7 @@ function createStepItem(step) {
 }
 
 function createOffPlanItem(cell) {
-  const status = cell.status === "pending" ? "not run" : cell.status;
+  const status = state.cellNotes[cell.status] || cell.status;
   const link = h(
     "a",
     { href: `#cell-${cell.cell}` },
@@ -875,7 +859,7 @@ function createHiddenStatus(status) {
 function formatStepNotes(step) {
   const notes = [];
   if (step.retries) notes.push(count(step.retries, "retry", "retries"));
-  if (STEP_NOTES[step.status]) notes.push(STEP_NOTES[step.status]);
+  if (state.stepNotes[step.status]) notes.push(state.stepNotes[step.status]);
   if (step.cell && state.status.marks[step.cell]) notes.push("stale");
   if (step.criterion && step.status !== "done") notes.push(step.criterion);
   if (step.reason && step.status === "skipped") notes.push(step.reason);
@@ -937,7 +921,7 @@ function drawHead() {
 }
 
 function formatPageTitle(status, notebookState) {
-  const parts = [MARKS[notebookState] || "·"];
+  const parts = [getMark(notebookState)];
   const steps = status.steps;
   if (steps.length) {
     const skipped = countSteps(steps, "skipped");
@@ -1027,7 +1011,7 @@ function createStop(stop) {
   return h(
     "div",
     { class: "stop" },
-    h("h2", {}, headline.replace("❌", "✗")),
+    h("h2", {}, headline.replace(/^\S+/, getMark("failed"))),
     question ? h("p", { class: "asks" }, question) : null,
     h("dl", {}, ...facts),
     h("ul", { class: "ways" }, ...ways),
@@ -1530,6 +1514,10 @@ const EVENT_HANDLERS = {
     state.connectionError = "";
     $("project").textContent = data.project.replace(/^.*\//, "");
     $("project").title = data.project;
+    state.marks = data.marks;
+    state.stepNotes = data.step_notes;
+    state.cellNotes = data.cell_notes;
+    state.outcomeNames = data.outcome_names;
   },
   project(data) {
     state.project = data;

@@ -1,0 +1,246 @@
+"""The text of a notebook's status and plan, for all interfaces.
+
+The functions take the documents of `session/responses.py` as mappings with the keys of
+`--json`. A key that some documents lack, such as the criterion of a step in a status,
+is optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepper.common.text import format_steps_done, one_line
+from stepper.messages.marks import STALE_MARK, get_mark
+from stepper.messages.quoted_output import format_location, format_running
+from stepper.policy.commands.command_lines import PROGRAM, CommandLines
+
+Document = Mapping[str, Any]
+
+# Sizes in characters.
+TEXT_LIMIT = 200  # of a title, a criterion or a reason
+ID_LIMIT = 100
+NO_LIMIT = 1 << 30  # rows
+
+# The statuses that a mark does not explain.
+STATUS_NOTES = {
+    "interrupted": "interrupted",
+    "changed": "changed since it ran",
+    "doubted": "its criterion is false",
+    "skipped": "skipped",
+}
+CELL_NOTES = {**STATUS_NOTES, "pending": "not run"}
+# How the page names the outcomes of runs.
+OUTCOME_NAMES = {
+    "error": "failed",
+    "timeout": "timed out",
+    "memory": "out of memory",
+    "kernel_died": "kernel died",
+    "cancelled": "interrupted",
+}
+REASON_LABELS = {"done": "confirmed", "skipped": "skipped"}
+
+
+def format_no_notebook(program: str = PROGRAM) -> str:
+    """Return the text for a project without notebooks.
+
+    `program` is how the user's shell calls stepper.
+    """
+    return f'There is no notebook yet. To create one, run: {program} new "PROBLEM"'
+
+
+def format_created(created: Document, max_rows: int = NO_LIMIT) -> str:
+    """Return the text on a new notebook and its plan."""
+    notebook = one_line(created["notebook"])
+    lines = [f"Created {notebook}. It is now the current notebook."]
+    steps = []
+    for step in created["steps"]:
+        title = one_line(step["title"], TEXT_LIMIT)
+        steps.append(f"  {step['id']}. {title}")
+    lines += limit_lines(steps, "steps", max_rows)
+    if created["unfinished"]:
+        unfinished = one_line(created["unfinished"])
+        lines.append(f"{unfinished} is unfinished and was left unchanged.")
+    cwd = created["kernel_cwd"]
+    folder = one_line(cwd)
+    if cwd in ("notebook", "project"):
+        folder = f"the {cwd}'s folder"
+    lines.append(
+        f"The working directory of its kernel is {folder}: paths in cells are relative"
+        " to it."
+    )
+    return "\n".join(lines)
+
+
+def format_plan(plan: Document, max_rows: int = NO_LIMIT) -> str:
+    """Return a plan with the status of each step, below the notebook's name."""
+    steps = list(map(format_step, plan["steps"]))
+    lines = [one_line(plan["notebook"]), *limit_lines(steps, "steps", max_rows)]
+    if not steps:
+        lines.append("  no plan")
+    return "\n".join(lines)
+
+
+def format_step(step: Document, stale_reason: str = "") -> str:
+    """Return the line of a step: mark, id, title, and details in parentheses.
+
+    `stale_reason` says why its cell is stale or has hidden state.
+    """
+    details = []
+    if step.get("criterion"):
+        criterion = one_line(step["criterion"], TEXT_LIMIT)
+        details.append(f"criterion: {criterion}")
+    if step.get("kind", "step") != "step":
+        details.append(step["kind"])
+    if step.get("long"):
+        details.append("long")
+    if step.get("retries"):
+        details.append(f"retries: {step['retries']}")
+    details.append(_explain_status(step))
+    details.append(one_line(stale_reason))
+    title = one_line(step["title"], TEXT_LIMIT)
+    name = f"{step['id']}. {title}"
+    return f"  {get_mark(step['status'])} {name}{_format_details(details)}"
+
+
+def _explain_status(step: Document) -> str:
+    """Return what the mark of a step does not say, or an empty string."""
+    status = step["status"]
+    note = STATUS_NOTES.get(status, "")
+    reason = one_line(step.get("reason") or "", TEXT_LIMIT)
+    if not reason:
+        return note
+    if status == "doubted":  # the reason names the criterion and its values
+        return reason
+    label = REASON_LABELS.get(status)
+    return f"{label}: {reason}" if label else note
+
+
+def _format_details(details: Sequence[str]) -> str:
+    text = "; ".join(filter(None, details))
+    return f"  ({text})" if text else ""
+
+
+def limit_lines(lines: list[str], noun: str, max_rows: int) -> list[str]:
+    """Return at most `max_rows` lines, and the number of the others."""
+    hidden_count = len(lines) - max_rows
+    if hidden_count <= 0:
+        return lines
+    return [*lines[:max_rows], f"… and {hidden_count:,} more {noun}"]
+
+
+def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
+    """Return the status of a notebook: progress, stop, verification and kernel."""
+    if status["notebook"] is None:
+        return format_no_notebook()
+    lines = format_progress(status, max_rows)
+    for details in (status["stop"], status["verified"]):
+        if details:
+            lines.append(details["text"])
+    lines += [status["jupyter"], status["renamed"], format_kernel(status)]
+    daemon = status["daemon"]
+    if daemon:
+        lines.append(f"daemon: pid {daemon['pid']}, version {daemon['version']}")
+    lines.append(status["unheard"])
+    return "\n".join(filter(None, lines))
+
+
+def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
+    """Return the lines on the notebook, its running cell, its steps and its cells."""
+    lines = [_format_headline(status)]
+    running = status["running"]
+    if running:
+        text = format_running(
+            one_line(running["name"]),
+            running["seconds"],
+            running["timeout"],
+            one_line(running["line"]),
+            running["left_seconds"],
+        )
+        lines.append(text)
+    # The reasons of stale cells and cells with hidden state, until they are shown.
+    marked_cells = [*status["hidden"], *status["stale"]]
+    reasons = {cell["cell_id"]: cell["why"] for cell in marked_cells}
+    steps = []
+    for step in status["steps"]:
+        reason = reasons.pop(step["cell_id"] or "", "")
+        steps.append(format_step(step, reason))
+    cells = []
+    for cell in status["cells"]:
+        reason = reasons.pop(cell["cell_id"], "")
+        cells.append(_format_cell(cell, [one_line(reason)]))
+    off_plan = []
+    for cell in status["off_plan"]:
+        reason = reasons.pop(cell["cell_id"], "")
+        note = CELL_NOTES.get(cell["status"], cell["status"])
+        details = [one_line(reason), f"outside the plan, {note}"]
+        off_plan.append(_format_cell(cell, details))
+    others = []
+    for cell in [*status["stale"], *status["hidden"]]:
+        if cell["cell_id"] in reasons:
+            reason = one_line(cell["why"])
+            others.append(f"  {STALE_MARK} {_format_cell_name(cell)}: {reason}")
+    lines += limit_lines(steps, "steps", max_rows)
+    for rows in (cells, off_plan, others):
+        lines += limit_lines(rows, "cells", max_rows)
+    return lines
+
+
+def _format_headline(status: Document) -> str:
+    """Return the notebook's name and state, and how many steps are done."""
+    headline = f"{one_line(status['notebook'])}: {status['state']}"
+    statuses = [step["status"] for step in status["steps"]]
+    if not statuses:
+        return headline
+    done = statuses.count("done")
+    skipped = statuses.count("skipped")
+    progress = format_steps_done(done, skipped, len(statuses), "step")
+    return f"{headline}, {progress}"
+
+
+def _format_cell(cell: Document, details: Sequence[str]) -> str:
+    name = _format_cell_name(cell)
+    title = one_line(cell["title"], TEXT_LIMIT)
+    mark = get_mark(cell["status"])
+    return f"  {mark} {name}: {title}{_format_details(details)}"
+
+
+def _format_cell_name(cell: Document) -> str:
+    cell_id = one_line(cell["cell_id"], ID_LIMIT)
+    return f"cell {cell['cell']} (id {cell_id})"
+
+
+def format_kernel(status: Document) -> str:
+    """Return the line on the kernel, and why its variables are lost."""
+    kernel = status["kernel"]
+    parts = [f"kernel: {kernel['state']}"]
+    if kernel["pid"]:
+        parts.append(f"pid {kernel['pid']}")
+    if kernel["rss_bytes"]:
+        parts.append(format_bytes(kernel["rss_bytes"]))
+    if kernel["pid"] and kernel["python"]:
+        parts.append(one_line(kernel["python"]))
+    parts.append(format_kernel_location(kernel))
+    text = ", ".join(filter(None, parts))
+    if status["lost"]:
+        restore = CommandLines(status["notebook"]).shell("restore")
+        reason = one_line(status["lost"])
+        text += f"; state lost: {reason} (to rebuild it, run: {restore})"
+    return text
+
+
+def format_kernel_location(kernel: Document) -> str:
+    """Return where a remote kernel runs and why it can't be reached, if it can't.
+
+    The text is empty for a local kernel.
+    """
+    if not kernel["where"] and not kernel["trouble"]:
+        return ""
+    return format_location(kernel["where"], kernel["left_seconds"], kernel["trouble"])
+
+
+def format_bytes(count: int) -> str:
+    """Return a size in memory in MB, or in GB."""
+    if count < 1e9:
+        return f"{count / 1e6:.0f} MB"
+    return f"{count / 1e9:.1f} GB"
