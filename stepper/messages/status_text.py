@@ -55,14 +55,15 @@ def format_created(created: Document, max_rows: int = NO_LIMIT) -> str:
     lines = [f"Created {notebook}. It is now the current notebook."]
     steps = []
     for step in created["steps"]:
+        step_id = step["id"]
         title = one_line(step["title"], TEXT_LIMIT)
-        steps.append(f"  {step['id']}. {title}")
+        steps.append(f"  {step_id}. {title}")
     lines += limit_lines(steps, "steps", max_rows)
-    if created["unfinished"]:
-        unfinished = one_line(created["unfinished"])
+    unfinished = one_line(created["unfinished"] or "")
+    if unfinished:
         lines.append(f"{unfinished} is unfinished and was left unchanged.")
-    cwd = created["kernel_cwd"]
-    folder = one_line(cwd)
+    cwd = one_line(created["kernel_cwd"])
+    folder = cwd
     if cwd in ("notebook", "project"):
         folder = f"the {cwd}'s folder"
     lines.append(
@@ -87,20 +88,26 @@ def format_step(step: Document, stale_reason: str = "") -> str:
     `stale_reason` says why its cell is stale or has hidden state.
     """
     details = []
-    if step.get("criterion"):
-        criterion = one_line(step["criterion"], TEXT_LIMIT)
+    criterion = one_line(step.get("criterion") or "", TEXT_LIMIT)
+    if criterion:
         details.append(f"criterion: {criterion}")
-    if step.get("kind", "step") != "step":
-        details.append(step["kind"])
+    kind = step.get("kind", "step")
+    if kind != "step":
+        details.append(kind)
     if step.get("long"):
         details.append("long")
-    if step.get("retries"):
-        details.append(f"retries: {step['retries']}")
-    details.append(_explain_status(step))
-    details.append(one_line(stale_reason))
+    retries = step.get("retries")
+    if retries:
+        details.append(f"retries: {retries}")
+    explanation = _explain_status(step)
+    details.append(explanation)
+    reason = one_line(stale_reason)
+    details.append(reason)
+    step_id = step["id"]
     title = one_line(step["title"], TEXT_LIMIT)
-    name = f"{step['id']}. {title}"
-    return f"  {get_mark(step['status'])} {name}{_format_details(details)}"
+    mark = get_mark(step["status"])
+    suffix = _format_details(details)
+    return f"  {mark} {step_id}. {title}{suffix}"
 
 
 def _explain_status(step: Document) -> str:
@@ -140,7 +147,9 @@ def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
     lines += [status["jupyter"], status["renamed"], format_kernel(status)]
     daemon = status["daemon"]
     if daemon:
-        lines.append(f"daemon: pid {daemon['pid']}, version {daemon['version']}")
+        pid = daemon["pid"]
+        version = daemon["version"]
+        lines.append(f"daemon: pid {pid}, version {version}")
     lines.append(status["unheard"])
     return "\n".join(filter(None, lines))
 
@@ -160,26 +169,37 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
         lines.append(text)
     # The reasons of stale cells and cells with hidden state, until they are shown.
     marked_cells = [*status["hidden"], *status["stale"]]
-    reasons = {cell["cell_id"]: cell["why"] for cell in marked_cells}
+    reasons = {}
+    for cell in marked_cells:
+        cell_id = cell["cell_id"]
+        reasons[cell_id] = one_line(cell["why"])
     steps = []
     for step in status["steps"]:
-        reason = reasons.pop(step["cell_id"] or "", "")
-        steps.append(format_step(step, reason))
+        cell_id = step["cell_id"] or ""
+        reason = reasons.pop(cell_id, "")
+        line = format_step(step, reason)
+        steps.append(line)
     cells = []
     for cell in status["cells"]:
-        reason = reasons.pop(cell["cell_id"], "")
-        cells.append(_format_cell(cell, [one_line(reason)]))
+        cell_id = cell["cell_id"]
+        reason = reasons.pop(cell_id, "")
+        line = _format_cell(cell, [reason])
+        cells.append(line)
     off_plan = []
     for cell in status["off_plan"]:
-        reason = reasons.pop(cell["cell_id"], "")
-        note = CELL_NOTES.get(cell["status"], cell["status"])
-        details = [one_line(reason), f"outside the plan, {note}"]
-        off_plan.append(_format_cell(cell, details))
+        cell_id = cell["cell_id"]
+        reason = reasons.pop(cell_id, "")
+        cell_status = cell["status"]
+        note = CELL_NOTES.get(cell_status, cell_status)
+        line = _format_cell(cell, [reason, f"outside the plan, {note}"])
+        off_plan.append(line)
     others = []
     for cell in [*status["stale"], *status["hidden"]]:
-        if cell["cell_id"] in reasons:
+        cell_id = cell["cell_id"]
+        if cell_id in reasons:
+            name = _format_cell_name(cell)
             reason = one_line(cell["why"])
-            others.append(f"  {STALE_MARK} {_format_cell_name(cell)}: {reason}")
+            others.append(f"  {STALE_MARK} {name}: {reason}")
     lines += limit_lines(steps, "steps", max_rows)
     for rows in (cells, off_plan, others):
         lines += limit_lines(rows, "cells", max_rows)
@@ -188,7 +208,9 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
 
 def _format_headline(status: Document) -> str:
     """Return the notebook's name and state, and how many steps are done."""
-    headline = f"{one_line(status['notebook'])}: {status['state']}"
+    name = one_line(status["notebook"])
+    state = status["state"]
+    headline = f"{name}: {state}"
     statuses = [step["status"] for step in status["steps"]]
     if not statuses:
         return headline
@@ -213,18 +235,26 @@ def _format_cell_name(cell: Document) -> str:
 def format_kernel(status: Document) -> str:
     """Return the line on the kernel, and why its variables are lost."""
     kernel = status["kernel"]
-    parts = [f"kernel: {kernel['state']}"]
-    if kernel["pid"]:
-        parts.append(f"pid {kernel['pid']}")
-    if kernel["rss_bytes"]:
-        parts.append(format_bytes(kernel["rss_bytes"]))
-    if kernel["pid"] and kernel["python"]:
-        parts.append(one_line(kernel["python"]))
-    parts.append(format_kernel_location(kernel))
+    state = kernel["state"]
+    parts = [f"kernel: {state}"]
+    pid = kernel["pid"]
+    if pid:
+        parts.append(f"pid {pid}")
+    memory = kernel["rss_bytes"]
+    if memory:
+        size = format_bytes(memory)
+        parts.append(size)
+    python = kernel["python"]
+    if pid and python:
+        shown_python = one_line(python)
+        parts.append(shown_python)
+    location = format_kernel_location(kernel)
+    parts.append(location)
     text = ", ".join(filter(None, parts))
-    if status["lost"]:
-        restore = CommandLines(status["notebook"]).shell("restore")
-        reason = one_line(status["lost"])
+    reason = one_line(status["lost"] or "")
+    if reason:
+        commands = CommandLines(status["notebook"])
+        restore = commands.shell("restore")
         text += f"; state lost: {reason} (to rebuild it, run: {restore})"
     return text
 
