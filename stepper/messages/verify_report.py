@@ -102,8 +102,8 @@ def _format_cells(result: VerifyResult) -> list[str]:
         reason = NOTHING_RECORDED if is_all else SOURCE_NOT_RECORDED
         run = CommandLines(result.notebook).shell("run")
         lines.append(
-            f"  {FAILED_MARK} {names} not recorded: {reason}. To run the cells that have"
-            f" not run: `{run}`"
+            f"  {FAILED_MARK} {names} not recorded: {reason}."
+            f" To run the cells that have not run: `{run}`"
         )
     not_run = by_verdict.get(ReplayVerdict.NOT_RUN, [])
     if not_run:
