@@ -10,6 +10,7 @@ from stepper.common.text import one_line
 from stepper.messages import notebook_list, status_text
 
 Data = Mapping[str, Any]
+LimitedData = dict[str, Any]
 MAX_ROWS = 40  # of a list
 PAGE_SIZE = 9_700  # characters of a list of notebooks as JSON
 TEXT_LIMIT = 200  # characters of a text in a row
@@ -28,17 +29,19 @@ def format_notebooks(notebooks: Sequence[Data]) -> str:
     return notebook_list.format_notebooks(notebooks, MAX_ROWS)
 
 
-def limit_rows(rows: Sequence[Data]) -> list[dict[str, Any]]:
+def limit_rows(rows: Sequence[Data]) -> list[LimitedData]:
     """Return at most MAX_ROWS rows, with shortened texts."""
-    return [_limit_row(row) for row in rows[:MAX_ROWS]]
+    shown = rows[:MAX_ROWS]
+    return [_limit_row(row) for row in shown]
 
 
-def _limit_row(row: Data) -> dict[str, Any]:
+def _limit_row(row: Data) -> LimitedData:
     """Return a row with shortened texts."""
     limited = dict(row)
     for name, value in row.items():
         if isinstance(value, str) and len(value) > TEXT_LIMIT:
-            limited[name] = f"{value[:TEXT_LIMIT]}…"
+            beginning = value[:TEXT_LIMIT]
+            limited[name] = f"{beginning}…"
     return limited
 
 
@@ -74,26 +77,20 @@ def format_plan(response: Data) -> str:
 
 
 def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
-    """Return the status of a notebook with its last runs and the last report."""
+    """Return the status of a notebook with its last runs and the last report.
+
+    Each line of a stop and of a report is shown once.
+    """
     if status["notebook"] is None:
         return status_text.format_no_notebook()
-    finished = status.get("ended") or {}
-    finished_text = finished.get("text", "")
+    finished_run = status.get("ended") or {}
+    finished_text = finished_run.get("text", "")
     undelivered = status["unheard"] or ""
-    # The last report may be among the others.
-    if finished or report in undelivered:
+    if finished_run or report in undelivered:
         report = ""
-    parts = []
-    if finished:
-        parts.append(finished_text)
+    parts = [finished_text] if finished_run else []
     parts += status_text.format_progress(status, MAX_ROWS)
-    # The report of the run that stopped the notebook contains lines of the stop.
-    shown_lines: set[str] = set()
-    for text in (undelivered, finished_text, report):
-        shown_lines.update(line.strip() for line in text.splitlines())
-    for details in (status.get("verified"), status["stop"]):
-        lines = details["text"].splitlines() if details else []
-        parts += [line for line in lines if line.strip() not in shown_lines]
+    parts += _list_new_lines(status, [undelivered, finished_text, report])
     kernel = status_text.format_kernel(status)
     resources = _format_resources(status.get("resources") or {})
     parts.append("; ".join([kernel, *resources]))
@@ -101,24 +98,40 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     if undelivered:
         parts.append(undelivered)
     if runs:
-        parts.append(f"last runs (run, cell, outcome): {_format_runs(runs)}")
+        run_parts = [_format_run(run) for run in runs]
+        parts.append(f"Last runs (run, cell, outcome): {'; '.join(run_parts)}")
     if report:
         parts += ["The last report:", report]
     return "\n".join(parts)
 
 
-def _format_runs(runs: Sequence[Data]) -> str:
-    parts = []
-    for run in runs:
-        number = run["run"]
-        cell_id = one_line(run["cell_id"])
-        outcome = run["outcome"]
-        seconds = run["duration_s"]
-        parts.append(f"{number} {cell_id} {outcome} {seconds:.1f} s")
-    return "; ".join(parts)
+def _list_new_lines(status: Data, shown_texts: Sequence[str]) -> list[str]:
+    """Return the lines on the last verification and the stop that are not shown yet.
+
+    The report of the run that stopped the notebook contains lines of the stop.
+    """
+    shown_lines = set[str]()
+    for text in shown_texts:
+        shown_lines.update(line.strip() for line in text.splitlines())
+    new_lines = []
+    for details in (status.get("verified"), status["stop"]):
+        if not details:
+            continue
+        for line in details["text"].splitlines():
+            if line.strip() not in shown_lines:
+                new_lines.append(line)
+    return new_lines
 
 
-def limit_status(status: Data) -> dict[str, Any]:
+def _format_run(run: Data) -> str:
+    number = run["run"]
+    cell_id = one_line(run["cell_id"])
+    outcome = run["outcome"]
+    seconds = run["duration_s"]
+    return f"{number} {cell_id} {outcome} {seconds:.1f} s"
+
+
+def limit_status(status: Data) -> LimitedData:
     """Return a status with at most MAX_ROWS rows in each list, and MAX_NAMES names."""
     limited = dict(status)
     for name in LISTS:
@@ -129,39 +142,56 @@ def limit_status(status: Data) -> dict[str, Any]:
     return limited
 
 
-def _limit_names(context: Data) -> dict[str, Any]:
+def _limit_names(context: Data) -> LimitedData:
     """Return the names in the kernel, at most MAX_NAMES of each kind."""
     limited = dict(context)
     for kind in NAMESPACE_TITLES:
-        names = list(context.get(kind, {}).items())
-        limited[kind] = dict(names[:MAX_NAMES])
+        descriptions = context.get(kind, {})
+        names = list(descriptions)[:MAX_NAMES]
+        limited[kind] = {name: descriptions[name] for name in names}
     return limited
 
 
 def _format_resources(resources: Data) -> Iterable[str]:
     """Yield the CPU use of the kernel, and the use of the machine and its GPUs."""
     kernel = resources.get("kernel") or {}
-    if kernel.get("cpu_percent") is not None:
-        yield f"CPU {kernel['cpu_percent']:.0f} %"
+    cpu_percent = kernel.get("cpu_percent")
+    if cpu_percent is not None:
+        yield f"CPU {cpu_percent:.0f} %"
     machine = resources.get("machine") or {}
     if machine.get("memory_total_bytes"):
-        text = f"machine: RAM {_format_memory(machine)}"
-        if machine.get("cpu_percent") is not None:
-            text += f", CPU {machine['cpu_percent']:.0f} %"
-        yield text
+        yield _format_machine(machine)
     for gpu in resources.get("gpus", ()):
-        text = f"GPU {gpu['name']}: "
-        if gpu["used_percent"] is not None:
-            text += f"{gpu['used_percent']:.0f} %, "
-        yield text + _format_memory(gpu)
+        yield _format_gpu(gpu)
+
+
+def _format_machine(machine: Data) -> str:
+    text = f"machine: RAM {_format_memory(machine)}"
+    cpu_percent = machine.get("cpu_percent")
+    if cpu_percent is not None:
+        text += f", CPU {cpu_percent:.0f} %"
+    return text
+
+
+def _format_gpu(gpu: Data) -> str:
+    name = gpu["name"]
+    used_percent = gpu["used_percent"]
+    memory = _format_memory(gpu)
+    if used_percent is None:
+        return f"GPU {name}: {memory}"
+    return f"GPU {name}: {used_percent:.0f} %, {memory}"
 
 
 def _format_memory(usage: Data) -> str:
-    sizes = []
-    for name in ("memory_bytes", "memory_total_bytes"):
-        size = usage[name]
-        sizes.append("?" if size is None else status_text.format_bytes(size))
-    return " of ".join(sizes)
+    used = _format_size(usage["memory_bytes"])
+    total = _format_size(usage["memory_total_bytes"])
+    return f"{used} of {total}"
+
+
+def _format_size(byte_count: int | None) -> str:
+    if byte_count is None:
+        return "?"
+    return status_text.format_bytes(byte_count)
 
 
 def _format_namespace(context: Data) -> Iterable[str]:
