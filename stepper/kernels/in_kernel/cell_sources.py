@@ -174,7 +174,9 @@ def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, 
     while trace is not None:
         frame = trace.tb_frame
         if is_user_file(frame.f_code.co_filename):
-            entry = (frame, trace.tb_lineno, trace.tb_lasti)
+            line = trace.tb_lineno
+            instruction = trace.tb_lasti
+            entry = (frame, line, instruction)
             entries.append(entry)
         trace = trace.tb_next
     return entries
@@ -205,7 +207,8 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
             line += magic[1]
         elif filename in get_cell_files():
             number, line = find_cell_line(filename, line)
-        facts.append(describe_frame(number, filename, line, function))
+        fact = describe_frame(number, filename, line, function)
+        facts.append(fact)
     return facts
 
 
@@ -217,16 +220,20 @@ def describe_frame(
     `number` is the execution count of its cell, or None for a file.
     """
     if number is None:
-        lines = [text.rstrip("\n") for text in linecache.getlines(filename)]
-        path = shorten(os.path.relpath(filename))
+        raw_lines = linecache.getlines(filename)
+        lines = [text.rstrip("\n") for text in raw_lines]
+        relative_path = os.path.relpath(filename)
+        path = shorten(relative_path)
     else:
         lines = get_source_lines(number)
         path = ""
     first = max(1, line - CONTEXT_LINES)
-    last = min(len(lines), line + CONTEXT_LINES)
+    last_context = line + CONTEXT_LINES
+    last = min(len(lines), last_context)
     context = []
     for context_line in range(first, last + 1):
-        text = lines[context_line - 1].rstrip()
+        line_text = lines[context_line - 1]
+        text = line_text.rstrip()
         context.append([context_line, shorten(text)])
     return {
         "cell": number or 0,

@@ -107,15 +107,18 @@ def find_project_root() -> str:
     with another project file, else the working folder.
     """
     if state["root"] is None:
-        state["root"] = search_project_root(os.path.realpath(os.getcwd()))
+        folder = os.path.realpath(os.getcwd())
+        state["root"] = search_project_root(folder)
     return str(state["root"])
 
 
 def search_project_root(folder: str) -> str:
     """Return the project's folder of a working folder."""
     parents = [folder]
-    while os.path.dirname(parents[-1]) != parents[-1]:
-        parents.append(os.path.dirname(parents[-1]))
+    parent = os.path.dirname(folder)
+    while parent != parents[-1]:
+        parents.append(parent)
+        parent = os.path.dirname(parent)
     for parent in parents:
         if os.path.isdir(os.path.join(parent, ".stepper")):
             return parent
@@ -127,7 +130,8 @@ def search_project_root(folder: str) -> str:
 
 def contains_any(folder: str, names: tuple[str, ...]) -> bool:
     """Return whether a folder contains a file or folder with one of these names."""
-    return any(os.path.exists(os.path.join(folder, name)) for name in names)
+    paths = [os.path.join(folder, name) for name in names]
+    return any(map(os.path.exists, paths))
 
 
 def is_local(path: str) -> bool:
@@ -210,7 +214,10 @@ def hash_file(path: str, mark: Any) -> str:
 
 def is_recent(mark: Any) -> bool:
     """Return whether a file may have changed again without a new time stamp."""
-    return mark is not None and max(mark[0], mark[2]) > now_ns() - RECENT_NS
+    if mark is None:
+        return False
+    changed_at = max(mark[0], mark[2])
+    return bool(changed_at > now_ns() - RECENT_NS)
 
 
 def register() -> None:
@@ -293,7 +300,9 @@ def read_bytecode(path: str) -> Any:
         return None
     mtime = int(status.st_mtime) & 0xFFFFFFFF
     size = status.st_size & 0xFFFFFFFF
-    expected = bytes(4) + mtime.to_bytes(4, "little") + size.to_bytes(4, "little")
+    mtime_bytes = mtime.to_bytes(4, "little")
+    size_bytes = size.to_bytes(4, "little")
+    expected = bytes(4) + mtime_bytes + size_bytes
     return data if data[4:16] == expected else None
 
 
@@ -333,7 +342,8 @@ def drop_bytecode(path: str, code: Any) -> None:
     """
     data = read_bytecode(path)
     if data is not None and call_safely(marshal.loads, data[16:]) != code:
-        call_safely(os.unlink, importlib.util.cache_from_source(path))
+        bytecode_path = importlib.util.cache_from_source(path)
+        call_safely(os.unlink, bytecode_path)
 
 
 def compile_source(path: str) -> Any:
@@ -408,7 +418,8 @@ def report_outdated(
         ):
             continue
         record.reported = record.disk
-        path = os.path.relpath(record.path, find_project_root())
+        root = find_project_root()
+        path = os.path.relpath(record.path, root)
         report = {"name": shorten(name), "file": shorten(path)}
         if record.disk == "deleted":
             report["why"] = "deleted"
@@ -461,7 +472,10 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
     """
     from stepper.kernels.in_kernel.import_dependents import depends_at_import
 
-    snapshots = {name: dict(own_names(sys.modules[name])) for name in records}
+    snapshots = {}
+    for name in records:
+        module = sys.modules[name]
+        snapshots[name] = dict(own_names(module))
     updated: set[str] = set()  # modules in which something changed
     try:
         for name in sort_by_imports(list(records)):
@@ -561,7 +575,8 @@ def find_moved_source(name: str) -> Any:
     package = name.rpartition(".")[0]
     folders = None
     if package:
-        folders = list(own_names(sys.modules[package])["__path__"])
+        package_names = own_names(sys.modules[package])
+        folders = list(package_names["__path__"])
     spec = importlib.machinery.PathFinder.find_spec(name, folders)
     if spec is None or not spec.origin:
         return None
@@ -619,7 +634,8 @@ def may_import_local(raw: str) -> bool:
         return False
     for source, _, plain_imports in IMPORTS.findall(raw):
         for name in [source, *plain_imports.split(",")]:
-            top = name.strip().split(" ")[0].partition(".")[0]
+            first_word = name.strip().split(" ")[0]
+            top = first_word.partition(".")[0]
             if top and top not in sys.modules and is_in_project(top):
                 return True
     return False

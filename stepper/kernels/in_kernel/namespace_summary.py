@@ -91,7 +91,8 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
             fingerprints[name] = fingerprint
             if fingerprint:
                 facts["print"] = fingerprint
-        count = len(modules) + len(functions) + len(classes) + len(variables)
+        count = len(modules) + len(functions)
+        count += len(classes) + len(variables)
     rebound = find_rebound_names(list_user_variables(), fingerprints)
     return {
         "modules": modules,
@@ -179,8 +180,10 @@ def measure_library_object(value: Any, shape: Any) -> int | None:
     if len(shape) == 2 and is_pandas(value, "DataFrame"):
         if shape[1] > MAX_COLUMNS:
             return None
-        column_sizes = [column.nbytes for column in list_columns(value)]
-        return int(value.index.memory_usage() + sum(column_sizes))
+        columns = list_columns(value)
+        column_sizes = [column.nbytes for column in columns]
+        index_size = value.index.memory_usage()
+        return int(index_size + sum(column_sizes))
     memory_usage = getattr(value, "memory_usage", None)
     if callable(memory_usage):
         return int(memory_usage(deep=False))
@@ -207,7 +210,8 @@ def remember_labels() -> None:
             continue
         removed = removed_labels.setdefault(name, {})
         run = run_state.get("attributed", 0)
-        removed.update(dict.fromkeys(previous_labels - labels, run))
+        removed_now = previous_labels - labels
+        removed.update(dict.fromkeys(removed_now, run))
         for label in labels.intersection(removed):
             del removed[label]
     frame_labels.clear()
@@ -229,7 +233,8 @@ def list_labels() -> dict[str, frozenset[str]]:
         columns = frame.columns
         if type(columns) is index_type and len(columns) <= MAX_LABELS:
             labels = {label for label in columns.tolist() if type(label) is str}
-            labels_by_name[shorten(name, MAX_NAME)] = frozenset(labels)
+            short_name = shorten(name, MAX_NAME)
+            labels_by_name[short_name] = frozenset(labels)
     return labels_by_name
 
 
@@ -259,4 +264,5 @@ def summarize(value: Any) -> str:
         return shorten(repr(value), MAX_VALUE)
     if is_one_of(kind, (list, dict, tuple, set)):
         return f"length {len(value)}"
-    return class_name(kind).rsplit(".", 1)[-1]
+    qualified_name = class_name(kind)
+    return qualified_name.rsplit(".", 1)[-1]

@@ -130,7 +130,9 @@ class OutputArea:
             unreported.append(max(0, count - reported_count))
         area.unreported = OmittedOutput(*unreported)
         for display_id, indices in displays.items():
-            shown = [entries[index] for index in indices if index < len(entries)]
+            entry_count = len(entries)
+            valid_indices = [index for index in indices if index < entry_count]
+            shown = [entries[index] for index in valid_indices]
             shown = [entry for entry in shown if "data" in entry.output]
             area.displays[display_id] = shown
         area.held_bytes = area._count_held_bytes()
@@ -151,7 +153,9 @@ class OutputArea:
         else:
             # The outputs before this line are the head.
             count, size = omission.groups()
-            self.dropped = OmittedOutput(0, parse_count(count), parse_count(size))
+            outputs = parse_count(count)
+            size_bytes = parse_count(size)
+            self.dropped = OmittedOutput(0, outputs, size_bytes)
             self.head = self.entries
             self.entries = []
         return entry
@@ -180,7 +184,9 @@ class OutputArea:
         if count:
             self.execution_count = count
         if message_type == "stream":
-            self._take_stream(str(content["name"]), str(content["text"]))
+            stream_name = str(content["name"])
+            text = str(content["text"])
+            self._take_stream(stream_name, text)
         elif message_type in DISPLAY_TYPES:
             self._take_display(message)
         elif message_type == "error":
@@ -207,7 +213,8 @@ class OutputArea:
         entry = self._find_stream_entry(name, text)
         if entry is None:
             output = {"output_type": "stream", "name": name}
-            entry = self._add(Entry(output, 0, StreamText(self.limit)))
+            stream_text = StreamText(self.limit)
+            entry = self._add(Entry(output, 0, stream_text))
         stream = entry.text
         assert stream is not None
         stream.add(text)
@@ -254,7 +261,8 @@ class OutputArea:
                 output["execution_count"] = content.get("execution_count")
             entry = self._add(Entry.from_output(output | shown))
             if display_id:
-                self.displays.setdefault(display_id, []).append(entry)
+                entries = self.displays.setdefault(display_id, [])
+                entries.append(entry)
         self._drop_excess()
 
     def _take_error(self, content: Message) -> None:
@@ -317,7 +325,8 @@ class OutputArea:
         self._drop_excess_images()
         self.held_bytes = self._count_held_bytes()
         max_bytes = MAX_HELD_FACTOR * self.limit
-        self.max_held_bytes = max(max_bytes, 2 * self.held_bytes)
+        doubled_bytes = 2 * self.held_bytes
+        self.max_held_bytes = max(max_bytes, doubled_bytes)
 
     def _count_dropped(self, dropped_entries: list[Entry]) -> None:
         """Count dropped entries, keep their images and forget their displays."""
@@ -365,7 +374,9 @@ class OutputArea:
             middle = self._find_middle(entries)
             for entry in entries[middle]:
                 omitted += entry.total
-            description = f"{omitted.outputs:,} outputs ({omitted.bytes:,} bytes)"
+            count = omitted.outputs
+            size = omitted.bytes
+            description = f"{count:,} outputs ({size:,} bytes)"
             note = Entry(build_omission_note(description), 0)
             entries[middle] = [note]
             held[middle] = [note]
@@ -414,7 +425,8 @@ class OutputArea:
         lines = []
         for entry in self.entries[-PROGRESS_OUTPUTS:]:
             if entry.text:
-                lines += entry.text.last_lines()[-PROGRESS_LINES:]
+                last_lines = entry.text.last_lines()
+                lines += last_lines[-PROGRESS_LINES:]
         return lines
 
     def list_images(self) -> list[Output]:

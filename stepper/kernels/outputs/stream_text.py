@@ -171,7 +171,8 @@ class StreamText(BoundedText):
         row_count = min(row_count, MAX_ROWS)
         rows = self._pop_lines(row_count)
         last_row = len(rows) - 1
-        row = max(0, last_row - self.rows_up)
+        cursor_row = last_row - self.rows_up
+        row = max(0, cursor_row)
         column = self.column
         if column == AT_END:
             column = len(rows[row])
@@ -198,7 +199,9 @@ class StreamText(BoundedText):
 
     def last_lines(self) -> list[str]:
         """Return the last lines, at most MAX_END characters."""
-        pieces_from_end = chain(reversed(self.tail), reversed(self.head))
+        tail_from_end = reversed(self.tail)
+        head_from_end = reversed(self.head)
+        pieces_from_end = chain(tail_from_end, head_from_end)
         pieces = list(islice(pieces_from_end, MAX_END_PIECES))
         pieces.reverse()
         text = "".join(pieces)

@@ -79,11 +79,13 @@ class Widgets:
         if comm in self.dropped:
             return
         self.changed = True
-        self.states.setdefault(comm, {}).update(state)
+        known_state = self.states.setdefault(comm, {})
+        known_state.update(state)
         paths = data.get("buffer_paths") or []
         self._add_buffers(comm, paths, message["buffers"])
         if message["msg_type"] == "comm_open" and is_output_model(state):
-            self.captured[comm] = OutputWidget(comm, self.limits.max_output_bytes)
+            max_bytes = self.limits.max_output_bytes
+            self.captured[comm] = OutputWidget(comm, max_bytes)
         widget = self.captured.get(comm)
         if widget is not None:
             self._update_output(widget, state, data.get("method"))
@@ -175,4 +177,6 @@ class Widgets:
 
 def is_output_model(state: State) -> bool:
     """Return whether the state of a new model is that of an Output widget."""
-    return (state.get("_model_module"), state.get("_model_name")) == OUTPUT
+    module = state.get("_model_module")
+    name = state.get("_model_name")
+    return (module, name) == OUTPUT
