@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +10,15 @@ import pytest
 
 from stepper.messages.run_report import Report
 from stepper.session.background import background_runs
-from stepper.session.background_call_states import (
+from stepper.session.clients import Caller
+from stepper.session.session_state.background_call_states import (
     TRANSITIONS,
     BackgroundCall,
     CallEvent,
     CallState,
     IllegalTransitionError,
 )
-from stepper.session.clients import Caller
+from stepper.session.session_state.background_calls import BackgroundCalls
 
 
 class Client:
@@ -43,17 +43,18 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         work = asyncio.create_task(asyncio.sleep(0, Report("it ran", "✓ it ran")))
         await work
         call = BackgroundCall("toolu_1", Caller(), work, CallState.BACKGROUND)
+        background_calls = BackgroundCalls()
+        background_calls.add(call)
         kernel_manager = SimpleNamespace(kernel=None)
         state = SimpleNamespace(
             background_calls={"toolu_1": SimpleNamespace(session="s")}, running=None
         )
         session: Any = SimpleNamespace(
-            background_calls={"toolu_1": call},
+            background_calls=background_calls,
             name="a.ipynb",
-            log=log.append,
+            journal=SimpleNamespace(log=log.append),
             state=state,
             kernel_manager=kernel_manager,
-            delivered_reports=deque(),
         )
         first, second = Client(), Client()
         tasks = [
@@ -91,7 +92,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         assert background_runs.match_prompt_to_reports(
             [session], "s", f"<task-notification>{told}"
         ) == ["✓ it ran"]
-        assert session.background_calls == {} and len(log) == 1
+        assert len(session.background_calls) == 0 and len(log) == 1
         await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on
 
     asyncio.run(played())

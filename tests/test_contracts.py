@@ -76,7 +76,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ),
         ("common/text.py", "from stepper.session import protocols", {LAYERS, CYCLES}),
         (
-            "session/kernel_manager.py",
+            "session/session_state/kernel_manager.py",
             "from stepper.kernels import execution",
             {LAYERS, CYCLES},
         ),

@@ -41,8 +41,8 @@ from stepper.session import (
     status_queries,
     undelivered_reports,
 )
-from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 
 # Commands after which an agent that finishes its turn is reminded of open work.
 WORK_COMMANDS = (
@@ -304,7 +304,7 @@ async def _search_folders(request: Request, search_all: bool) -> bool:
 async def _yield_to_requests(request: Request, seconds: float) -> None:
     """Let other requests be processed; while cells run, for `seconds`."""
     sessions = request.workspace.sessions.values()
-    is_running = any(session.lock.locked() for session in sessions)
+    is_running = any(session.requests.is_locked for session in sessions)
     await asyncio.sleep(seconds if is_running else 0)
 
 
@@ -502,7 +502,7 @@ def _refuse_while_running(
     """
     is_from_agents_shell = request.caller.interface == "cli" and request.owner
     running = status_queries.get_running(session)
-    if not is_from_agents_shell or running is None or not session.lock.locked():
+    if not is_from_agents_shell or running is None or not session.requests.is_locked:
         return
     commands = session.state.commands
     waiting_command = commands.shell("run --wait")
@@ -539,7 +539,7 @@ async def _resume(
             session.name, command, stop, message
         )
         event = journal_events.Undelivered(at=format_now(), text=undelivered_text)
-        session.log(event)
+        session.journal.log(event)
     _add_command_line(request, session, command, text)
     return responses.TextResponse(text)
 

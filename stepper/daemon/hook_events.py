@@ -236,9 +236,9 @@ async def wait_for_edit(
     session = workspace.get_session(path)
     call_id = change.tool_use_id or ""
     # The next daemon needs no request about a call that has finished.
-    if call_id not in session.finished_call_ids:
+    if not session.background_calls.has_finished(call_id):
         caller.send_handover(event.edit_payload)
-    call = session.background_calls.get(call_id)
+    call = session.background_calls.find(call_id)
     is_lost = call is None or call.is_recovered
     was_in_background = call_id in session.state.background_calls
     if is_repeated and was_in_background and is_lost:
@@ -347,13 +347,13 @@ async def take_undelivered(session: Session) -> run_report.Report:
     Wait for a run that starts, finishes or is being interrupted.
     """
     await background_runs.recover_calls(session)
-    caller = session.running_caller
+    caller = session.requests.running_caller
     has_client = caller is not None and not caller.disconnected.is_set()
     is_queued = session.kernel_manager.queue_status is not None
     must_not_wait = has_client or is_queued or session.runs_in_background
-    if session.lock.locked() and not must_not_wait:
+    if session.requests.is_locked and not must_not_wait:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(session.wait_until_idle(), PATIENCE_SECONDS)
+            await asyncio.wait_for(session.requests.wait_until_idle(), PATIENCE_SECONDS)
     return undelivered_reports.take_report(session)
 
 
@@ -557,7 +557,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
         if next_status is StepStatus.INTERRUPTED:  # by the user
             return ""
     # The agent will be notified soon.
-    if any(call.is_being_reported for call in session.background_calls.values()):
+    if any(call.is_being_reported for call in session.background_calls):
         return ""
     workspace.continuations[owner] = (session.name, progress)
     return _format_open_work(session)

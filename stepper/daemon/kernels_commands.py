@@ -86,7 +86,7 @@ async def wait_for_kernel(
         # finishes.
         while (
             manager.kernel is None
-            and session.lock.locked()
+            and session.requests.is_locked
             and not request.caller.disconnected.is_set()
         ):
             await asyncio.sleep(QUEUE_POLL_SECONDS)

@@ -34,9 +34,9 @@ from stepper.policy.comparison.verify_results import VerifyResult
 from stepper.policy.model import Death, Limits
 from stepper.session import notebook_commands, progress_events
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import KernelMetadata, LaunchConfig, Notebook
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.verify import ReplayOptions, verify
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ async def verify_in_background(workspace: Workspace, session: Session) -> None:
     if caller.disconnected.is_set():  # the daemon is exiting
         return
     event = journal_events.Undelivered(at=format_now(), text=f"stepper: {text}")
-    session.log(event)
+    session.journal.log(event)
     workspace.update_markers()
 
 

@@ -68,7 +68,7 @@ class RunningFiles:
     def _write_notice(self, lines: Iterable[str], sessions: Iterable[Session]) -> None:
         """Write the notice; it contains the time, because it may be shown later."""
         intervals = [
-            session.outputs.get_limits().heartbeat_seconds for session in sessions
+            session.outputs.load_limits().heartbeat_seconds for session in sessions
         ]
         self._next_notice_at = time.monotonic() + min(intervals)
         notice = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
@@ -79,6 +79,6 @@ def _is_busy(session: Session) -> bool:
     """Return whether a notebook's kernel runs code or waits in a queue."""
     return bool(
         session.state.running
-        or session.scratch_run
+        or session.requests.scratch_run
         or session.kernel_manager.queue_status
     )

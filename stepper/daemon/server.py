@@ -117,7 +117,8 @@ class Daemon:
             workspace.config.limits,
             partial(workspace.get_launch_config, path),
         )
-        session.file.relocate = partial(workspace.renames.follow_missing, session)
+        relocate = partial(workspace.renames.follow_missing, session)
+        session.file.set_relocate(relocate)
         return session
 
     def _open_replay(
@@ -158,7 +159,7 @@ class Daemon:
             SavedImages(figures),
             ipython_syntax.get_transformer(),
         )
-        session = Session(
+        return Session(
             name,
             file,
             LateOutputs(file),
@@ -168,10 +169,9 @@ class Daemon:
             get_launch_config,
             diagnoser,
             recover_run,
+            self._schedule_refresh,
+            image_diff.compare_pixels,
         )
-        session.on_change = self._schedule_refresh
-        session.compare_pixels = image_diff.compare_pixels
-        return session
 
     async def serve(self) -> None:
         """Serve requests until the daemon must exit.
@@ -301,8 +301,7 @@ class Daemon:
         while True:
             for session in list(self.workspace.sessions.values()):
                 background_runs.check_background_calls(session, self.started_at)
-                if session.needs_replay:
-                    session.needs_replay = False
+                if session.requests.pop_replay_request():
                     self._start_replay(session)
                 # In a task of its own: a session that waits must not delay the others.
                 task = tasks.get(session.name)
@@ -385,14 +384,14 @@ class Daemon:
         limits = self.workspace.config.limits()
         sessions = self.workspace.sessions.values()
         idle_sessions = [session for session in sessions if session.is_idle]
-        idle_sessions.sort(key=lambda session: session.last_used, reverse=True)
+        idle_sessions.sort(key=lambda session: session.requests.last_used, reverse=True)
         for rank, session in enumerate(idle_sessions):
-            idle_seconds = now - session.last_used
+            idle_seconds = now - session.requests.last_used
             reason = _explain_idle_end(limits, idle_seconds, rank)
             if reason:
                 log.info("%s: %s", session.name, reason)
                 await notebook_commands.end_idle_kernel(
-                    session, session.last_used, reason
+                    session, session.requests.last_used, reason
                 )
 
     async def _handle_client(

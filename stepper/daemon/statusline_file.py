@@ -91,7 +91,7 @@ class StatusLineFile:
         running = status_queries.get_running(session)
         queued = session.kernel_manager.queue_status
         kernel = session.kernel_manager.kernel
-        namespace = session.namespace
+        namespace = session.namespace_tracker.current
         display = self.displays.setdefault(session.name, KernelDisplay())
         clock = time.monotonic()
         mark = (
@@ -128,7 +128,7 @@ def _is_active(session: Session) -> bool:
     """Whether a cell runs or something waits for the kernel."""
     return bool(
         session.state.running
-        or session.scratch_run
+        or session.requests.scratch_run
         or session.kernel_manager.external_wait
         or session.kernel_manager.queue_status
     )

@@ -95,8 +95,7 @@ class IpynbFile:
         self.inode = 0
         # Inode number, size and time of the file when this object wrote it last.
         self.last_written: tuple[int, ...] = ()
-        # Called if the file is missing; returns whether `path` names another file now.
-        self.relocate: Callable[[], bool] = lambda: False
+        self._relocate: Callable[[], bool] = lambda: False
         self._cached_document: Document | None = None
         # The removal of the last write's temporary file.
         self._removal: Future[None] | None = None
@@ -110,6 +109,13 @@ class IpynbFile:
         # them.
         self._late: dict[CellVersion, LateOutputs] = {}
         self._late_state: FileState = ()
+
+    def set_relocate(self, relocate: Callable[[], bool]) -> None:
+        """Set a function to call if the file is missing.
+
+        It searches for the renamed file and returns whether `path` has changed.
+        """
+        self._relocate = relocate
 
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
         """Read the notebook; raise NotebookError.
@@ -127,7 +133,7 @@ class IpynbFile:
                 data = stream.read()
             raw = load_json(data)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and self.relocate():
+            if isinstance(error, FileNotFoundError) and self._relocate():
                 return self.read(pauses)
             raise self._make_read_error(error) from None
         except ValueError as error:

@@ -16,8 +16,8 @@ from stepper.messages import interrupts
 from stepper.messages.quoted_output import TROUBLE_LIMIT
 from stepper.policy.journal_events import RunStarted
 from stepper.session import responses
-from stepper.session.kernel_manager import Activity
 from stepper.session.session import Session
+from stepper.session.session_state.kernel_manager import Activity
 
 # How long the response waits for the result: longer than stepper waits for a kernel
 # that ignores an interrupt.
@@ -35,7 +35,7 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
     manager = session.kernel_manager
     activity = manager.activity
     running = session.state.running
-    scratch_run = session.scratch_run
+    scratch_run = session.requests.scratch_run
     is_interrupted = await session.interrupt()
     problem = manager.kernel.unreachable_reason if manager.kernel is not None else ""
     target = f"cell {running.number or '?'}" if running else "the code"
@@ -49,7 +49,7 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
         has_finished = await _wait_until(
             lambda: (
                 session.state.running is not running
-                or session.scratch_run is not scratch_run
+                or session.requests.scratch_run is not scratch_run
             )
         )
         text = _describe_interrupted_run(session, target, running, has_finished)

@@ -48,9 +48,9 @@ from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
 from stepper.session.cells.cell_run import judge_execution, run_cell
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Execution, Kernel, KernelMetadata
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.changed_outputs import RecordedOutputs
 
 # The answer to `continue` that reopens a skipped step.
@@ -67,13 +67,13 @@ async def create_notebook(session: Session, new_plan: Plan) -> None:
         await session.kernel_manager.shut_down(
             "its notebook was replaced by a new one of that name"
         )
-        session.log(journal_events.Created(at=format_now()))
+        session.journal.log(journal_events.Created(at=format_now()))
         _log_plan(session, new_plan)
 
 
 def _log_plan(session: Session, changed_plan: Plan) -> None:
     plan_json = plan.to_json(changed_plan)
-    session.log(journal_events.PlanChanged(at=format_now(), plan=plan_json))
+    session.journal.log(journal_events.PlanChanged(at=format_now(), plan=plan_json))
 
 
 async def run(
@@ -159,7 +159,9 @@ async def restore(
         is_mcp = caller.interface == "mcp"
         resumes = edit_gate.restore_resumes(session.state, is_mcp)
         keeps_stop = session.state.stop is not None and not resumes
-        session.log(journal_events.Restored(at=format_now(), keeps_stop=keeps_stop))
+        session.journal.log(
+            journal_events.Restored(at=format_now(), keeps_stop=keeps_stop)
+        )
         deleted_ids = succeeded.keys() - {cell.id for cell in cells}
         response = await _run_cells(
             session,
@@ -188,7 +190,7 @@ async def _shut_down_kernel(session: Session, caller: Caller, reason: str) -> No
     """Shut down the kernel before a run in a new one."""
     await _check_start(session, caller)
     await session.kernel_manager.shut_down(reason)
-    session.state.lost_reason = ""
+    session.journal.clear_lost_reason()
 
 
 async def _check_start(session: Session, caller: Caller) -> None:
@@ -253,7 +255,7 @@ async def _run_cells(
         summaries.append(summary)
         if finished is not None:
             finished.append(summary)
-        report = session.record_report(run_report.format_run(summary), summary)
+        report = session.journal.log_report(run_report.format_run(summary), summary)
         if summary.run.verdict is not Verdict.FINE:
             failure = report
             break
@@ -375,7 +377,7 @@ async def evaluate(
         session.record_death(execution, "`stepper eval`")
         seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
         run = started.create_run(execution.outcome, verdict, fault, seconds)
-        session.log(
+        session.journal.log(
             journal_events.ScratchExecuted(
                 at=started_at,
                 source=source,
@@ -387,7 +389,7 @@ async def evaluate(
         figure_lines: list[str] = []
         if execution.images:
             figure_lines = await asyncio.to_thread(
-                session.diagnosis.summarize_figures, execution, 0
+                session.language.diagnosis.summarize_figures, execution, 0
             )
         summary = RunSummary(
             cell,
@@ -400,7 +402,7 @@ async def evaluate(
                 execution.module_changes, session.name
             ),
         )
-        figures = session.diagnosis.list_saved_figures(0)
+        figures = session.language.diagnosis.list_saved_figures(0)
         return responses.EvalResponse(
             session.name,
             source,
@@ -426,7 +428,7 @@ async def _get_live_kernel(session: Session, caller: Caller, starts: bool) -> Ke
         )
     if kernel is not None:
         # The request also detects a kernel that has just died.
-        await session.get_namespace(kernel)
+        await session.namespace_tracker.fetch(kernel)
         if await kernel.check_death() is None:
             return kernel
     raise StepperError(
@@ -444,13 +446,10 @@ async def _execute_scratch(
 ) -> tuple[Execution, float]:
     """Execute code outside a cell; return the result and the seconds that it took."""
     started_at = time.monotonic()
-    session.scratch_run = started
-    try:
+    with session.requests.track_scratch_run(started):
         execution = await session.execute(
             kernel, started.source, caller, started.timeout, limits, scratch=True
         )
-    finally:
-        session.scratch_run = None
     return execution, time.monotonic() - started_at
 
 
@@ -465,7 +464,7 @@ async def restart(session: Session, caller: Caller) -> bool:
         stop = session.state.stop
         if stop is not None and stop.key is None:
             # The death of the kernel, not a cell, stopped the notebook.
-            session.log(journal_events.Continued(at=format_now()))
+            session.journal.log(journal_events.Continued(at=format_now()))
         await session.kernel_manager.get_kernel(caller.environ, caller.disconnected)
         return had_kernel
 
@@ -483,7 +482,7 @@ async def end_idle_kernel(session: Session, last_used: float, reason: str) -> bo
     Return whether it was shut down.
     """
     async with session.turn():
-        if session.last_used != last_used or not session.kernel_manager.kernel:
+        if session.requests.last_used != last_used or not session.kernel_manager.kernel:
             return False
         return await session.kernel_manager.shut_down(reason)
 
@@ -496,7 +495,9 @@ async def resume(session: Session, answer: str = "") -> str:
         reopen(session, skipped_step)
         return command_messages.format_reopen(session.name, session.state, skipped_step)
     if resumed_stop is not None:
-        session.log(journal_events.Continued(at=format_now(), answer=answer.strip()))
+        session.journal.log(
+            journal_events.Continued(at=format_now(), answer=answer.strip())
+        )
     namespace, is_alive = await status_queries.get_namespace(session)
     return command_messages.format_continue(
         session.name, session.state, namespace, is_alive, resumed_stop, answer
@@ -518,7 +519,9 @@ async def fix(session: Session, hint: str = "") -> str:
     """Resume with new retries for the failed step; return the error and the hint."""
     key = find_failed_key(session)
     stop = session.state.stop
-    session.log(journal_events.Fixed(at=format_now(), key=key, hint=hint.strip()))
+    session.journal.log(
+        journal_events.Fixed(at=format_now(), key=key, hint=hint.strip())
+    )
     text = command_messages.format_fix(
         session.name,
         session.state,
@@ -540,7 +543,9 @@ async def skip(session: Session, reason: str) -> str:
     reason = " ".join(reason.split())
     if key is not None:
         cell = _find_cell(session, key)
-        session.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
+        session.journal.log(
+            journal_events.Skipped(at=format_now(), key=key, reason=reason)
+        )
         if cell is not None:
             session.file.add_tag(cell, changed_cells.SKIP_TAG)
     return command_messages.format_skip(session.name, session.state, key, reason)
@@ -556,7 +561,7 @@ def reopen(session: Session, number: int) -> responses.PlanResponse:
     cell = _find_cell(session, number)
     if cell is not None:
         session.file.remove_tag(cell, changed_cells.SKIP_TAG)
-    session.log(journal_events.Reopened(at=format_now(), key=number))
+    session.journal.log(journal_events.Reopened(at=format_now(), key=number))
     return status_queries.get_plan(session)
 
 
@@ -598,7 +603,9 @@ def confirm(session: Session, reason: str) -> str:
             state.commands.shell("confirm", '"REASON"'),
         )
     step_id = step_ids[0]
-    session.log(journal_events.Confirmed(at=format_now(), key=step_id, reason=reason))
+    session.journal.log(
+        journal_events.Confirmed(at=format_now(), key=step_id, reason=reason)
+    )
     return command_messages.format_confirm(session.name, state, step_id, reason)
 
 

@@ -358,8 +358,12 @@ class NotebookFile(Protocol):
     path: str
     inode: int  # of the file that was read or written last, 0 before
     last_written: tuple[int, ...]  # inode, size and time of the last write
-    # Called if the file does not exist. Returns whether `path` has changed.
-    relocate: Callable[[], bool]
+
+    def set_relocate(self, relocate: Callable[[], bool]) -> None:
+        """Set a function to call if the file does not exist.
+
+        It searches for the renamed file and returns whether `path` has changed.
+        """
 
     def move(self, path: str) -> None:
         """Use another path: the file was renamed."""

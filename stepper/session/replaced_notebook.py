@@ -10,8 +10,8 @@ from __future__ import annotations
 from stepper.common.errors import NotebookError
 from stepper.messages import external_changes as messages
 from stepper.policy import journal_events, notebook_identity, plan
-from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 
 
 def record_agent_version(session: Session) -> None:
@@ -26,7 +26,9 @@ def record_agent_version(session: Session) -> None:
     marks = notebook_identity.list_marks(document.cells, plan.from_json(document.plan))
     new = marks - notebook_identity.list_known_marks(state)
     if new:
-        session.log(journal_events.AgentWrote(at=format_now(), marks=sorted(new)))
+        session.journal.log(
+            journal_events.AgentWrote(at=format_now(), marks=sorted(new))
+        )
 
 
 def clear_stop_if_replaced(session: Session) -> str:
@@ -41,5 +43,5 @@ def clear_stop_if_replaced(session: Session) -> str:
     own_plan = plan.from_json(document.plan)
     if not notebook_identity.is_replaced(session.state, document.cells, own_plan):
         return ""
-    session.log(journal_events.Replaced(at=format_now()))
+    session.journal.log(journal_events.Replaced(at=format_now()))
     return messages.format_replaced(session.name, stop.error)

@@ -46,16 +46,16 @@ async def recover_run(session: Session) -> None:
             CommandLines(session.name).shell("status"),
         ) from None
     if execution is None:
-        session.log(RunVoided(run=started.run, tool_use_id=started.tool_use_id))
+        session.journal.log(RunVoided(run=started.run, tool_use_id=started.tool_use_id))
         # The client that reconnects for this call runs the cell now.
-        if started.tool_use_id not in session.reconnecting_callers:
-            session.add_notice(
+        if not session.requests.is_reconnecting(started.tool_use_id):
+            session.notices.add(
                 f"{run_name} had not started when {interruption}: it was NOT run",
                 started.run,
             )
         return
     execution.reconnected = not daemon_exited
-    session.namespace = execution.namespace
+    session.namespace_tracker.record_recovered(execution.namespace)
     work = _create_work(session, started)
     work.notes.append(_format_note(run_name, interruption, execution))
     # The cell may have moved in the notebook.
@@ -69,14 +69,14 @@ async def recover_run(session: Session) -> None:
             work.cell, execution, run.step, run.run, work.keeps_mtime
         )
     summary = await finish_run(session, work, run, execution, decision)
-    session.record_report(run_report.format_run(summary), summary)
+    session.journal.log_report(run_report.format_run(summary), summary)
     if started.tool_use_id in session.state.background_calls:
         return  # reported like any background run
     result = f"it ended with {run.error}"
     if run.verdict is Verdict.FINE:
         result = "it ran ok, and the notebook has its outputs"
     command = session.state.commands.shell("report", str(started.run))
-    session.add_notice(
+    session.notices.add(
         f"{run_name} continued after {interruption}: {result}. `{command}`", started.run
     )
 
@@ -99,18 +99,14 @@ async def _await_execution(session: Session, started: RunStarted) -> Execution |
     limits = session.limits()
     timeout = started.timeout or limits.cell_timeout_seconds
     remaining = max(0.0, timeout - _compute_age(started))
-    needed_takeover = manager.needs_takeover
-    manager.needs_takeover = False
+    wake_pattern = cell_directives.parse(started.source).wake
     try:
-        return await kernel.await_earlier_request(
-            started.request,
-            remaining,
-            limits,
-            cell_directives.parse(started.source).wake,
-        )
+        with manager.count_as_taken_over():
+            return await kernel.await_earlier_request(
+                started.request, remaining, limits, wake_pattern
+            )
     except KernelUnreachableError:
-        manager.needs_takeover = needed_takeover
-        raise
+        raise  # the cell may still run
     except KernelError as error:
         # The kernel is given up, even if it cannot be shut down.
         with contextlib.suppress(KernelError):
@@ -129,8 +125,9 @@ async def _handle_lost_kernel(session: Session) -> Execution:
     elif session.state.lost_reason and not manager.unhandled_death:
         # The user gave the kernel up while the connection to it was lost.
         return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
-    death = manager.unhandled_death or Death("its process does not exist any more")
-    manager.unhandled_death = None
+    death = manager.pop_unhandled_death()
+    if death is None:
+        death = Death("its process does not exist any more")
     return Execution(Outcome.KERNEL_DIED, death=death)
 
 

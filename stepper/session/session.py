@@ -1,17 +1,14 @@
-"""The session of one notebook: its state, kernel, file and request order."""
+"""The session of one notebook: connects the owners of its state and gives the turn."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
-from collections import deque
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Hashable,
     Mapping,
     Sequence,
 )
@@ -20,21 +17,17 @@ from typing import Any
 
 from stepper.common.errors import NotebookError, StepperError
 from stepper.common.text import one_line
-from stepper.messages import command_messages, run_report
-from stepper.messages.run_report import Report, RunSummary
-from stepper.policy import cell_directives, journal_events, journal_reducer, plan
+from stepper.messages import command_messages
+from stepper.policy import journal_events, plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
-from stepper.policy.dataflow import cell_dependencies, name_analysis
+from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
-from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
-from stepper.policy.model import Cell, Death, Fault, Key, Limits
-from stepper.policy.progress_estimate import Estimate
-from stepper.session.background_call_states import BackgroundCall
+from stepper.policy.kernel_namespace import Namespace
+from stepper.policy.model import Cell, Death, Fault, Limits
+from stepper.policy.notebook_state import State
 from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
-from stepper.session.kernel_manager import KernelManager, format_now
-from stepper.session.output_writer import OutputWriter
 from stepper.session.protocols import (
     Execution,
     ExternalExecution,
@@ -47,16 +40,38 @@ from stepper.session.protocols import (
     NotebookFile,
     PartialOutput,
 )
+from stepper.session.session_state.background_calls import BackgroundCalls
+from stepper.session.session_state.kernel_manager import KernelManager
+from stepper.session.session_state.namespace_tracker import NamespaceTracker
+from stepper.session.session_state.notebook_journal import NotebookJournal, format_now
+from stepper.session.session_state.notebook_language import (
+    PYTHON_LANGUAGES,
+    NotebookLanguage,
+)
+from stepper.session.session_state.notices import Notices
+from stepper.session.session_state.output_writer import OutputWriter
+from stepper.session.session_state.reported_changes import ReportedChanges
+from stepper.session.session_state.request_queue import RequestQueue
 
 SHOWN_SECONDS = 2.0  # viewers see the progress of cells that run longer than this
 CODE_LIMIT = 200  # characters of an external execution's first line in the journal
-ANALYSES = 5000  # sources whose analysis is cached
 RECONNECT_POLL_SECONDS = 0.1  # how often to check for a lost connection
-LANGUAGES = ("python", "python3", "ipython")
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _compare_no_pixels(*_: object) -> None:
+    return None
 
 
 class Session:
-    """The work on one notebook; requests run one at a time, each in a `turn`."""
+    """The work on one notebook; requests run one at a time, each in a `turn`.
+
+    Each part of its state has an owner in `session_state`, and only the owner changes
+    it. The session creates the owners, passes events between them, and executes code.
+    """
 
     def __init__(
         self,
@@ -69,70 +84,43 @@ class Session:
         get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
         diagnosis: Diagnosis,
         recover_run: Callable[[Session], Awaitable[None]],
+        on_change: Callable[[], None] = _do_nothing,
+        compare_pixels: PixelComparison = _compare_no_pixels,
     ) -> None:
         self.name = name
         self.file = file
-        self.journal = journal
         self.limits = limits
-        self.recover_run = recover_run  # finishes a run that lost its daemon
-        # The language of the notebook.
-        self.base_diagnosis = diagnosis
-        self.diagnosis = diagnosis
-        self.speaks_python = True
-        self.comment = "#"
-        # Requests and runs.
-        self.lock = asyncio.Lock()
-        self.running_caller: Caller | None = None  # the caller of the running cell
-        # Callers that request the result of an earlier tool call, by its ID.
-        self.reconnecting_callers: dict[str, Caller] = {}
-        self.retry_interrupted = asyncio.Event()
-        self.run_started_at = 0.0
-        self.last_used = time.monotonic()
-        self.estimate = Estimate()  # of the end of the running cell
-        self.scratch_run: journal_events.RunStarted | None = None  # while it runs
-        self.last_failed_execution: Execution | None = None  # if the last run failed
-        self.needs_replay = False  # the notebook is complete: verify it
-        # Background runs, also recently finished ones, by call ID.
-        self.background_calls: dict[str, BackgroundCall] = {}
-        self.finished_call_ids: deque[str] = deque(maxlen=200)
-        # Reports that a client accepted and the agent may not have read yet.
-        self.delivered_reports: deque[Report] = deque(maxlen=20)
-        # Reports.
-        self.reported_unrun: dict[str, str] = {}  # cell ID → source hash
-        # Causes of stale cells and hidden state that a report named.
-        self.reported_causes: set[tuple[object, ...]] = set()
-        # Subject → notice for the next report.
-        self.pending_notices: dict[Hashable, str] = {}
-        # Called after each journal event.
-        self.on_change: Callable[[], None] = _do_nothing
-        # Returns how much two images differ.
-        self.compare_pixels: PixelComparison = lambda *_: None
-        # The names in the kernel.
-        self.namespace = UNKNOWN_NAMESPACE
-        # A silent execution of another client may have changed them.
-        self.namespace_is_outdated = False
-        self.analyze_names = functools.lru_cache(ANALYSES)(self._analyze_names)
-        self.run_history = cell_dependencies.History(self.analyze_names)
-        events, problem = journal.load()
-        self.state = journal_reducer.replay(events)
-        if problem:
-            self.add_notice(problem)
-        if self.state.unreadable_events:
-            self.add_notice(
-                f"{self.state.unreadable_events} line(s) of the journal are not valid"
-                " and were ignored"
-            )
-        self.outputs = OutputWriter(
-            file, late, self.state, limits, self.log, self.add_notice
+        self._recover_run = recover_run  # finishes a run that lost its daemon
+        self._on_change = on_change  # called after each journal event
+        self.compare_pixels = compare_pixels  # returns how much two images differ
+        self.notices = Notices()
+        self.language = NotebookLanguage(diagnosis)
+        self.requests = RequestQueue()
+        self.background_calls = BackgroundCalls()
+        self.reported_changes = ReportedChanges()
+        self.namespace_tracker = NamespaceTracker()
+        self.journal = NotebookJournal(
+            journal, self.notices, self.language.analyze_names, self._handle_event
         )
+        self.outputs = OutputWriter(file, late, self.journal, self.notices, limits)
         self.kernel_manager = KernelManager(
             kernels,
             get_launch_config,
-            self.state,
-            self.log,
+            self.journal,
             self.outputs.handle_display,
-            self.record_external_execution,
+            self._record_external_execution,
         )
+
+    @property
+    def state(self) -> State:
+        """The state that the journal produces; only `journal` changes it."""
+        return self.journal.state
+
+    def _handle_event(self, event: journal_events.Event) -> None:
+        """Pass on that the journal logged an event."""
+        if isinstance(event, journal_events.KernelChanged):
+            self.namespace_tracker.reset()
+        self._on_change()
 
     # --- turns
 
@@ -145,26 +133,22 @@ class Session:
         Work of an earlier daemon is recovered first. If the caller `again` disconnects,
         its run is cancelled. If `caller` disconnects while waiting, raise StepperError.
         """
-        if again and again.call_id:
-            self.reconnecting_callers[again.call_id] = again
-        try:
+        with self.requests.register_reconnecting(again):
             while True:
                 if again:
                     await self._wait_until_reachable(again)
-                if caller and self.lock.locked():
-                    await self._wait_for_lock(caller)
-                else:
-                    await self.lock.acquire()
+                if not await self.requests.acquire(caller):
+                    raise StepperError(
+                        "interrupted while waiting for another cell of"
+                        f" {self.name}: the code did not run"
+                    )
                 try:
                     await self._catch_up()
                     if not (again and await self._find_unreachable_kernel(again)):
                         yield
                         return
                 finally:
-                    self.lock.release()
-        finally:
-            if again and self.reconnecting_callers.get(again.call_id or "") is again:
-                del self.reconnecting_callers[again.call_id or ""]
+                    self.requests.release()
 
     async def _wait_until_reachable(self, again: Caller) -> None:
         """Wait for a lost connection to the kernel that may run that call.
@@ -188,32 +172,14 @@ class Session:
             return None
         return kernel if await kernel.check_death() is None else None
 
-    async def _wait_for_lock(self, caller: Caller) -> None:
-        acquire = asyncio.create_task(self.lock.acquire())
-        disconnected = asyncio.create_task(caller.disconnected.wait())
-        await asyncio.wait([acquire, disconnected], return_when=asyncio.FIRST_COMPLETED)
-        is_acquired = acquire.done()
-        acquire.cancel()
-        disconnected.cancel()
-        if not is_acquired:
-            raise StepperError(
-                f"interrupted while it waited for another cell of {self.name}: nothing"
-                " ran"
-            )
-
-    async def wait_until_idle(self) -> None:
-        """Wait until the present request has finished."""
-        async with self.lock:
-            pass
-
     async def do_maintenance(self) -> None:
         """Write late outputs and detect a dead kernel; never wait for a turn."""
         kernel = self.kernel_manager.kernel
-        if kernel is not None and not self.lock.locked():
+        if kernel is not None and not self.requests.is_locked:
             kernel.receive_pending()
         if time.monotonic() >= self.outputs.next_late_write:
             self.put_late()
-        if self.lock.locked():
+        if self.requests.is_locked:
             return
         has_died = self.kernel_manager.unhandled_death or (
             kernel is not None and await kernel.check_death() is not None
@@ -223,7 +189,7 @@ class Session:
         )
         needs_turn = has_died or self.state.running or has_pending_outputs
         # `check_death` may have waited: another request may have taken the lock.
-        if needs_turn and not self.lock.locked():
+        if needs_turn and not self.requests.is_locked:
             async with self.turn():
                 pass
 
@@ -240,7 +206,7 @@ class Session:
         if self.state.running is not None:
             if kernel is not None and kernel.unreachable_reason:
                 return  # the cell may still run: ask the kernel when it is reachable
-            await self.recover_run(self)
+            await self._recover_run(self)
         elif manager.needs_takeover:
             await manager.take_over()
             if manager.kernel is not None and not manager.needs_takeover:
@@ -265,7 +231,7 @@ class Session:
         error, block = command_messages.format_death_stop(
             reason, rebuild, death.stderr, self.state.commands
         )
-        self.log(
+        self.journal.log(
             journal_events.Stopped(
                 at=format_now(), key=None, cell_id="", block=block, error=error
             )
@@ -284,9 +250,7 @@ class Session:
                 " here runs Python",
                 f"choose a backend of `kernels:` in .stepper/config.yaml: {command}",
             )
-        self.speaks_python = document.language in LANGUAGES
-        self.diagnosis = self.base_diagnosis.for_language(document.language)
-        self.comment = cell_directives.get_comment_marker(document.language)
+        self.language.select(document.language)
         return document
 
     def _update_plan(self, document: Notebook) -> None:
@@ -303,7 +267,9 @@ class Session:
             new_plan = replace(journal_plan, kernel=file_plan.kernel)
         if new_plan != journal_plan:
             plan_json = plan.to_json(new_plan)
-            self.log(journal_events.PlanChanged(at=format_now(), plan=plan_json))
+            self.journal.log(
+                journal_events.PlanChanged(at=format_now(), plan=plan_json)
+            )
 
     def move(
         self,
@@ -314,15 +280,15 @@ class Session:
         """Use another name and path, also while a cell runs."""
         self.name = name
         self.file.move(path)
-        self.kernel_manager.get_launch_config = get_launch_config
-        self.base_diagnosis.move(path)
+        self.kernel_manager.set_launch_config(get_launch_config)
+        self.language.move(path)
         if self.state.commands.notebook:
-            self.state.commands = CommandLines(name)
-        self.on_change()
+            self.journal.set_command_lines(CommandLines(name))
+        self._on_change()
 
     def can_run(self, document: Notebook) -> bool:
         """Return whether the kernel may support the notebook's language."""
-        if document.language in LANGUAGES:
+        if document.language in PYTHON_LANGUAGES:
             return True
         return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
 
@@ -336,7 +302,7 @@ class Session:
             return document
         for duplicate_id, cell in self.file.replace_duplicate_ids():
             new_name = cell.label if cell.is_code else f"id {cell.id}"
-            self.add_notice(
+            self.notices.add(
                 f"two cells had the id {duplicate_id!r}; the lower one has a new id"
                 f" now: {new_name}"
             )
@@ -345,7 +311,7 @@ class Session:
     def put_late(self) -> None:
         """Write late outputs, and widget state if no cell runs."""
         kernel = self.kernel_manager.kernel
-        is_busy = self.lock.locked() or self.state.pending_outputs
+        is_busy = self.requests.is_locked or self.state.pending_outputs
         widgets = None
         if kernel is not None and not is_busy:
             widgets = kernel.take_widget_state()
@@ -360,14 +326,14 @@ class Session:
             return False
         return any(
             call.in_background and not call.task.done()
-            for call in self.background_calls.values()
+            for call in self.background_calls
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether the notebook has a kernel of its own that runs nothing."""
         kernel = self.kernel_manager.kernel
-        if kernel is None or self.lock.locked() or self.state.running is not None:
+        if kernel is None or self.requests.is_locked or self.state.running is not None:
             return False
         if kernel.is_busy or kernel.external_executions.running_since:
             return False
@@ -377,9 +343,9 @@ class Session:
     def long_run_output(self) -> PartialOutput | None:
         """The output so far of a cell that has run for some time, else None."""
         kernel = self.kernel_manager.kernel
-        if self.running_caller is None or kernel is None:
+        if self.requests.running_caller is None or kernel is None:
             return None
-        if time.monotonic() <= self.run_started_at + SHOWN_SECONDS:
+        if time.monotonic() <= self.requests.run_started_at + SHOWN_SECONDS:
             return None
         return kernel.partial_output
 
@@ -397,31 +363,20 @@ class Session:
         criterion: str = "",
         wake: str = "",
     ) -> Execution:
-        """Run code for a caller and update the namespace."""
-        self.running_caller = caller
-        self.run_started_at = time.monotonic()
-        self.estimate = Estimate()
+        """Run code for a caller and record the namespace.
+
+        The arguments are those of `Kernel.execute`.
+        """
         # Analyze the source while the kernel executes it: the result is needed later.
-        if self.speaks_python and not scratch:
-            asyncio.get_running_loop().call_soon(self.analyze_names, source)
-        try:
+        if self.language.is_python and not scratch:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.language.analyze_names, source)
+        with self.requests.track_execution(caller):
             execution = await kernel.execute(
                 source, timeout, limits, request, scratch, criterion, wake
             )
-        finally:
-            self.running_caller = None
-            self.last_used = time.monotonic()
-        execution.namespace_before = self.namespace
-        self.namespace = execution.namespace
-        execution.namespace = execution.namespace or execution.namespace_before
+        self.namespace_tracker.record_execution(execution)
         return execution
-
-    async def get_namespace(self, kernel: Kernel) -> Namespace:
-        """Return the namespace; ask the kernel if it is not known."""
-        if self.namespace_is_outdated or not self.namespace:
-            self.namespace_is_outdated = False
-            self.namespace = await kernel.fetch_namespace()
-        return self.namespace
 
     async def add_suggestion(
         self,
@@ -438,7 +393,7 @@ class Session:
         kernel = self.kernel_manager.kernel
         python = kernel.describe().python if kernel else ""
         return await asyncio.to_thread(
-            self.diagnosis.add_suggestion,
+            self.language.diagnosis.add_suggestion,
             fault,
             kernel_facts,
             cell,
@@ -448,14 +403,13 @@ class Session:
             python,
         )
 
-    def record_external_execution(self, execution: ExternalExecution) -> None:
+    def _record_external_execution(self, execution: ExternalExecution) -> None:
         """Record an execution of another client.
 
         A silent execution is recorded only if it assigned names.
         """
-        self.last_used = time.monotonic()
-        self.namespace_is_outdated = not execution.namespace
-        self.namespace = execution.namespace or self.namespace
+        self.requests.record_use()
+        self.namespace_tracker.record_external(execution.namespace)
         bindings = cell_dependencies.list_reported_bindings(
             NameUsage(), execution.namespace
         )
@@ -464,7 +418,7 @@ class Session:
             return
         running = self.state.running
         next_run = running.run if running else self.state.next_run
-        self.log(
+        self.journal.log(
             journal_events.ExternalExecution(
                 at=execution.started_at,
                 after=next_run - 1,
@@ -489,12 +443,13 @@ class Session:
         # Background runs that wait in line behind it do not run either.
         running = self.state.running
         running_call_id = running.tool_use_id if running else None
-        for call in self.background_calls.values():
+        for call in self.background_calls:
             if call.in_background and call.id != running_call_id:
                 call.caller.disconnected.set()
         is_interrupted = await self.kernel_manager.interrupt("user")
-        if self.running_caller is not None and not is_interrupted:
-            self.retry_interrupted.set()  # the cell waits for its next try
+        waits_for_retry = self.requests.running_caller is not None
+        if waits_for_retry and not is_interrupted:
+            self.requests.cancel_retry()
             return True
         return is_interrupted
 
@@ -502,103 +457,12 @@ class Session:
         """Cancel the run of a caller that disconnected."""
         caller.disconnected.set()
         running = self.state.running
-        call_id = (running.tool_use_id or "") if running else ""
-        reconnecting_caller = self.reconnecting_callers.get(call_id)
-        if caller is self.running_caller or caller is reconnecting_caller:
-            self.retry_interrupted.set()
+        call_id = running.tool_use_id if running else None
+        if self.requests.waits_for_run(caller, call_id):
+            self.requests.cancel_retry()
             await self.kernel_manager.interrupt("client disconnected")
 
-    def _analyze_names(self, source: str) -> NameUsage:
-        """Return the names that a cell reads and assigns."""
-        usage = name_analysis.analyze_source(source, self.diagnosis.convert_to_python)
-        usage.mentions.clear()
-        return usage
-
-    # --- the journal
-
-    def log(self, event: journal_events.Event, sync: bool | None = True) -> None:
-        """Write an event to the journal and apply it to the state.
-
-        Raise StepperError if the start of a run cannot be written: the cell does not
-        run then.
-        """
-        is_start = isinstance(event, journal_events.RunStarted)
-        try:
-            self.journal.append(event.to_json(), sync, keep=not is_start)
-        except OSError as error:
-            problem = f"the journal cannot be written ({error.strerror})"
-            if is_start:
-                raise StepperError(
-                    problem, "df -h .stepper; ls -l .stepper/journal"
-                ) from error
-            self.add_notice(
-                f"{problem}: its entries are only in memory, and are lost if the daemon"
-                " exits before it can write them",
-                error.strerror,
-            )
-        if isinstance(event, journal_events.KernelChanged):
-            self.namespace = UNKNOWN_NAMESPACE
-        journal_reducer.apply(event, self.state)
-        self.on_change()
-
-    def add_notice(self, text: str, subject: Hashable = None) -> None:
-        """Add a notice for the next report; replace one on the same subject."""
-        self.pending_notices.pop(subject or text, None)
-        self.pending_notices[subject or text] = text
-
-    def take_notices(self) -> list[str]:
+    def pop_notices(self) -> list[str]:
         """Return the notices for the next report and clear them."""
-        notices = [*self.pending_notices.values(), self.kernel_manager.notice]
-        self.pending_notices = {}
-        self.kernel_manager.notice = ""
+        notices = [*self.notices.pop_all(), self.kernel_manager.pop_notice()]
         return [notice for notice in notices if notice]
-
-    def was_handled(self, tool_use_id: str | None) -> bool:
-        """Return whether that tool call was handled already."""
-        return tool_use_id in self.state.tool_use_ids
-
-    def find_report(self, tool_use_id: str | None) -> Report | None:
-        """Return the report on the last run of a tool call, or None."""
-        last_run = None
-        for run in self.state.runs:
-            if run.tool_use_id == tool_use_id:
-                last_run = run
-        if last_run is None:
-            text = self.state.reports.get(0)
-            return None if text is None else Report(text, "", ok=False)
-        text = self.state.reports.get(last_run.run)
-        self.pending_notices.pop(last_run.run, None)  # this report replaces it
-        return command_messages.format_journaled_run(last_run, text, self.state.stop)
-
-    def record_report(self, report: Report, summary: RunSummary) -> Report:
-        """Record a report in the journal; add the stop, if there is one."""
-        if self.state.stop and not report.ok:
-            report = replace(report, stop=self.state.stop.block)
-        text = f"{report.text}\n{report.stop}".strip()
-        self.log(journal_events.RunReported(run=summary.run.run, text=text), sync=False)
-        return report
-
-    def stop_notebook(
-        self, key: Key, summary: RunSummary, attempts: int, fix: str = ""
-    ) -> None:
-        """Stop the notebook until the user resumes it.
-
-        `fix` is the command that fixes the cause, if it is known.
-        """
-        block = run_report.format_stop_block(summary, attempts, fix)
-        question = run_report.format_question(summary)
-        if question:
-            block = f"{block}\n\n{question}"
-        self.log(
-            journal_events.Stopped(
-                at=format_now(),
-                key=key,
-                cell_id=summary.cell.id,
-                block=block,
-                error=": ".join(run_report.get_error(summary)),
-            )
-        )
-
-
-def _do_nothing() -> None:
-    pass

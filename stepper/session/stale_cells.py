@@ -7,7 +7,7 @@ counts as new when the cell that provides the value has run again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from stepper.common.errors import NotebookError
 from stepper.messages import stale_cells as messages
@@ -24,19 +24,14 @@ def find_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
     The result is empty for a kernel of another language, whose sources are not
     analyzed.
     """
-    if not session.speaks_python:
+    if not session.language.is_python:
         return Dependencies()
-    _catch_up(session)
-    dependencies = cell_dependencies.find_dependencies(cells, session.run_history)
-    session.state.stale_ids = {entry.cell.id for entry in dependencies.stale}
-    return dependencies
-
-
-def _catch_up(session: Session) -> None:
-    state = session.state
-    session.run_history.catch_up(
-        state.runs, state.sources_by_hash, state.external_executions
+    session.journal.update_run_history()
+    dependencies = cell_dependencies.find_dependencies(
+        cells, session.journal.run_history
     )
+    session.journal.set_stale_cells({entry.cell.id for entry in dependencies.stale})
+    return dependencies
 
 
 def report_new(
@@ -47,30 +42,30 @@ def report_new(
     Everything returned counts as reported. Nothing is searched if the cells that just
     `ran` are below all others that ran.
     """
-    if not session.speaks_python:
+    if not session.language.is_python:
         return ""
-    _catch_up(session)
-    if ran and cell_dependencies.ran_in_order(cells, ran, session.run_history):
+    session.journal.update_run_history()
+    if ran and cell_dependencies.ran_in_order(cells, ran, session.journal.run_history):
         return ""
     dependencies = find_dependencies(session, cells)
-    reported = set[tuple[object, ...]]()
+    reported = set[Hashable]()
     stale = _select_new(session, dependencies.stale, reported)
     hidden = _select_new(session, dependencies.hidden, reported)
-    session.reported_causes = reported
+    session.reported_changes.replace_causes(reported)
     commands = session.state.commands
     lines = [messages.format_stale(stale, commands), messages.format_hidden(hidden)]
     return "\n".join(filter(None, lines))
 
 
 def _select_new(
-    session: Session, marked: Sequence[MarkedCell], reported: set[tuple[object, ...]]
+    session: Session, marked: Sequence[MarkedCell], reported: set[Hashable]
 ) -> list[MarkedCell]:
     """Return the cells with the causes that are new; add all causes to `reported`."""
     selected = []
     for entry in marked:
         new_causes = []
         for cause in entry.causes:
-            record = session.run_history.last_runs.get(cause.provider_id)
+            record = session.journal.run_history.last_runs.get(cause.provider_id)
             last_run = record.run if record else 0
             key = (
                 entry.cell.id,
@@ -80,7 +75,7 @@ def _select_new(
                 last_run,
             )
             reported.add(key)
-            if key not in session.reported_causes:
+            if not session.reported_changes.has_cause(key):
                 new_causes.append(cause)
         if new_causes:
             selected.append(entry._replace(causes=new_causes))
@@ -134,10 +129,12 @@ def select_cells_to_run(
 
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
     """Return whether a run from top to bottom should agree, '' if that is not known."""
-    if not session.speaks_python:
+    if not session.language.is_python:
         return ""
     stale_count = len(find_dependencies(session, cells).stale)
-    unresolved = cell_dependencies.find_unresolved_names(cells, session.run_history)
-    unbound = cell_dependencies.find_unbound_names(cells, session.run_history)
+    unresolved = cell_dependencies.find_unresolved_names(
+        cells, session.journal.run_history
+    )
+    unbound = cell_dependencies.find_unbound_names(cells, session.journal.run_history)
     commands = session.state.commands
     return messages.format_order(unresolved, stale_count, unbound, commands)

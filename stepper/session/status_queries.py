@@ -23,7 +23,8 @@ from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
 from stepper.session import responses, stale_cells, undelivered_reports
 from stepper.session.protocols import CellVersion
-from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
+from stepper.session.session import SHOWN_SECONDS, Session
+from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 
 TITLE_LIMIT = 100  # characters of a cell's source
 LINE_LIMIT = 200  # characters of the last line that a cell printed
@@ -42,10 +43,10 @@ async def get_status(session: Session) -> responses.StatusResponse:
     with contextlib.suppress(NotebookError):
         steps, cells = _list_statuses(session)
         document = session.file.read_uncached()
-        if document.language in LANGUAGES:
+        if document.language in PYTHON_LANGUAGES:
             stale, hidden = stale_cells.format_marks(session, document.cells)
         if session.can_run(document):
-            session.state.compare_with_notebook(document.cells)
+            session.journal.compare_with_notebook(document.cells)
         off_plan = _list_off_plan(session, document.cells)
     state = session.state
     stop = state.stop
@@ -127,7 +128,7 @@ def _explain_start_problem(session: Session) -> str:
 
 def get_running(session: Session) -> responses.RunningCell | None:
     """Return the running cell and its progress, or None."""
-    started = session.state.running or session.scratch_run
+    started = session.state.running or session.requests.scratch_run
     if started is None:
         return None
     step = started.key if isinstance(started.key, int) else None
@@ -144,7 +145,7 @@ def get_running(session: Session) -> responses.RunningCell | None:
     left_seconds = None
     if partial:
         last_line = one_line(partial.last_line(), LINE_LIMIT)
-        left_seconds = session.estimate.update(seconds, partial.last_lines())
+        left_seconds = session.requests.estimate.update(seconds, partial.last_lines())
     return responses.RunningCell(
         name,
         step,
@@ -195,7 +196,7 @@ def ends_soon(session: Session) -> bool:
 
 def explain_wait(session: Session) -> str:
     """Return what a request to this notebook waits for, or ''."""
-    if not session.lock.locked():
+    if not session.requests.is_locked:
         return ""
     name = one_line(session.name)
     queued = session.kernel_manager.queue_status
@@ -362,7 +363,7 @@ def get_report(session: Session, number: int | None) -> responses.ReportResponse
     number = state.last_report if number is None else number
     if number and number not in state.reports:
         # Only the journal has the reports of old runs.
-        events, _ = session.journal.load()
+        events = session.journal.load_events()
         state = journal_reducer.replay(
             event for event in events if event.get("run") == number
         )
@@ -436,9 +437,9 @@ async def get_namespace(session: Session) -> tuple[Namespace, bool]:
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:
         return UNKNOWN_NAMESPACE, False
-    if not session.namespace and not session.lock.locked():
+    if not session.namespace_tracker.current and not session.requests.is_locked:
         async with session.turn():
             kernel = session.kernel_manager.kernel
             if kernel is not None:
-                await session.get_namespace(kernel)
-    return session.namespace, kernel is not None
+                await session.namespace_tracker.fetch(kernel)
+    return session.namespace_tracker.current, kernel is not None

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from stepper.common.text import clean
 from stepper.messages import command_messages, run_report
-from stepper.policy import changed_cells, journal_events
+from stepper.policy import journal_events
 from stepper.policy.model import Cell
-from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Notebook
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 
 
 def add_undelivered(session: Session, text: str, line: str) -> None:
@@ -18,7 +18,7 @@ def add_undelivered(session: Session, text: str, line: str) -> None:
 
     Agent and user get it with the next response.
     """
-    session.log(
+    session.journal.log(
         journal_events.Undelivered(
             at=format_now(),
             text=command_messages.format_undelivered(session.name, text),
@@ -35,7 +35,7 @@ def format_undelivered(session: Session) -> str:
 
 def mark_delivered(session: Session) -> None:
     """Record that all reports were delivered."""
-    session.log(journal_events.Delivered(at=format_now()), sync=None)
+    session.journal.log(journal_events.Delivered(at=format_now()), sync=None)
 
 
 def take_text(session: Session) -> str:
@@ -83,27 +83,16 @@ def compare_with_runs(
     Pass `document` to avoid reading the file again. Raise NotebookError.
     """
     document = document or session.file.read_uncached()
-    state = session.state
     if not session.can_run(document):
         return document, []
-    changed_cells = state.compare_with_notebook(document.cells)
-    session.reported_unrun = {
-        cell.id: session.reported_unrun[cell.id]
-        for cell in changed_cells
-        if cell.id in session.reported_unrun
-    }
-    if state.last_key is not None:
-        cell_ids = {cell.id for cell in document.cells}
-        if state.get_or_add_progress(state.last_key).cell_id not in cell_ids:
-            state.last_key = None  # the cell that failed was deleted
+    changed_cells = session.journal.compare_with_notebook(document.cells)
+    session.reported_changes.forget_other_cells(changed_cells)
+    session.journal.forget_deleted_last_cell(document.cells)
     return document, changed_cells
 
 
-def take_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+def pop_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return changed cells that were not reported; mark them as reported."""
-    hashes = {cell.id: changed_cells.hash_source(cell.source) for cell in cells}
-    unreported = [
-        cell for cell in cells if session.reported_unrun.get(cell.id) != hashes[cell.id]
-    ]
-    session.reported_unrun.update(hashes)
+    unreported = session.reported_changes.select_unreported(cells)
+    session.reported_changes.add_cells(cells)
     return unreported

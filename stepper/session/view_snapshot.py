@@ -15,7 +15,8 @@ from stepper.common.errors import NotebookError
 from stepper.messages.stale_cells import Mark
 from stepper.policy.commands import cli_commands
 from stepper.session import responses, stale_cells, status_queries
-from stepper.session.session import LANGUAGES, Session
+from stepper.session.session import Session
+from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 
 MAX_CHARACTERS = 40_000  # of a text output; the end is kept
 
@@ -57,7 +58,7 @@ async def take_snapshot(
     if request.marks:
         with contextlib.suppress(NotebookError):
             document = session.file.read_uncached()
-            if document.language in LANGUAGES:
+            if document.language in PYTHON_LANGUAGES:
                 stale, hidden = stale_cells.format_marks(session, document.cells)
     queued = session.kernel_manager.queue_status
     return ViewSnapshot(

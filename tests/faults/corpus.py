@@ -319,7 +319,7 @@ class Bench:
     @staticmethod
     def fault(session: Session, event: str) -> dict[str, Any] | None:
         """Return the fault of the last such event in the journal."""
-        events, _ = session.journal.load()
+        events = session.journal.load_events()
         return next(
             (line["fault"] for line in reversed(events) if line["event"] == event), None
         )

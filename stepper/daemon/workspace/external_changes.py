@@ -147,7 +147,7 @@ class ExternalChanges:
             with contextlib.suppress(UsageError):
                 session = self.get_session(path)
                 # A running cell may be what writes the notebook.
-                if session.lock.locked():
+                if session.requests.is_locked:
                     postponed.add(path)
                 elif used_shell or not jupyter_saves.is_server_running(path):
                     lines += _format_change(session)
@@ -272,7 +272,7 @@ def _format_change(session: Session) -> list[str]:
     except NotebookError as error:
         return [messages.format_unreadable(session.name, error.message)]
     replaced_notebook.record_agent_version(session)
-    unreported = undelivered_reports.take_unreported_cells(session, cells)
+    unreported = undelivered_reports.pop_unreported_cells(session, cells)
     if not unreported:
         return []
     # The execution count of each cell's last run here.

@@ -34,9 +34,9 @@ from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import notebook_commands, replaced_notebook
-from stepper.session.background_call_states import BackgroundCall
 from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
+from stepper.session.session_state.background_call_states import BackgroundCall
 
 # At the end of each of stepper's skills.
 SKILL_MARKER = b"<!-- notebook-stepper"
@@ -165,7 +165,7 @@ class Workspace:
         """Return the edits with cells that run or wait for their run."""
         calls: list[BackgroundCall] = []
         for session in self.sessions.values():
-            calls += session.background_calls.values()
+            calls += session.background_calls
         return calls
 
     def get_figures_folder(self, session: Session) -> str:
@@ -222,7 +222,7 @@ class Workspace:
         notebook = session.name if self.has_several else ""
         commands = CommandLines(notebook, self.program)
         if session.state.commands != commands:
-            session.state.commands = commands
+            session.journal.set_command_lines(commands)
 
     # Notebooks by name.
 

@@ -26,9 +26,9 @@ from stepper.daemon.workspace.rename_search import RenameSearch
 from stepper.messages import external_changes as messages
 from stepper.policy import journal_events, notebook_identity
 from stepper.policy.model import Cell
-from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 
 # The pause after a search that found no notebook, in seconds …
 SEARCH_PAUSE = 0.5
@@ -90,7 +90,7 @@ class RenamedNotebooks:
         if self._is_known_file(session, signature, last_check):
             return
         if last_check is None and session.state.renamed_from:
-            session.add_notice(self._format_renamed(session))
+            session.notices.add(self._format_renamed(session))
         try:
             cells = session.file.read().cells
         except NotebookError:  # the next run reports it
@@ -187,7 +187,7 @@ class RenamedNotebooks:
         notice = messages.format_maybe_renamed(session.name, former.name, has_kernel)
         next_run = session.state.next_run
         self.uncertain_renames[session.name] = RenameNotice(notice, next_run)
-        session.add_notice(notice)
+        session.notices.add(notice)
         stop = former.state.stop
         if stop is None or session.state.stop is not None:
             return
@@ -198,7 +198,7 @@ class RenamedNotebooks:
             block=stop.block,
             error=stop.error,
         )
-        session.log(event)
+        session.journal.log(event)
 
     def get_notice(self, session: Session) -> str:
         """Return the notice that a notebook was renamed, or may have been.
@@ -291,7 +291,7 @@ class RenamedNotebooks:
             reason = error.strerror or str(error)
             for session in all_moves.values():
                 notice = messages.format_rename_failed(session.name, reason)
-                session.add_notice(notice)
+                session.notices.add(notice)
             return False
         former_names = {path: session.name for path, session in all_moves.items()}
         # First remove all: two notebooks may have swapped their names.
@@ -364,8 +364,8 @@ class RenamedNotebooks:
         if not os.path.lexists(path):  # its notebook was replaced
             return
         event = journal_events.Renamed(at=format_now(), former=former_name)
-        session.log(event)
-        session.add_notice(self._format_renamed(session))
+        session.journal.log(event)
+        session.notices.add(self._format_renamed(session))
 
     def _format_renamed(self, session: Session) -> str:
         """Return the notice that a session moved to the new name of its notebook."""

@@ -2,7 +2,7 @@
 
 A call runs in the background only if a client can notify the agent. If no client can do
 so when the call finishes, its result becomes an undelivered report. The states of a
-call are in `background_call`; only this module changes them.
+call are in `session_state/background_call_states`; only this module changes them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from stepper.messages import background_runs, run_report
 from stepper.messages.run_report import Report
 from stepper.policy import journal_events
 from stepper.session.background import backgrounding
-from stepper.session.background_call_states import (
+from stepper.session.clients import Caller
+from stepper.session.session import Session
+from stepper.session.session_state.background_call_states import (
     BackgroundCall,
     CallEvent,
     CallState,
-    Delivery,
     Waker,
 )
-from stepper.session.clients import Caller
-from stepper.session.kernel_manager import format_now
-from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 
 POLL_SECONDS = 0.5  # how often to check whether a call continues in the background
 MATCHED_CHARACTERS = 400  # of a report, to recognize it in a prompt
@@ -58,12 +57,8 @@ def start_call(
     )
     entry = session.state.background_calls.get(call.id)
     if entry is not None:
-        call.state = CallState.BACKGROUND
-        call.match_reported = entry.matched
-    previous_call = session.background_calls.get(call.id)
-    if previous_call:
-        call.wakers = previous_call.wakers
-    session.background_calls[call.id] = call
+        call.restore(entry.matched)
+    session.background_calls.add(call)
     call.task.add_done_callback(lambda _: _handle_finished_task(session, call))
     return call
 
@@ -72,12 +67,14 @@ def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
     """Wait for a background call again, because its caller reconnected."""
     if call.in_background:
         call.apply(CallEvent.RECONNECTED)
-        session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
+        session.journal.log(
+            journal_events.BackgroundReported(at=format_now(), call=call.id)
+        )
 
 
 def continue_in_background(session: Session, call: BackgroundCall, owner: str) -> None:
     """Let a call continue in the background; `owner` may get its result later."""
-    session.log(
+    session.journal.log(
         journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
     )
     # A call that a client requests again may be in the background already.
@@ -97,7 +94,7 @@ async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> b
         if remaining <= 0 and call.has_waker and is_connected:
             continue_in_background(session, call, owner)
             matched_line = backgrounding.get_matched_line(session, call)
-            call.match_reported = bool(matched_line)
+            call.set_match_reported(bool(matched_line))
             return False
         timeout = min(remaining, POLL_SECONDS) if remaining > 0 else POLL_SECONDS
         await asyncio.wait([call.task], timeout=timeout)
@@ -112,13 +109,13 @@ async def wait_to_notify(session: Session, call_id: str, caller: Caller) -> None
     deadline = time.monotonic() + CLIENT_GRACE_SECONDS
     while (
         call_id not in session.background_calls
-        and call_id not in session.finished_call_ids
+        and not session.background_calls.has_finished(call_id)
         and not caller.disconnected.is_set()
     ):
         if time.monotonic() > deadline:
             return
         await asyncio.sleep(POLL_SECONDS / 2)
-    call = session.background_calls.get(call_id)
+    call = session.background_calls.find(call_id)
     if call:
         await deliver_next_report([(session, call)], caller)
 
@@ -129,7 +126,7 @@ def list_unattended_calls(
     """Return the background calls of an agent session that no client waits for."""
     unattended = []
     for session in sessions:
-        for call in session.background_calls.values():
+        for call in session.background_calls:
             if call.delivery or call.has_waker:
                 continue
             if get_owner(session, call) == owner:
@@ -163,13 +160,11 @@ async def deliver_next_report(
     if not is_accepted:
         refuse_report(session, call)
         return
-    session.delivered_reports.append(report)
+    session.background_calls.add_delivered_report(report)
     if call.state is CallState.SENDING_LINE:
         accept_line(session, call)
         return
-    call.apply(CallEvent.ACCEPTED)
-    call.delivery = Delivery(report, caller)
-    call.release_wakers()
+    call.accept_result(report, caller)
 
 
 def accept_line(session: Session, call: BackgroundCall) -> None:
@@ -177,7 +172,7 @@ def accept_line(session: Session, call: BackgroundCall) -> None:
     call.apply(CallEvent.ACCEPTED)
     entry = session.state.background_calls.get(call.id)
     if entry:
-        session.log(replace(entry, at=format_now(), matched=True))
+        session.journal.log(replace(entry, at=format_now(), matched=True))
     # The call may have finished meanwhile.
     _notify_waker(session, call)
 
@@ -197,16 +192,14 @@ async def wait_for_report(
     """
     waker = Waker(caller)
     for call, session in sessions.items():
-        position = 0 if first else len(call.wakers)
-        call.wakers.insert(position, waker)
+        call.add_waker(waker, first)
         _notify_waker(session, call)
     disconnected = asyncio.ensure_future(caller.disconnected.wait())
     futures: list[asyncio.Future[Any]] = [waker.result, disconnected]
     await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     disconnected.cancel()
     for call in sessions:
-        if waker in call.wakers:
-            call.wakers.remove(waker)
+        call.remove_waker(waker)
     if waker.result.done():
         return waker.result.result()
     waker.result.cancel()
@@ -220,7 +213,7 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
     """
     if call.state is not CallState.BACKGROUND:
         return
-    if session.background_calls.get(call.id) is not call:
+    if not session.background_calls.is_current(call):
         return
     is_finished = call.task.done()
     matched_line = ""
@@ -241,7 +234,7 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
         if waker.is_waiting:
             event = CallEvent.SENDS_RESULT if is_finished else CallEvent.SENDS_LINE
             call.apply(event)
-            call.match_reported = call.match_reported or not is_finished
+            call.set_match_reported(call.match_reported or not is_finished)
             waker.result.set_result((call, report))
             return
     if is_finished:
@@ -251,11 +244,11 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
 def _record_undelivered(session: Session, call: BackgroundCall) -> None:
     """Make the result of a call an undelivered report."""
     call.apply(CallEvent.HAS_NO_CLIENT)
-    session.background_calls.pop(call.id)
+    session.background_calls.remove(call)
     text = background_runs.format_finished_meanwhile(
         session.name, get_report(call).text
     )
-    session.log(
+    session.journal.log(
         journal_events.Undelivered(
             at=format_now(),
             text=text,
@@ -294,9 +287,7 @@ def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
     call.task.exception()  # the caller gets it; this keeps asyncio from logging it
     call.apply(CallEvent.FINISHED)
     call.release_wakers()
-    if session.background_calls.get(call.id) is call:
-        del session.background_calls[call.id]
-    session.finished_call_ids.append(call.id)
+    session.background_calls.finish(call)
 
 
 def mark_reported(session: Session, call: BackgroundCall) -> None:
@@ -304,8 +295,10 @@ def mark_reported(session: Session, call: BackgroundCall) -> None:
     if call.is_settled:
         return
     call.apply(CallEvent.READ)
-    session.background_calls.pop(call.id, None)
-    session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
+    session.background_calls.remove(call)
+    session.journal.log(
+        journal_events.BackgroundReported(at=format_now(), call=call.id)
+    )
     call.release_wakers()
 
 
@@ -314,7 +307,7 @@ def refuse_report(session: Session, call: BackgroundCall) -> None:
     if call.is_settled:
         return
     if call.state is CallState.SENDING_LINE:
-        call.match_reported = False
+        call.set_match_reported(False)
     call.apply(CallEvent.REFUSED)
     _notify_waker(session, call)
 
@@ -331,17 +324,17 @@ def match_prompt_to_reports(
     for session in sessions:
         matched_reports = [
             report
-            for report in session.delivered_reports
+            for report in session.background_calls.delivered_reports
             if _contains_report(prompt, report)
         ]
         lines += [report.line for report in matched_reports]
-        for report in matched_reports:
-            session.delivered_reports.remove(report)
-        for call in list(session.background_calls.values()):
+        session.background_calls.remove_delivered_reports(matched_reports)
+        for call in session.background_calls:
             delivery = call.delivery
             if delivery is None:
                 continue
-            delivery.prompts_since += get_owner(session, call) == owner
+            if get_owner(session, call) == owner:
+                delivery.count_prompt()
             is_matched = delivery.report in matched_reports
             if is_matched or delivery.prompts_since > MAX_PROMPTS:
                 mark_reported(session, call)
@@ -364,7 +357,7 @@ def check_background_calls(session: Session, since: float) -> None:
 
     `since` is when this daemon started, by `time.monotonic`.
     """
-    for call in list(session.background_calls.values()):
+    for call in session.background_calls:
         if not call.task.done():
             _notify_waker(session, call)
             continue
@@ -374,7 +367,7 @@ def check_background_calls(session: Session, since: float) -> None:
     for call_id in list(session.state.background_calls):
         if call_id in session.background_calls:
             continue
-        if is_grace_over or session.was_handled(call_id):
+        if is_grace_over or session.journal.has_handled(call_id):
             caller = Caller(call_id=call_id, is_alive=lambda: False)
             work = _recover_call(session, call_id, caller)
             start_call(session, call_id, caller, work, recovered=True)
@@ -385,7 +378,7 @@ async def _recover_call(
 ) -> Report | None:
     """Return the report on a call that an earlier daemon got."""
     async with session.turn(again=caller):
-        report = session.find_report(call_id)
+        report = session.journal.deliver_report(call_id)
         if report:
             return report
         if session.kernel_manager.kernel is None:
@@ -397,9 +390,7 @@ async def _recover_call(
 async def recover_calls(session: Session) -> None:
     """Take over the background calls of an earlier daemon."""
     check_background_calls(session, 0.0)
-    tasks = [
-        call.task for call in session.background_calls.values() if call.is_recovered
-    ]
+    tasks = [call.task for call in session.background_calls if call.is_recovered]
     if tasks:
         # A task that is still running then belongs to a running cell.
         await asyncio.wait(tasks, timeout=RECOVERY_SECONDS)
@@ -410,7 +401,7 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
 
     After /clear, the same client process has a new session.
     """
-    for call in session.background_calls.values():
+    for call in session.background_calls:
         entry = session.state.background_calls.get(call.id)
         if entry is None or entry.session == owner:
             continue
@@ -418,7 +409,7 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
             client_pid and call.caller.environ.get(CLIENT_PID) == client_pid
         )
         if is_same_client or not _has_client(call):
-            session.log(replace(entry, at=format_now(), session=owner))
+            session.journal.log(replace(entry, at=format_now(), session=owner))
 
 
 def _has_client(call: BackgroundCall) -> bool:
@@ -428,7 +419,7 @@ def _has_client(call: BackgroundCall) -> bool:
 
 def finish_deliveries(session: Session) -> None:
     """Mark reports that running clients accepted as delivered."""
-    for call in list(session.background_calls.values()):
+    for call in session.background_calls:
         if call.delivery and call.delivery.client.is_alive():
             mark_reported(session, call)
 
@@ -440,7 +431,7 @@ async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
     """
     calls = [
         call
-        for call in session.background_calls.values()
+        for call in session.background_calls
         if call.state is CallState.BACKGROUND and get_owner(session, call) == owner
     ]
     # No other client may get the results meanwhile.

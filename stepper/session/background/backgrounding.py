@@ -12,9 +12,9 @@ from stepper.messages.run_report import Report
 from stepper.policy import cell_directives, changed_cells
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
-from stepper.session.background_call_states import BackgroundCall
 from stepper.session.protocols import KernelDescription
 from stepper.session.session import Session
+from stepper.session.session_state.background_call_states import BackgroundCall
 
 
 def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
@@ -23,7 +23,7 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     The seconds count from `call.started_at`.
     """
     running = session.state.running
-    limits = session.outputs.get_limits()
+    limits = session.outputs.load_limits()
     queued = session.kernel_manager.queue_status
     if running is None and queued:
         queue_seconds = queued.wait_seconds
@@ -35,10 +35,7 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     if running.tool_use_id != call.id:
         # It waits in line behind a background run, which may take hours.
         return 0.0 if session.runs_in_background else limits.report_after_seconds
-    if not call.has_started:
-        # The start of the kernel does not count as time of the call's first cell.
-        call.has_started = True
-        call.started_at = max(call.started_at, session.run_started_at)
+    call.start_first_cell(session.requests.run_started_at)
     if get_matched_line(session, call):
         return 0.0
     requested_seconds = cell_directives.parse(running.source).wait
@@ -50,7 +47,7 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
 def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     """Return the interim report on a call that continues in the background."""
     state = session.state
-    may_queue = session.outputs.get_limits().queue
+    may_queue = session.outputs.load_limits().queue
     queued = session.kernel_manager.queue_status
     if queued:
         return background_runs.format_queued(
@@ -101,7 +98,7 @@ def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
 
     This daemon did not receive all outputs of a run that an earlier daemon started.
     """
-    if session.running_caller is None:
+    if session.requests.running_caller is None:
         return None
     kernel = session.kernel_manager.kernel
     if kernel is None or not kernel.partial_output:
@@ -138,7 +135,7 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
 
     Return None if a cell can be written.
     """
-    if session.outputs.get_limits().queue or not session.runs_in_background:
+    if session.outputs.load_limits().queue or not session.runs_in_background:
         return None
     is_notified = _notifies_agent(session, owner)
     queued = session.kernel_manager.queue_status
@@ -175,7 +172,7 @@ def _notifies_agent(session: Session, owner: str) -> bool:
     if running:
         call_ids = [running.tool_use_id or ""]
     else:
-        calls = session.background_calls.values()
+        calls = session.background_calls
         call_ids = [call.id for call in calls if call.in_background]
     entries = [session.state.background_calls.get(call_id) for call_id in call_ids]
     return any(entry.session == owner for entry in entries if entry)

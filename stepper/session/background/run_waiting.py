@@ -23,11 +23,11 @@ from stepper.policy import cell_list_edits, changed_cells, journal_events
 from stepper.policy.model import Cell, Verdict
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.background import background_runs
-from stepper.session.background_call_states import BackgroundCall
 from stepper.session.cell_responses import CellRunResponse
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
+from stepper.session.session_state.background_call_states import BackgroundCall
+from stepper.session.session_state.notebook_journal import format_now
 
 # Within this time, a cell that may not run is refused.
 LEAST_SECONDS = 0.3
@@ -59,7 +59,7 @@ async def run_with_limit(
     """
     call_id = caller.call_id or uuid.uuid4().hex
     caller.call_id = call_id
-    call = session.background_calls.get(call_id)
+    call = session.background_calls.find(call_id)
     if call is None:
         call = background_runs.start_call(session, call_id, caller, work())
     await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
@@ -83,7 +83,7 @@ async def run_with_limit(
 def _record_undelivered(session: Session, response: CellRunResponse) -> None:
     """Keep a response for the next request, because its client disconnected."""
     text = mcp_cells.format_undelivered(session.name, response.text)
-    session.log(journal_events.Undelivered(at=format_now(), text=text))
+    session.journal.log(journal_events.Undelivered(at=format_now(), text=text))
 
 
 async def wait_for_background(
@@ -97,7 +97,7 @@ async def wait_for_background(
     background_runs.check_background_calls(session, math.inf)
     calls = [
         call
-        for call in session.background_calls.values()
+        for call in session.background_calls
         if call.in_background and background_runs.get_owner(session, call) == owner
     ]
     if not calls:
@@ -111,7 +111,7 @@ async def wait_for_background(
         unfinished = [
             each
             for each in calls
-            if session.background_calls.get(each.id) is each and not each.task.done()
+            if session.background_calls.is_current(each) and not each.task.done()
         ]
         return format_interim(session, unfinished[0]) if unfinished else None
     if not call.task.done():
@@ -209,7 +209,7 @@ def _complete_report(
         state = "stopped"
     else:
         state = "failed"
-    figures = session.diagnosis.list_saved_figures(run.run)
+    figures = session.language.diagnosis.list_saved_figures(run.run)
     pending = mcp_cells.format_not_run(_list_pending_below(session, run.cell_id))
     text = "\n".join(filter(None, [report.text, pending]))
     return CellRunReport(

@@ -34,7 +34,7 @@ from stepper.session.cells.cell_run import create_work, run_cell, summarize_run
 from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Notebook
 from stepper.session.session import Session
-from stepper.session.undelivered_reports import take_unreported_cells
+from stepper.session.undelivered_reports import pop_unreported_cells
 
 STALE_LINE_LIMIT = 300  # characters of the line for the user
 
@@ -50,10 +50,10 @@ async def run_edited_cell(
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return _report_stale(session)
     caller.call_id = edit.tool_use_id
-    waits_in_line = session.lock.locked()
+    waits_in_line = session.requests.is_locked
     async with _take_turn(session, caller, again):
-        if session.was_handled(edit.tool_use_id):
-            return session.find_report(edit.tool_use_id) if again else None
+        if session.journal.has_handled(edit.tool_use_id):
+            return session.journal.deliver_report(edit.tool_use_id) if again else None
         cells = session.read_with_unique_ids().cells
         cell = plan.find_edited_cell(cells, edit)
         if cell is None:
@@ -103,8 +103,8 @@ async def run_written_notebook(
         if not backgrounding.list_other_pending_cells(session, document.cells):
             return None  # no cell would run, so do not wait for the background run
     async with _take_turn(session, caller, again):
-        earlier = session.find_report(write.tool_use_id) if again else None
-        if session.was_handled(write.tool_use_id):
+        earlier = session.journal.deliver_report(write.tool_use_id) if again else None
+        if session.journal.has_handled(write.tool_use_id):
             has_failed = earlier is not None and not earlier.ok
             if not again or has_failed:
                 return earlier
@@ -135,7 +135,7 @@ async def run_cells(
     inserted. `alone` means that the agent wrote a single cell.
     """
     # This call reports on these cells, whatever their result is.
-    take_unreported_cells(session, to_run)
+    pop_unreported_cells(session, to_run)
     finished: list[RunSummary] = []
     for cell in to_run:
         is_new = cell in new_cells
@@ -161,7 +161,7 @@ async def run_cells(
     stale_lines = stale_cells.report_new(session, cells, cells_run)
     finished[-1] = replace(finished[-1], stale_lines=stale_lines)
     report = run_report.format_runs(finished, len(to_run))
-    return session.record_report(report, finished[-1]), finished
+    return session.journal.log_report(report, finished[-1]), finished
 
 
 def _report_error(error: StepperError) -> Report:
@@ -222,22 +222,21 @@ async def _would_repeat(session: Session, cell: Cell, last_run: Run) -> bool:
     If so, write its outputs again, because the edit removed them. The cell runs if
     anything is unknown.
     """
-    if session.last_failed_execution is None or not session.namespace:
+    if (
+        not session.outputs.has_failed_execution
+        or not session.namespace_tracker.current
+    ):
         return False
     if session.kernel_manager.is_remote:
         return False
     has_changed = await asyncio.to_thread(
-        session.diagnosis.has_changed_since, last_run, session.namespace
+        session.language.diagnosis.has_changed_since,
+        last_run,
+        session.namespace_tracker.current,
     )
     if has_changed:
         return False
-    session.outputs.write_outputs(
-        cell,
-        session.last_failed_execution,
-        last_run.step,
-        last_run.run,
-        keep_time=True,
-    )
+    session.outputs.rewrite_failed_outputs(cell, last_run)
     return True
 
 
@@ -249,25 +248,25 @@ async def _check_before_run(
         kernel = await session.kernel_manager.get_kernel(
             caller.environ, caller.disconnected
         )
-        namespace = await session.get_namespace(kernel)
+        namespace = await session.namespace_tracker.fetch(kernel)
     except KernelError:
         return None  # running the cell reports the error
-    fault = session.diagnosis.check_before_run(cell, namespace)
+    fault = session.language.diagnosis.check_before_run(cell, namespace)
     if fault is None:
         return None
     fault = await session.add_suggestion(fault, {}, namespace, cell, cells)
     work = create_work(session, cells, cell)
-    work = replace(work, timeout=0.0, notes=session.take_notices())
+    work = replace(work, timeout=0.0, notes=session.pop_notices())
     started = work.create_started_event(0, caller)
     run = started.create_run(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)
     failure = journal_events.PreflightFailed(**vars(run), at=started.at)
     decision = run_decisions.decide_after_preflight(session.state, failure, work.limits)
-    session.log(failure)
+    session.journal.log(failure)
     summary = replace(
         summarize_run(session, work, failure, Execution(failure.outcome)),
         preflight_failed=True,
         counted=decision.counts,
     )
     if decision.action is run_decisions.NextAction.STOP:
-        session.stop_notebook(work.key, summary, decision.attempts)
+        session.journal.stop_notebook(work.key, summary, decision.attempts)
     return summary

@@ -172,9 +172,9 @@ async def _write_and_run(
 
     Markdown cells do not wait for a running cell.
     """
-    if session.was_handled(caller.call_id):
+    if session.journal.has_handled(caller.call_id):
         async with session.turn(caller):
-            report = session.find_report(caller.call_id)
+            report = session.journal.deliver_report(caller.call_id)
             return report or run_report.format_not_run(
                 "stepper already handled this call; the result of its run is not known"
             )
@@ -261,7 +261,7 @@ async def _run_written(
         except StepperError as error:
             report = run_report.format_not_run(error.message, error.hint)
     else:
-        undelivered_reports.take_unreported_cells(session, runnable)
+        undelivered_reports.pop_unreported_cells(session, runnable)
         stale_lines = stale_cells.report_new_after_edit(session)
         if has_changes:
             report = mcp_cells.format_written(written, stale_lines)
@@ -287,7 +287,7 @@ def _list_saved_figures(session: Session, finished: Sequence[RunSummary]) -> lis
     return [
         path
         for run_number in run_numbers
-        for path in session.diagnosis.list_saved_figures(run_number)
+        for path in session.language.diagnosis.list_saved_figures(run_number)
     ]
 
 

@@ -126,7 +126,7 @@ def _describe_cells(
         run = last_runs.get((cell.id, source_hash))
         figures: Sequence[str] = ()
         if run and output_amount != "none":
-            figures = session.diagnosis.list_saved_figures(run.run)
+            figures = session.language.diagnosis.list_saved_figures(run.run)
         step = steps.get(cell.id)
         yield replace(
             description,

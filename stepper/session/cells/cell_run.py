@@ -35,9 +35,10 @@ from stepper.policy.model import (
     parse_moment,
 )
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Execution, Kernel
-from stepper.session.session import LANGUAGES, Session
+from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
+from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 from stepper.session.stale_cells import format_order
 
 
@@ -102,7 +103,7 @@ def create_work(
         [*task.notes],
         session.state.is_complete,
         # In another language, text that looks like Python can mean something else.
-        task.criterion if session.speaks_python else "",
+        task.criterion if session.language.is_python else "",
         task.wake,
     )
 
@@ -135,14 +136,14 @@ async def run_cell(
         walltime_warnings = command_messages.warn_walltime(
             work.timeout, description.location, description.walltime_left
         )
-        work.notes = [*session.take_notices(), *work.notes, *walltime_warnings]
+        work.notes = [*session.pop_notices(), *work.notes, *walltime_warnings]
         if caller.disconnected.is_set():
             raise StepperError(
                 "interrupted before the cell ran: the client disconnected"
             )
         started = work.create_started_event(session.state.next_run, caller, kernel.id)
         started_at = time.monotonic()
-        session.log(started, sync=False)
+        session.journal.log(started, sync=False)
         execution = await _execute(session, kernel, work, started, caller)
         elapsed = time.monotonic() - started_at
         run, decision = await record_execution(
@@ -154,7 +155,7 @@ async def run_cell(
             f"run {run.run}: {run.error}; stepper ran it again after"
             f" {decision.wait:g} s"
         )
-        if await _wait_before_retry(session, decision.wait, caller):
+        if not await session.requests.wait_for_retry(decision.wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
         work.repeat_count += 1
@@ -163,7 +164,7 @@ async def run_cell(
 
 def _check_language(session: Session, kernel: Kernel) -> None:
     """Raise KernelError if a Python notebook has a kernel of another language."""
-    if session.speaks_python and kernel.language not in ("", *LANGUAGES):
+    if session.language.is_python and kernel.language not in ("", *PYTHON_LANGUAGES):
         raise KernelError(
             f"the cell was NOT run: {session.name} is a Python notebook, but its kernel"
             f" runs {one_line(kernel.language, 50)}",
@@ -224,7 +225,7 @@ async def record_execution(
     )
     execution.criterion_result = None
     if work.criterion:
-        execution.criterion_result = session.diagnosis.get_criterion_result(
+        execution.criterion_result = session.language.diagnosis.get_criterion_result(
             execution.diagnosis_data
         )
     unmet_criterion = ""
@@ -233,9 +234,10 @@ async def record_execution(
             state, started, work.criterion, execution.criterion_result
         )
     bindings = {}
-    if session.speaks_python:
+    if session.language.is_python:
         bindings = cell_dependencies.list_reported_bindings(
-            session.analyze_names(started.source), session.namespace
+            session.language.analyze_names(started.source),
+            session.namespace_tracker.current,
         )
     run = journal_events.RunEnded(
         **vars(started.create_run(execution.outcome, verdict, fault, seconds)),
@@ -244,7 +246,7 @@ async def record_execution(
         displays=execution.displays,
         left_out=execution.left_out,
         request=started.request,
-        figures=session.diagnosis.describe_figures(execution),
+        figures=session.language.diagnosis.describe_figures(execution),
         packages=run_decisions.find_new_packages(state, execution.namespace),
         imports=run_decisions.find_new_imports(state, execution.namespace),
         unmet=unmet_criterion,
@@ -256,11 +258,10 @@ async def record_execution(
             cell, execution, run.step, run.run, work.keeps_mtime
         )
     work.notes += decision.notes
-    session.log(run, sync=None)
+    session.journal.log(run, sync=None)
     session.record_death(execution, f"cell {cell.number}")
-    session.last_failed_execution = None
-    if verdict is Verdict.RECOVERABLE:
-        session.last_failed_execution = execution
+    has_failed = verdict is Verdict.RECOVERABLE
+    session.outputs.set_failed_execution(execution if has_failed else None)
     return run, decision
 
 
@@ -327,9 +328,11 @@ async def finish_run(
     # Only the agent's own runs stop the agent.
     is_stop = decision.action is run_decisions.NextAction.STOP
     if is_stop and not run.outside_agent:
-        session.stop_notebook(work.key, summary, decision.attempts + work.repeat_count)
+        session.journal.stop_notebook(
+            work.key, summary, decision.attempts + work.repeat_count
+        )
     if session.state.plan.steps and not session.state.open_steps:
-        session.state.compare_with_notebook(work.cells)
+        session.journal.compare_with_notebook(work.cells)
         return _add_completion(session, work, summary)
     return summary
 
@@ -344,15 +347,17 @@ def _add_completion(
         with contextlib.suppress(NotebookError):
             document = session.file.read()
             order_lines = format_order(session, document.cells)
-            session.needs_replay = run_decisions.should_verify(
+            needs_replay = run_decisions.should_verify(
                 state, work.limits, document.cells
             )
+            if needs_replay:
+                session.requests.request_replay()
             tail = command_messages.format_completion(
                 session.name,
                 state,
                 document.figure_count,
                 order_lines,
-                session.needs_replay,
+                needs_replay,
             )
             completion = command_messages.format_completion_line(state)
             return replace(summary, tail=tail, completion=completion)
@@ -399,7 +404,7 @@ def summarize_run(
             execution.module_changes, session.name
         ),
         inserted_sources=execution.next_inputs,
-        comment=session.comment,
+        comment=session.language.comment,
         commands=state.commands,
         where=location,
     )
@@ -416,7 +421,7 @@ def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
     """Return the figure summary, and side effects or warnings."""
-    diagnosis = session.diagnosis
+    diagnosis = session.language.diagnosis
     if run.verdict is Verdict.FINE:
         warnings = diagnosis.find_warnings(execution)
     else:
@@ -437,19 +442,6 @@ def _describe_figures_and_effects(
     return figure_lines, warnings
 
 
-async def _wait_before_retry(session: Session, seconds: float, caller: Caller) -> bool:
-    """Wait before a cell runs again; return True if interrupted."""
-    session.running_caller = caller
-    session.retry_interrupted.clear()
-    try:
-        await asyncio.wait_for(session.retry_interrupted.wait(), seconds)
-    except asyncio.TimeoutError:
-        return False
-    finally:
-        session.running_caller = None
-    return True
-
-
 def _handle_start_failure(
     session: Session, work: CellWork, caller: Caller, error: KernelError
 ) -> RunSummary:
@@ -468,7 +460,7 @@ def _handle_start_failure(
     summary = summarize_run(session, work, run, Execution(run.outcome))
     if not caller.is_outside_agent:
         attempts = session.state.get_or_add_progress(work.key).attempts
-        session.stop_notebook(work.key, summary, attempts, error.hint)
+        session.journal.stop_notebook(work.key, summary, attempts, error.hint)
     return summary
 
 

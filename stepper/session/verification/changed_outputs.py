@@ -173,10 +173,10 @@ def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collectio
 
 def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
     """Return the project modules that changed after one of the cells last ran."""
-    if not session.speaks_python:
+    if not session.language.is_python:
         return set()
     state = session.state
-    history = session.run_history
+    history = session.journal.run_history
     history.catch_up(state.runs, state.sources_by_hash, state.external_executions)
     names: set[str] = set()
     for cell in cells:

@@ -101,7 +101,7 @@ async def _write_late_outputs(fresh: Session) -> None:
         kernel.receive_pending()
     fresh.put_late()
     if fresh.state.pending_outputs:
-        notices = "; ".join(fresh.pending_notices.values())
+        notices = "; ".join(fresh.notices.list_texts())
         reason = f": {notices}" if notices else ""
         raise StepperError(UNWRITTEN + reason, "df -h .stepper")
 

@@ -38,9 +38,9 @@ from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
 from stepper.session import progress_events, stale_cells
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Notebook
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.changed_outputs import DRAWING_PACKAGES
 from stepper.session.verification.replay import (
     ReplayResult,
@@ -135,7 +135,7 @@ async def verify(
         for verdict in verdicts
         if verdict.verdict is ReplayVerdict.UNSTABLE
     ]
-    session.log(
+    session.journal.log(
         journal_events.Verified(
             at=format_now(),
             reproduces=result.reproduces,
@@ -339,11 +339,14 @@ def _find_cause(session: Session, document: Notebook, summary: RunSummary) -> st
     missing_name = None
     if run.fault and run.fault.ename == "NameError":
         missing_name = MISSING_NAME.search(run.fault.evalue)
-    if missing_name and session.speaks_python:
+    if missing_name and session.language.is_python:
         # Updates the history of the runs.
         stale_cells.find_dependencies(session, document.cells)
         return cell_dependencies.describe_former_binding(
-            missing_name[1], summary.cell.id, document.cells, session.run_history
+            missing_name[1],
+            summary.cell.id,
+            document.cells,
+            session.journal.run_history,
         )
     if ADDRESS_IN_USE in run.error and session.kernel_manager.kernel is not None:
         command = CommandLines(session.name).shell("shutdown")

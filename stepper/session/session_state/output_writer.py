@@ -12,9 +12,8 @@ from stepper.common.errors import NotebookError, StepperError
 from stepper.messages.run_report import format_left_out
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.model import Cell, Limits, Outcome
-from stepper.policy.notebook_state import DisplayedOutput, State
-from stepper.session.kernel_manager import format_now
+from stepper.policy.model import Cell, Limits, Outcome, Run
+from stepper.policy.notebook_state import DisplayedOutput
 from stepper.session.protocols import (
     CellVersion,
     Execution,
@@ -24,6 +23,8 @@ from stepper.session.protocols import (
     PartialOutput,
     WidgetState,
 )
+from stepper.session.session_state.notebook_journal import NotebookJournal, format_now
+from stepper.session.session_state.notices import Notices
 
 # After a write, wait this many times its duration before the next one.
 RETRY_FACTOR = 50
@@ -32,35 +33,39 @@ LATE_SECONDS = 2.0  # between two writes of late outputs
 
 
 class OutputWriter:
-    """Writes outputs to the cells of one notebook."""
+    """Owns the outputs that are not in the notebook yet, and writes them.
+
+    Code that runs cells calls `write_outputs`; the session calls the rest. Outputs that
+    cannot be written wait in the journal.
+    """
 
     def __init__(
         self,
         file: NotebookFile,
         late: LateOutputs,
-        state: State,
+        journal: NotebookJournal,
+        notices: Notices,
         limits: Callable[[], Limits],
-        log: Callable[..., None],
-        add_notice: Callable[[str], None],
     ) -> None:
         self.file = file
         self.late = late
-        self.state = state
-        self.log = log
-        self.add_notice = add_notice
-        self.load_limits = limits
-        self.last_limits = Limits()
+        self.journal = journal
+        self.notices = notices
+        self._load_limits = limits
+        self._last_limits = Limits()
+        # The last execution of a cell, if it failed; its outputs may be written again.
+        self._failed_execution: Execution | None = None
         # The run, and its number of changes, whose outputs were written last while it
         # was running.
-        self.last_written = (0, 0)
+        self._last_written = (0, 0)
         self.next_late_write = 0.0  # when to write late outputs, by time.monotonic
         self.next_retry = 0.0  # when to write pending outputs, by time.monotonic
 
-    def get_limits(self) -> Limits:
+    def load_limits(self) -> Limits:
         """Return the limits; if the configuration is invalid, the last valid ones."""
         with contextlib.suppress(StepperError):
-            self.last_limits = self.load_limits()
-        return self.last_limits
+            self._last_limits = self._load_limits()
+        return self._last_limits
 
     def write_outputs(
         self,
@@ -74,7 +79,7 @@ class OutputWriter:
 
         If writing fails, the outputs wait in the journal.
         """
-        limits = self.get_limits()
+        limits = self.load_limits()
         widgets = execution.widgets
         if not limits.record_timing:
             execution.timings = {}
@@ -94,7 +99,7 @@ class OutputWriter:
             problem = self.file.write_execution(cell, execution, step, keep_time)
             execution.in_notebook = not problem
         except NotebookError as error:
-            self.log(
+            self.journal.log(
                 journal_events.OutputsPending(
                     run=run,
                     cell_id=cell.id,
@@ -112,12 +117,27 @@ class OutputWriter:
             )
         return [*notes, problem] if problem else notes
 
+    def set_failed_execution(self, execution: Execution | None) -> None:
+        """Record the last execution of a cell if it failed, otherwise None."""
+        self._failed_execution = execution
+
+    @property
+    def has_failed_execution(self) -> bool:
+        """Whether this daemon has the outputs of the last run, which failed."""
+        return self._failed_execution is not None
+
+    def rewrite_failed_outputs(self, cell: Cell, run: Run) -> None:
+        """Write the outputs of the last run, which failed, to its cell again."""
+        execution = self._failed_execution
+        if execution is not None:
+            self.write_outputs(cell, execution, run.step, run.run, keep_time=True)
+
     def write_waiting(self) -> None:
         """Write outputs that wait in the journal, if this is possible now."""
         started = time.monotonic()
-        for pending in list(self.state.pending_outputs.values()):
+        for pending in list(self.journal.state.pending_outputs.values()):
             cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
-            run = self.state.find_run(pending.run)
+            run = self.journal.state.find_run(pending.run)
             execution = Execution(
                 run.outcome if run else Outcome.OK,
                 pending.outputs,
@@ -135,7 +155,7 @@ class OutputWriter:
             except (AttributeError, KeyError, TypeError, ValueError):
                 # Another program wrote that line of the journal.
                 problem = "the journal's entry is not valid"
-            self.log(
+            self.journal.log(
                 journal_events.OutputsWritten(
                     run=pending.run, cell_id=cell.id, why_not=problem
                 )
@@ -143,7 +163,7 @@ class OutputWriter:
             result = "are in the notebook now"
             if problem:
                 result = f"were left out ({problem})"
-            self.add_notice(
+            self.notices.add(
                 f"the outputs of run {pending.run} (cell {cell.number}), which waited"
                 f" in the journal, {result}"
             )
@@ -160,11 +180,11 @@ class OutputWriter:
             display_id = str(transient.get("display_id") or "")
         if late:
             return self._handle_late_message(message, request_id, display_id)
-        running = self.state.running
+        running = self.journal.state.running
         excluded_id = running and running.cell_id
-        if request_id in self.state.cells_by_request:
-            excluded_id, _ = self.state.cells_by_request[request_id]
-        for cell_id, displayed in self.state.displayed_outputs.items():
+        if request_id in self.journal.state.cells_by_request:
+            excluded_id, _ = self.journal.state.cells_by_request[request_id]
+        for cell_id, displayed in self.journal.state.displayed_outputs.items():
             is_shown = display_id and display_id in displayed.displays
             if is_shown and cell_id != excluded_id:
                 self._add_late_message(
@@ -177,7 +197,7 @@ class OutputWriter:
         self, message: dict[str, Any], request_id: str, display_id: str
     ) -> bool:
         """Add a message whose request has finished to the cell that sent it."""
-        state = self.state
+        state = self.journal.state
         running = state.running
         if not request_id or (running and request_id == running.request):
             # The kernel's own message, or one that the record of the run contains.
@@ -199,11 +219,14 @@ class OutputWriter:
 
     async def take_missed_messages(self, kernel: Kernel) -> None:
         """Add messages that arrived while no daemon was running."""
-        if not self.state.runs:
+        if not self.journal.state.runs:
             return
-        last_run = self.state.runs[-1]
-        displayed = self.state.displayed_outputs.get(last_run.cell_id)
-        if displayed is None or last_run.request not in self.state.cells_by_request:
+        last_run = self.journal.state.runs[-1]
+        displayed = self.journal.state.displayed_outputs.get(last_run.cell_id)
+        if (
+            displayed is None
+            or last_run.request not in self.journal.state.cells_by_request
+        ):
             return
         # Skip what the notebook already contains.
         skipped_characters = displayed.late_characters
@@ -229,14 +252,14 @@ class OutputWriter:
         All are written at once; what cannot be written waits.
         """
         started = time.monotonic()
-        running = self.state.running
+        running = self.journal.state.running
         version = (0, 0)
         if running and partial:
             version = (running.run, partial.change_count)
-        has_new_outputs = version[1] > 0 and version != self.last_written
+        has_new_outputs = version[1] > 0 and version != self._last_written
         has_news = self.late.has_pending or widgets is not None or has_new_outputs
         # Pending outputs of earlier runs are written first.
-        if self.state.pending_outputs or not has_news:
+        if self.journal.state.pending_outputs or not has_news:
             return
         partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
         if has_new_outputs and running and partial:
@@ -246,30 +269,30 @@ class OutputWriter:
         with contextlib.suppress(NotebookError):
             late_outputs = self.late.write(widgets, partial_outputs)
             if has_new_outputs:
-                self.last_written = version
+                self._last_written = version
         self.next_late_write = max(
             time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
         )
         for late_output in late_outputs:
-            self.log(replace(late_output, at=format_now()), sync=False)
+            self.journal.log(replace(late_output, at=format_now()), sync=False)
 
     def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
-        displayed = self.state.displayed_outputs.get(
+        displayed = self.journal.state.displayed_outputs.get(
             target.cell_id, DisplayedOutput("")
         )
-        pending = self.state.pending_outputs.get(target.cell_id)
+        pending = self.journal.state.pending_outputs.get(target.cell_id)
         try:
             self.late.add_message(
                 target,
                 message,
                 displayed.displays,
                 displayed.left_out,
-                self.get_limits().max_output_bytes,
+                self.load_limits().max_output_bytes,
                 pending.outputs if pending else None,
             )
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
-            self.log(
+            self.journal.log(
                 journal_events.LateOutput(
                     at=format_now(),
                     **vars(target),

@@ -6,17 +6,20 @@ A lost kernel is recorded in the journal and reported with the next run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from stepper.common.errors import KernelError, StepperError
-from stepper.policy.journal_events import Event, KernelChanged
-from stepper.policy.model import Death, Limits, Moment
-from stepper.policy.notebook_state import State
+from stepper.common.errors import (
+    KernelError,
+    KernelUnreachableError,
+    StepperError,
+)
+from stepper.policy.journal_events import KernelChanged
+from stepper.policy.model import Death, Limits
 from stepper.session.protocols import (
     ExternalExecution,
     Kernel,
@@ -25,21 +28,13 @@ from stepper.session.protocols import (
     QueueStatus,
 )
 from stepper.session.responses import KernelStatus
+from stepper.session.session_state.notebook_journal import NotebookJournal, format_now
 
 POLL_SECONDS = 0.2  # how often to check whether a queued kernel is still wanted
 # How often to check whether the execution of another client has finished.
 OTHER_CLIENT_POLL_SECONDS = 0.05
 BUSY = "the kernel is busy with another client's execution"
 RECONNECT_SECONDS = 10.0  # how long a cell waits for a lost connection
-
-
-def format_now() -> Moment:
-    """Return the time in UTC as ISO 8601."""
-    return (
-        datetime.now(timezone.utc)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
 
 
 class Activity(Enum):
@@ -53,39 +48,42 @@ class Activity(Enum):
 
 
 class KernelManager:
-    """Manages the kernel of one notebook; `notice` is for the next report."""
+    """Owns the kernel of one notebook: finds, starts, interrupts and shuts it down.
+
+    Everybody may read `kernel` and the properties. The commands start, interrupt and
+    shut down; only the session and `run_recovery` take over the kernel and the death of
+    an earlier daemon's kernel.
+    """
 
     def __init__(
         self,
         launcher: KernelLauncher,
         get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
-        state: State,
-        log: Callable[[Event], None],
+        journal: NotebookJournal,
         on_display: Callable[[dict[str, Any], bool], bool],
         on_external_execution: Callable[[ExternalExecution], None],
     ) -> None:
         self.launcher = launcher
         self.get_launch_config = get_launch_config
-        self.state = state
-        self.log = log
-        self.on_display = on_display  # gets outputs for cells that are not running
-        self.on_external_execution = on_external_execution
+        self.journal = journal
+        self._on_display = on_display  # gets outputs for cells that are not running
+        self._on_external_execution = on_external_execution
         self.kernel: Kernel | None = None
         # `status` may search for the kernel while a cell is about to run.
-        self.find_lock = asyncio.Lock()
-        self.has_searched = False  # for the kernel of an earlier daemon
+        self._find_lock = asyncio.Lock()
+        self._has_searched = False  # for the kernel of an earlier daemon
         # The kernel is that of an earlier daemon, and this one sent it no request yet.
         self.needs_takeover = False
         self.unhandled_death: Death | None = None  # of that kernel
         self.is_starting = False
         # The cell for which a kernel starts or is queued was interrupted.
-        self.start_cancelled = False
+        self._start_cancelled = False
         self.external_wait: QueueStatus | None = None  # for another client's execution
-        self.withdrawal: QueueStatus | None = None  # of a request, while it goes on
+        self._withdrawal: QueueStatus | None = None  # of a request, while it goes on
         self.withdrawal_result = ""
-        self.notice = ""
-        self.reported_missing_ipykernel = False
-        self.reported_limitations = set[str]()
+        self._notice = ""
+        self._reported_missing_ipykernel = False
+        self._reported_limitations = set[str]()
         # Whether the present or the last kernel runs on another machine, whose files
         # and clock are not known here.
         self.is_remote = False
@@ -97,10 +95,10 @@ class KernelManager:
 
         No request is sent to the kernel.
         """
-        async with self.find_lock:
-            if self.kernel is None and not self.has_searched:
+        async with self._find_lock:
+            if self.kernel is None and not self._has_searched:
                 result = await self.launcher.attach()
-                self.has_searched = True
+                self._has_searched = True
                 if isinstance(result, Death):
                     self.unhandled_death = result
                 elif result is not None:
@@ -111,8 +109,8 @@ class KernelManager:
         return self.kernel
 
     def _connect_callbacks(self, kernel: Kernel) -> None:
-        kernel.on_display = self.on_display
-        kernel.external_executions.on_finished = self.on_external_execution
+        kernel.on_display = self._on_display
+        kernel.external_executions.on_finished = self._on_external_execution
 
     async def take_over(self) -> None:
         """Take over the kernel of an earlier daemon; interrupt what it runs."""
@@ -125,11 +123,43 @@ class KernelManager:
             self.kernel = None
             self.unhandled_death = death
 
+    @contextlib.contextmanager
+    def count_as_taken_over(self) -> Iterator[None]:
+        """Count the kernel as taken over while its answer to a run is awaited.
+
+        It still needs a takeover if it is unreachable.
+        """
+        needed_takeover = self.needs_takeover
+        self.needs_takeover = False
+        try:
+            yield
+        except KernelUnreachableError:
+            self.needs_takeover = needed_takeover
+            raise
+
+    def pop_unhandled_death(self) -> Death | None:
+        """Return how the earlier daemon's kernel died, or None; count it as handled."""
+        death = self.unhandled_death
+        self.unhandled_death = None
+        return death
+
+    def pop_notice(self) -> str:
+        """Return the notice for the next report, or an empty string, and clear it."""
+        notice = self._notice
+        self._notice = ""
+        return notice
+
+    def set_launch_config(
+        self, get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig]
+    ) -> None:
+        """Use another function for the configuration: the notebook was renamed."""
+        self.get_launch_config = get_launch_config
+
     @property
     def queue_status(self) -> QueueStatus | None:
         """What the kernel waits for in a queue, or None."""
         if self.is_starting:
-            return self.withdrawal or self.launcher.queue_status
+            return self._withdrawal or self.launcher.queue_status
         return self.external_wait
 
     @property
@@ -166,10 +196,10 @@ class KernelManager:
         self, environ: Mapping[str, str], disconnected: asyncio.Event | None
     ) -> Kernel:
         self.is_starting = True
-        self.start_cancelled = False
+        self._start_cancelled = False
         self.withdrawal_result = ""
         try:
-            config = self.get_launch_config(environ, self.state.plan.kernel)
+            config = self.get_launch_config(environ, self.journal.state.plan.kernel)
             self.backend_name = config.backend.name if config.backend else Limits.kernel
             kernel = await self._launch(config, disconnected)
             self.kernel = kernel
@@ -178,33 +208,33 @@ class KernelManager:
             self.is_starting = False
         description = kernel.describe()
         self.is_remote = bool(description.location)
-        if self.state.lost_reason:
-            self.notice = (
-                f"state lost: {self.state.lost_reason}. A new kernel has started,"
+        if self.journal.state.lost_reason:
+            self._notice = (
+                f"state lost: {self.journal.state.lost_reason}. A new kernel has started,"
                 " without the earlier variables"
             )
-        if description.install_command and not self.reported_missing_ipykernel:
-            self.reported_missing_ipykernel = True
+        if description.install_command and not self._reported_missing_ipykernel:
+            self._reported_missing_ipykernel = True
             self._add_notice(
                 f"{description.python} does not have ipykernel: the kernel runs with"
                 " stepper's own copy, which comes after the project's packages"
             )
             self._add_notice(f"To install it, run: {description.install_command}")
         limitation = description.limitation
-        if limitation and limitation not in self.reported_limitations:
-            self.reported_limitations.add(limitation)
+        if limitation and limitation not in self._reported_limitations:
+            self._reported_limitations.add(limitation)
             self._add_notice(limitation)
-        self.log(
+        self.journal.log(
             KernelChanged(
                 what="started", kernel=kernel.id, pid=description.pid, at=format_now()
             )
         )
-        if self.start_cancelled:
+        if self._start_cancelled:
             raise StepperError("interrupted while its kernel was starting: nothing ran")
         return kernel
 
     def _add_notice(self, text: str) -> None:
-        self.notice = ". ".join(filter(None, [self.notice, text]))
+        self._notice = ". ".join(filter(None, [self._notice, text]))
 
     async def _wait_until_reachable(self, kernel: Kernel) -> None:
         """Wait a limited time for a lost connection.
@@ -215,8 +245,12 @@ class KernelManager:
         if not self.needs_takeover:
             deadline += RECONNECT_SECONDS
         # The result of a run in progress must be known before the next cell runs.
-        while kernel.unreachable_reason or self.needs_takeover or self.state.running:
-            if time.monotonic() > deadline or self.state.running:
+        while (
+            kernel.unreachable_reason
+            or self.needs_takeover
+            or self.journal.state.running
+        ):
+            if time.monotonic() > deadline or self.journal.state.running:
                 raise self._create_unreachable_error(kernel)
             kernel.receive_pending()
             await asyncio.sleep(0.1)
@@ -228,13 +262,13 @@ class KernelManager:
             reason = BUSY
         reason = reason or "the connection to the kernel was lost"
         unknown_result = ""
-        run = self.state.running
+        run = self.journal.state.running
         if run:
             unknown_result = (
                 f"; the result of run {run.run} (cell {run.number or '?'}) is not known"
                 " yet"
             )
-        commands = self.state.commands
+        commands = self.journal.state.commands
         return KernelError(
             f"{reason}: the cell was NOT run{unknown_result}. The kernel may still be"
             " running, with its variables",
@@ -252,14 +286,14 @@ class KernelManager:
         self.external_wait = QueueStatus(
             BUSY, time.monotonic(), None, "that execution has finished"
         )
-        self.start_cancelled = False
+        self._start_cancelled = False
         try:
             while (
                 kernel.external_executions.running_since
                 and await kernel.check_death() is None
             ):
                 is_disconnected = disconnected is not None and disconnected.is_set()
-                if self.start_cancelled or is_disconnected:
+                if self._start_cancelled or is_disconnected:
                     raise StepperError(
                         f"interrupted while {BUSY}: nothing ran, and that execution"
                         " goes on"
@@ -279,7 +313,7 @@ class KernelManager:
                 await asyncio.wait([start], timeout=POLL_SECONDS)
                 queued = self.launcher.queue_status
                 is_disconnected = disconnected is not None and disconnected.is_set()
-                is_cancelled = self.start_cancelled or is_disconnected
+                is_cancelled = self._start_cancelled or is_disconnected
                 if queued and is_cancelled and not start.done():
                     await self._withdraw(start, queued)
             return start.result()
@@ -293,7 +327,7 @@ class KernelManager:
     ) -> None:
         """Cancel a queued start; raise StepperError unless the kernel started."""
         interrupted = "interrupted while its kernel waited in a queue"
-        self.withdrawal = replace(
+        self._withdrawal = replace(
             queued, text=f"the request is being withdrawn ({queued.text})", until=""
         )
         try:
@@ -317,7 +351,7 @@ class KernelManager:
                 f"{interrupted}: {self.withdrawal_result}", error.hint
             ) from None
         finally:
-            self.withdrawal = None
+            self._withdrawal = None
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the running cell, or one that waits for its kernel.
@@ -325,10 +359,10 @@ class KernelManager:
         Return whether there was one.
         """
         if self.is_starting or self.external_wait:
-            self.start_cancelled = True  # also if the request is not queued yet
+            self._start_cancelled = True  # also if the request is not queued yet
             return True
         is_busy = self.kernel is not None and self.kernel.is_busy
-        if self.kernel is not None and (is_busy or self.state.running):
+        if self.kernel is not None and (is_busy or self.journal.state.running):
             await self.kernel.interrupt(reason)
         return is_busy
 
@@ -358,7 +392,7 @@ class KernelManager:
     def record_loss(self, reason: str) -> None:
         """Record in the journal that the kernel and its state are lost."""
         self.kernel = None
-        self.log(KernelChanged(what="lost", why=reason, at=format_now()))
+        self.journal.log(KernelChanged(what="lost", why=reason, at=format_now()))
 
     async def get_status(self) -> KernelStatus:
         """Return process ID, state, memory and interpreter of the kernel."""
@@ -371,7 +405,11 @@ class KernelManager:
         external_since = kernel.external_executions.running_since
         if await kernel.check_death() is not None:
             state = "dead"
-        elif kernel.is_busy or self.state.running is not None or external_since > 0:
+        elif (
+            kernel.is_busy
+            or self.journal.state.running is not None
+            or external_since > 0
+        ):
             state = "busy"
         else:
             state = "idle"
@@ -395,12 +433,12 @@ class KernelManager:
     def _explain_backend_change(self) -> str:
         """Return why the next kernel would run on another backend, or ''."""
         try:
-            config = self.get_launch_config({}, self.state.plan.kernel)
+            config = self.get_launch_config({}, self.journal.state.plan.kernel)
         except KernelError as error:
             reason = error.message
         else:
             if config.backend is not None:
                 return ""
             reason = "the next kernel will run on this machine"
-        shutdown = self.state.commands.shell("shutdown")
+        shutdown = self.journal.state.commands.shell("shutdown")
         return f"{reason}: this kernel keeps running until `{shutdown}`"

@@ -110,10 +110,17 @@ class Delivery:
     client: Caller
     prompts_since: int = 0  # prompts and ends of turns
 
+    def count_prompt(self) -> None:
+        """Count a prompt or the end of a turn of the agent that gets the report."""
+        self.prompts_since += 1
+
 
 @dataclass(eq=False)
 class BackgroundCall:
-    """A tool call whose cells run in a task of their own."""
+    """A tool call whose cells run in a task of their own.
+
+    Only `background_runs` and `backgrounding` call the methods that change it.
+    """
 
     id: str
     caller: Caller
@@ -136,6 +143,30 @@ class BackgroundCall:
             )
         self.state = next_state
 
+    def restore(self, has_reported_match: bool) -> None:
+        """Continue a background call that the journal contains."""
+        self.state = CallState.BACKGROUND
+        self.match_reported = has_reported_match
+
+    def start_first_cell(self, started_at: float) -> None:
+        """Count the call's time from the start of its first cell.
+
+        `started_at` is by `time.monotonic`. The start of the kernel does not count.
+        """
+        if not self.has_started:
+            self.has_started = True
+            self.started_at = max(self.started_at, started_at)
+
+    def set_match_reported(self, is_reported: bool) -> None:
+        """Record whether the line that matches `wake=` was reported."""
+        self.match_reported = is_reported
+
+    def accept_result(self, report: Report, client: Caller) -> None:
+        """Record that a client accepted the result."""
+        self.apply(CallEvent.ACCEPTED)
+        self.delivery = Delivery(report, client)
+        self.release_wakers()
+
     @property
     def in_background(self) -> bool:
         """Whether the call runs in the background, or its result is not read yet."""
@@ -155,6 +186,19 @@ class BackgroundCall:
     def has_waker(self) -> bool:
         """Whether a client waits to notify the agent."""
         return any(waker.is_waiting for waker in self.wakers)
+
+    def add_waker(self, waker: Waker, first: bool = False) -> None:
+        """Add a client that waits for the call, `first` before all others."""
+        self.wakers.insert(0 if first else len(self.wakers), waker)
+
+    def remove_waker(self, waker: Waker) -> None:
+        """Remove a client that does not wait any more."""
+        if waker in self.wakers:
+            self.wakers.remove(waker)
+
+    def take_wakers(self, other: BackgroundCall) -> None:
+        """Share the waiting clients of another call with the same ID."""
+        self.wakers = other.wakers
 
     def release_wakers(self) -> None:
         """Release the clients that wait for the call, without a report."""

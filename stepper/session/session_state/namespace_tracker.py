@@ -1,0 +1,49 @@
+"""The names in a notebook's kernel, as the helper in the kernel reports them."""
+
+from __future__ import annotations
+
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
+from stepper.session.protocols import Execution, Kernel
+
+
+class NamespaceTracker:
+    """Owns the last namespace that the kernel reported.
+
+    The session records each execution, `run_recovery` the result of a recovered run.
+    Everybody may read `current` and call `fetch`.
+    """
+
+    def __init__(self) -> None:
+        self.current: Namespace = UNKNOWN_NAMESPACE
+        # A silent execution of another client may have changed the namespace.
+        self._is_outdated = False
+
+    def record_execution(self, execution: Execution) -> None:
+        """Record the namespace after an execution.
+
+        The execution gets the namespace before it. If the kernel reported none
+        afterwards, that one counts as its namespace, too, but as unknown here.
+        """
+        execution.namespace_before = self.current
+        self.current = execution.namespace
+        execution.namespace = execution.namespace or execution.namespace_before
+
+    def record_recovered(self, namespace: Namespace) -> None:
+        """Record the namespace after a run that lost its daemon or its connection."""
+        self.current = namespace
+
+    def record_external(self, namespace: Namespace) -> None:
+        """Record the namespace after another client's execution, unknown if silent."""
+        self._is_outdated = not namespace
+        self.current = namespace or self.current
+
+    def reset(self) -> None:
+        """Forget the namespace: the kernel is new or lost."""
+        self.current = UNKNOWN_NAMESPACE
+
+    async def fetch(self, kernel: Kernel) -> Namespace:
+        """Return the namespace; request it from the kernel if it is unknown."""
+        if self._is_outdated or not self.current:
+            self._is_outdated = False
+            self.current = await kernel.fetch_namespace()
+        return self.current

@@ -1,0 +1,146 @@
+"""The order of the requests to a notebook, and the code that runs for one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+from stepper.policy import journal_events
+from stepper.policy.progress_estimate import Estimate
+from stepper.session.clients import Caller
+
+
+class RequestQueue:
+    """Owns the turn of a notebook, the callers that wait, and the running code.
+
+    `Session` acquires and releases the turn and reports executions. Everybody may read
+    the attributes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        # Callers that request the result of an earlier tool call, by its ID.
+        self._reconnecting: dict[str, Caller] = {}
+        self._retry_cancelled = asyncio.Event()
+        # The caller of the running cell; None for a run that an earlier daemon started.
+        self.running_caller: Caller | None = None
+        self.run_started_at = 0.0  # by time.monotonic
+        self.estimate = Estimate()  # of the end of the running cell
+        self.scratch_run: journal_events.RunStarted | None = None  # while it runs
+        self.last_used = time.monotonic()  # when code ran last
+        self._needs_replay = False
+
+    # The turn
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a request has the turn."""
+        return self._lock.locked()
+
+    async def acquire(self, caller: Caller | None = None) -> bool:
+        """Wait for the turn; return False if the caller disconnects first."""
+        if caller is None or not self._lock.locked():
+            return await self._lock.acquire()
+        acquire = asyncio.create_task(self._lock.acquire())
+        disconnected = asyncio.create_task(caller.disconnected.wait())
+        await asyncio.wait([acquire, disconnected], return_when=asyncio.FIRST_COMPLETED)
+        is_acquired = acquire.done()
+        acquire.cancel()
+        disconnected.cancel()
+        return is_acquired
+
+    def release(self) -> None:
+        """Let the next request have the turn."""
+        self._lock.release()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until the present request has finished."""
+        async with self._lock:
+            pass
+
+    # Callers
+
+    @contextlib.contextmanager
+    def register_reconnecting(self, caller: Caller | None) -> Iterator[None]:
+        """Register a caller that requests the result of an earlier call.
+
+        Do nothing for a caller without a call ID.
+        """
+        call_id = caller.call_id if caller else None
+        if caller is None or not call_id:
+            yield
+            return
+        self._reconnecting[call_id] = caller
+        try:
+            yield
+        finally:
+            # Another client may have replaced this one.
+            if self._reconnecting.get(call_id) is caller:
+                del self._reconnecting[call_id]
+
+    def is_reconnecting(self, call_id: str | None) -> bool:
+        """Return whether a caller requests the result of that call."""
+        return call_id in self._reconnecting
+
+    def waits_for_run(self, caller: Caller, call_id: str | None) -> bool:
+        """Return whether a caller waits for the running code, that of `call_id`."""
+        if caller is self.running_caller:
+            return True
+        return caller is self._reconnecting.get(call_id or "")
+
+    # The running code
+
+    @contextlib.contextmanager
+    def track_execution(self, caller: Caller) -> Iterator[None]:
+        """Record that code of a caller runs."""
+        self.running_caller = caller
+        self.run_started_at = time.monotonic()
+        self.estimate = Estimate()
+        try:
+            yield
+        finally:
+            self.running_caller = None
+            self.record_use()
+
+    @contextlib.contextmanager
+    def track_scratch_run(self, started: journal_events.RunStarted) -> Iterator[None]:
+        """Record that code outside a cell runs."""
+        self.scratch_run = started
+        try:
+            yield
+        finally:
+            self.scratch_run = None
+
+    def record_use(self) -> None:
+        """Record that code has just run: the kernel is not idle."""
+        self.last_used = time.monotonic()
+
+    async def wait_for_retry(self, seconds: float, caller: Caller) -> bool:
+        """Wait before a cell runs again; return False if the retry was cancelled."""
+        self.running_caller = caller
+        self._retry_cancelled.clear()
+        try:
+            await asyncio.wait_for(self._retry_cancelled.wait(), seconds)
+        except asyncio.TimeoutError:
+            return True
+        finally:
+            self.running_caller = None
+        return False
+
+    def cancel_retry(self) -> None:
+        """Cancel the retry that a cell waits for, if there is one."""
+        self._retry_cancelled.set()
+
+    # The replay of a complete notebook
+
+    def request_replay(self) -> None:
+        """Request that the daemon replays the notebook to verify its outputs."""
+        self._needs_replay = True
+
+    def pop_replay_request(self) -> bool:
+        """Return whether a replay was requested, and clear the request."""
+        is_requested = self._needs_replay
+        self._needs_replay = False
+        return is_requested
