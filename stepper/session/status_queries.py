@@ -145,7 +145,9 @@ def get_running(session: Session) -> responses.RunningCell | None:
     left_seconds = None
     if partial:
         last_line = one_line(partial.last_line(), LINE_LIMIT)
-        left_seconds = session.requests.estimate.update(seconds, partial.last_lines())
+        left_seconds = session.requests.estimate_remaining(
+            seconds, partial.last_lines()
+        )
     return responses.RunningCell(
         name,
         step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stepper.policy import journal_events
 from stepper.policy.progress_estimate import Estimate
@@ -27,7 +27,7 @@ class RequestQueue:
         # The caller of the running cell; None for a run that an earlier daemon started.
         self.running_caller: Caller | None = None
         self.run_started_at = 0.0  # by time.monotonic
-        self.estimate = Estimate()  # of the end of the running cell
+        self._estimate = Estimate()  # of the end of the running cell
         self.scratch_run: journal_events.RunStarted | None = None  # while it runs
         self.last_used = time.monotonic()  # when code ran last
         self._needs_replay = False
@@ -97,7 +97,7 @@ class RequestQueue:
         """Record that code of a caller runs."""
         self.running_caller = caller
         self.run_started_at = time.monotonic()
-        self.estimate = Estimate()
+        self._estimate = Estimate()
         try:
             yield
         finally:
@@ -112,6 +112,13 @@ class RequestQueue:
             yield
         finally:
             self.scratch_run = None
+
+    def estimate_remaining(self, seconds: float, lines: Sequence[str]) -> float | None:
+        """Return the estimated remaining seconds of the running cell, or None.
+
+        `seconds` is how long it has run, `lines` are its last printed lines.
+        """
+        return self._estimate.update(seconds, lines)
 
     def record_use(self) -> None:
         """Record that code has just run: the kernel is not idle."""
