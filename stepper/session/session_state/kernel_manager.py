@@ -208,10 +208,11 @@ class KernelManager:
             self.is_starting = False
         description = kernel.describe()
         self.is_remote = bool(description.location)
-        if self.journal.state.lost_reason:
+        lost_reason = self.journal.state.lost_reason
+        if lost_reason:
             self._notice = (
-                f"state lost: {self.journal.state.lost_reason}. A new kernel has started,"
-                " without the earlier variables"
+                f"state lost: {lost_reason}. A new kernel has started, without the"
+                " earlier variables"
             )
         if description.install_command and not self._reported_missing_ipykernel:
             self._reported_missing_ipykernel = True
