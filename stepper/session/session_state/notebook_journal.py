@@ -166,7 +166,7 @@ class NotebookJournal:
         self.state.commands = commands
 
     def clear_lost_reason(self) -> None:
-        """Do not report that the variables are lost: the user requested a new kernel."""
+        """Forget why the variables were lost: the user requested a new kernel."""
         self.state.lost_reason = ""
 
     def update_run_history(self) -> None:
