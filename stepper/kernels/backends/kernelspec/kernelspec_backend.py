@@ -55,6 +55,10 @@ class KernelspecBackend(KernelBackend):
 
         settings: KernelspecSettings = backend.settings
         spec = kernelspecs.find_kernelspec(settings.kernelspec, environ, python)
+        if spec.provisioner:
+            from stepper.kernels.backends.kernelspec import provisioner_manager
+
+            provisioner_manager.check_provisioner(spec)
         return BackendCheck([f"{spec.display_name} ({spec.language}): {spec.folder}"])
 
     async def get_metadata(

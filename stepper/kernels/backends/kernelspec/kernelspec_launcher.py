@@ -1,27 +1,108 @@
-"""Starts the kernel of an installed kernelspec as a process of this machine.
+"""Starts the kernel of an installed kernelspec, as a process or by its provisioner.
 
-Its record is that of a local kernel, which any local launcher finds again.
+The record of a process is that of a local kernel, which the local launcher finds again.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from stepper.common import secure_files
+from stepper.kernels import sealed_records
 from stepper.kernels.backends.kernelspec import kernelspecs
-from stepper.kernels.backends.kernelspec.kernelspec_settings import KernelspecSettings
+from stepper.kernels.backends.kernelspec.kernelspec_settings import (
+    KIND,
+    KernelspecSettings,
+)
 from stepper.kernels.backends.local import kernel_command
 from stepper.kernels.backends.local.kernel_command import KernelCommand
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
-from stepper.session.protocols import LaunchConfig
+from stepper.policy.model import Death
+from stepper.session.protocols import Kernel, LaunchConfig, QueueStatus
+
+if TYPE_CHECKING:
+    from stepper.kernels.backends.kernelspec.provisioner_launcher import (
+        ProvisionerLauncher,
+    )
 
 LOOPBACK = "127.0.0.1"
 
 
-class KernelspecLauncher(LocalLauncher):
-    """Starts and finds the kernel of one notebook."""
+class KernelspecLauncher:
+    """Starts and finds the kernel of one notebook.
+
+    `record` is the path of its record, `runtime` the folder of connection files, and
+    `parts` are the modules that the helper in the kernel may load.
+    """
+
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
+        self.record = record
+        self.local = LocalKernelspecLauncher(record, runtime, parts)
+        self.runtime = runtime
+        self.parts = parts
+        # Created when it is needed: jupyter_client's kernel manager is slow to import.
+        self.provisioner: ProvisionerLauncher | None = None
+
+    def _get_provisioner_launcher(self) -> ProvisionerLauncher:
+        if self.provisioner is None:
+            from stepper.kernels.backends.kernelspec.provisioner_launcher import (
+                ProvisionerLauncher,
+            )
+
+            self.provisioner = ProvisionerLauncher(
+                self.record, self.runtime, self.parts
+            )
+        return self.provisioner
+
+    @property
+    def queue_status(self) -> QueueStatus | None:
+        """What the provisioner waits for, None without one."""
+        return self.provisioner.queue_status if self.provisioner else None
+
+    async def start(self, config: LaunchConfig) -> Kernel:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+        assert config.backend is not None
+        settings: KernelspecSettings = config.backend.settings
+        kernelspec = kernelspecs.find_kernelspec(
+            settings.kernelspec, config.environ, config.python
+        )
+        # The record may be of a kernel that a provisioner has started.
+        await self.cancel_request()
+        if kernelspec.provisioner:
+            launcher = self._get_provisioner_launcher()
+            return await launcher.start(config, kernelspec)
+        return await self.local.start(config)
+
+    async def attach(self) -> Kernel | Death | None:
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel. Records of this kind are of provisioners.
+        """
+        return await self._get_provisioner_launcher().attach()
+
+    async def cancel_request(self) -> None:
+        """End a recorded kernel of a provisioner; raise KernelError if this fails."""
+        if os.path.exists(self.record) and self._is_of_provisioner():
+            await self._get_provisioner_launcher().cancel_request()
+
+    def _is_of_provisioner(self) -> bool:
+        """Return whether the record is that of a provisioner's kernel."""
+        try:
+            record = json.loads(secure_files.read(self.record))
+            return record.get("kind") == KIND and sealed_records.is_sealed(
+                self.record, record
+            )
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return False
+
+
+class LocalKernelspecLauncher(LocalLauncher):
+    """Starts the kernel of a kernelspec without a provisioner."""
 
     def _build_command(
         self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stepper.common.errors import KernelError
 from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME
@@ -23,6 +24,8 @@ MAX_SIZE = 1 << 20  # bytes of a kernel.json
 ENVIRONMENT_VARIABLE = re.compile(r"\$\{(\w+)\}")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 PYTHON_NAMES = ("python", "python3")
+# It starts a process of this machine, as stepper itself does.
+LOCAL_PROVISIONER = "local-provisioner"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Kernelspec:
     display_name: str
     env: Mapping[str, str] = field(default_factory=dict)
     interrupt_mode: str = "signal"
+    # The kernel provisioner of jupyter_client that starts the kernel; empty if the
+    # kernel is started as a process.
+    provisioner: str = ""
 
     def build_command(self, connection_file: str, python: str) -> list[str]:
         """Return the command that starts its kernel.
@@ -123,14 +129,31 @@ def _read_spec(name: str, path: Path) -> Kernelspec | None:
         if not argv or not all(isinstance(part, str) for part in argv):
             return None
         env = content.get("env") or {}
+        variables = {str(key): str(value) for key, value in env.items()}
+        language = content.get("language") or ""
+        display_name = content.get("display_name") or name
+        interrupt_mode = content.get("interrupt_mode") or "signal"
         return Kernelspec(
             name,
             str(path.parent),
             tuple(argv),
-            str(content.get("language") or ""),
-            str(content.get("display_name") or name),
-            {str(key): str(value) for key, value in env.items()},
-            str(content.get("interrupt_mode") or "signal"),
+            str(language),
+            str(display_name),
+            variables,
+            str(interrupt_mode),
+            _get_provisioner(content),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _get_provisioner(content: Mapping[str, Any]) -> str:
+    """Return the provisioner in a kernelspec's metadata.
+
+    The result is empty if the kernel is a process of this machine. Raise
+    AttributeError if the metadata is not valid.
+    """
+    metadata = content.get("metadata") or {}
+    provisioner = metadata.get("kernel_provisioner") or {}
+    name = str(provisioner.get("provisioner_name") or "")
+    return "" if name == LOCAL_PROVISIONER else name

@@ -1,0 +1,276 @@
+"""Starts the kernel of a kernelspec through its kernel provisioner, or finds it again.
+
+The record has what the provisioner wants to remember (`get_provisioner_info`), by which
+the next daemon restores it (`load_provisioner_info`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import AsyncKernelManager
+
+from stepper.common import secure_files
+from stepper.common.errors import KernelError, KernelStartError
+from stepper.common.text import one_line
+from stepper.kernels import sealed_records
+from stepper.kernels.backends.kernelspec import provisioner_manager
+from stepper.kernels.backends.kernelspec.kernelspec_settings import KIND
+from stepper.kernels.backends.kernelspec.kernelspecs import Kernelspec
+from stepper.kernels.backends.kernelspec.provisioner_process import ProvisionerProcess
+from stepper.kernels.backends.local import kernel_command, process_identity
+from stepper.kernels.client import KernelClient
+from stepper.policy.model import Death
+from stepper.session.protocols import LaunchConfig, QueueStatus
+
+READY_SECONDS = 60.0
+# A cancelled launch may finish within this time; then its kernel is ended.
+CANCEL_SECONDS = 5.0
+QUEUE_SECONDS = 5.0  # after which a launch is reported as one that waits
+
+
+class ProvisionerLauncher:
+    """Starts and finds the kernel of one notebook.
+
+    `record` is the path of its record, `runtime` the folder of connection files, and
+    `parts` are the modules that the helper in the kernel may load.
+    """
+
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
+        self.record = record
+        self.runtime = runtime
+        self.parts = parts
+        self.provisioner_name = ""
+        self.launched_at = 0.0  # 0 unless the provisioner is starting a kernel
+
+    @property
+    def queue_status(self) -> QueueStatus | None:
+        """What a start waits for: the provisioner, which may need minutes."""
+        if not self.launched_at:
+            return None
+        if time.monotonic() < self.launched_at + QUEUE_SECONDS:
+            return None
+        return QueueStatus(
+            f"the provisioner {self.provisioner_name} is starting the kernel",
+            self.launched_at,
+            None,
+            until="the kernel starts",
+            request="kernel request",
+        )
+
+    async def start(self, config: LaunchConfig, kernelspec: Kernelspec) -> KernelClient:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+        assert config.backend is not None
+        provisioner_manager.check_provisioner(kernelspec)
+        kernel_id = str(uuid.uuid4())
+        self.provisioner_name = kernelspec.provisioner
+        data: dict[str, Any] = {
+            "kind": KIND,
+            "name": config.backend.name,
+            "definition": dict(config.backend.definition),
+            "kernel": kernel_id,
+            "kernelspec": kernelspec.name,
+            "folder": kernelspec.folder,
+            "python": config.python,
+            "provisioner_name": kernelspec.provisioner,
+        }
+        # Recorded first: the next daemon knows of a start that it interrupts.
+        self._write_record(data)
+        spec = provisioner_manager.read_spec(kernelspec, config.python)
+        connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
+        manager = provisioner_manager.create_manager(spec, kernel_id, connection_file)
+        try:
+            await self._launch(manager, config, kernel_id)
+            provisioner = manager.provisioner
+            assert provisioner is not None
+            data["connection"] = provisioner_manager.get_connection(manager)
+            info = await provisioner.get_provisioner_info()
+            data["provisioner_info"] = provisioner_manager.decode_bytes(info)
+            self._write_record(data)
+        except BaseException as error:
+            await self._abandon(manager, data)
+            if isinstance(error, Exception) and not isinstance(error, KernelError):
+                reason = one_line(f"{type(error).__name__}: {error}", 500)
+                raise KernelStartError(
+                    f"the provisioner {kernelspec.provisioner} did not start the"
+                    f" kernel: {reason}"
+                ) from error
+            raise
+        process = ProvisionerProcess(data, manager, self.record)
+        kernel = KernelClient(process, self.parts, self.runtime)
+        try:
+            await kernel.connect(READY_SECONDS)
+        except BaseException:
+            with contextlib.suppress(KernelError):  # report the first error
+                await kernel.shutdown()
+            raise
+        return kernel
+
+    async def _launch(
+        self, manager: AsyncKernelManager, config: LaunchConfig, kernel_id: str
+    ) -> None:
+        """Start the kernel; if this is cancelled, give the provisioner a moment."""
+        environ = kernel_command.remove_foreign_variables(config.environ)
+        environ[process_identity.MARKER] = kernel_id
+        stderr_file = str(Path(self.record).with_suffix(".stderr"))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        stderr = secure_files.open_private(stderr_file, flags)
+        self.launched_at = time.monotonic()
+        try:
+            start = asyncio.ensure_future(
+                manager.start_kernel(
+                    cwd=config.cwd,
+                    env=environ,
+                    # The kernel survives the daemon.
+                    independent=not config.exits_with_daemon,
+                    stdout=stderr,
+                    stderr=stderr,
+                )
+            )
+            try:
+                await asyncio.shield(start)
+            except asyncio.CancelledError:
+                await asyncio.wait({start}, timeout=CANCEL_SECONDS)
+                start.cancel()
+                await asyncio.wait({start})
+                raise
+        finally:
+            self.launched_at = 0.0
+            os.close(stderr)
+
+    async def _abandon(
+        self, manager: AsyncKernelManager, data: Mapping[str, Any]
+    ) -> None:
+        """End a kernel whose start failed; keep its record if that fails."""
+        provisioner = manager.provisioner
+        try:
+            if provisioner is not None:
+                if provisioner.has_process:
+                    await provisioner.kill()
+                    await provisioner.wait()
+                await provisioner.cleanup()
+        except Exception as error:
+            reason = one_line(f"{type(error).__name__}: {error}", 300)
+            raise KernelError(
+                f"the provisioner {data['provisioner_name']} did not end the kernel"
+                f" {data['kernel']}, which may still be running: {reason}"
+            ) from error
+        finally:
+            kernel_id = str(data["kernel"])
+            await asyncio.to_thread(process_identity.clear, kernel_id)
+            provisioner_manager.remove_connection_file(manager)
+        secure_files.remove(self.record)
+
+    def _write_record(self, data: Mapping[str, Any]) -> None:
+        try:
+            sealed_records.write(self.record, data)
+        except OSError as error:
+            raise KernelError(
+                f"the kernel record could not be written: {error.strerror}",
+                "df -h .stepper",
+            ) from error
+
+    def _read_record(self) -> dict[str, Any]:
+        """Return the content of the record; raise OSError or ValueError."""
+        data = json.loads(secure_files.read(self.record))
+        if not isinstance(data, dict):
+            raise ValueError("it is not a mapping")
+        return data
+
+    async def _restore(self, data: Mapping[str, Any]) -> ProvisionerProcess:
+        """Return the recorded kernel; raise KernelError."""
+        try:
+            kernelspec = Kernelspec(
+                str(data["kernelspec"]), str(data["folder"]), (), "", ""
+            )
+            spec = provisioner_manager.read_spec(kernelspec, str(data["python"]))
+            connection_file = kernel_command.get_connection_file(
+                self.runtime, str(data["kernel"])
+            )
+            manager = await provisioner_manager.restore_manager(
+                spec, data, connection_file
+            )
+            return ProvisionerProcess(data, manager, self.record)
+        except Exception as error:
+            reason = one_line(f"{type(error).__name__}: {error}", 300)
+            raise KernelError(
+                f"stepper cannot reconnect to the kernel {data.get('kernel')} of the"
+                f" provisioner {data.get('provisioner_name')}, which may still be"
+                f" running: {reason}"
+            ) from error
+
+    async def attach(self) -> KernelClient | Death | None:
+        """Return the kernel of an earlier daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        try:
+            data = self._read_record()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            return Death(f"the kernel record {self.record} is not valid: {error}")
+        if data.get("ending"):
+            return None  # the next start ends it
+        if "connection" not in data:
+            return await self._remove_unfinished_start(data)
+        try:
+            process = await self._restore(data)
+        except KernelError as error:
+            return Death(error.message)
+        kernel = KernelClient(process, self.parts, self.runtime)
+        death = await kernel.check_death()
+        if death is None:
+            return kernel
+        with contextlib.suppress(KernelError):
+            await kernel.shutdown()
+        return death
+
+    async def _remove_unfinished_start(self, data: Mapping[str, Any]) -> Death | None:
+        """Kill what an earlier daemon was starting when it exited."""
+        kernel_id = str(data["kernel"])
+        killed_count = await asyncio.to_thread(process_identity.clear, kernel_id)
+        secure_files.remove(self.record)
+        if killed_count:
+            return None
+        provisioner_name = data.get("provisioner_name")
+        return Death(
+            f"the daemon exited while the provisioner {provisioner_name} was starting"
+            f" the kernel {kernel_id}, which may be running"
+        )
+
+    async def cancel_request(self) -> None:
+        """End the recorded kernel.
+
+        Raise KernelError the first time if this fails. The second time the kernel is
+        given up.
+        """
+        try:
+            data = self._read_record()
+        except (OSError, ValueError):
+            return
+        if data.get("kind") != KIND:
+            return
+        if "connection" not in data:
+            death = await self._remove_unfinished_start(data)
+            if death is not None:
+                raise KernelError(death.reason)
+            return
+        try:
+            process = await self._restore(data)
+            await process.kill()
+        except KernelError:
+            if data.get("ending"):
+                secure_files.remove(self.record)
+                return
+            self._write_record({**data, "ending": True})
+            raise
+        process.forget()
