@@ -176,8 +176,8 @@ async def restore(
         )
         if not_run and response.ok:
             report = (
-                f"stepper: {response.ran} cells are restored; {not_run[0].label}"
-                " was changed after it ran: it was NOT run"
+                f"stepper: {response.ran} cells ran again. {not_run[0].label} did not"
+                " run: it was changed after it ran"
             )
             response = replace(response, ok=False, report=report)
         if keeps_stop and response.ok:
@@ -304,7 +304,7 @@ def _format_changed_state(
     recorded: RecordedOutputs | None,
     is_ok: bool,
 ) -> str:
-    """Return lines on changed outputs, changed modules and stale cells, or ''."""
+    """Return the lines on changed outputs, changed modules and stale cells."""
     stale_lines = ""
     if to_run and is_ok:
         stale_lines = stale_cells.report_new(session, cells, to_run)

@@ -182,7 +182,7 @@ class PartialOutput(Protocol):
 
     @property
     def matched_line(self) -> str:
-        """The first printed line that matches the wake pattern, or ''."""
+        """The first printed line that matches the wake pattern, or an empty string."""
 
     def outputs(self) -> list[dict[str, Any]]:
         """Return the present outputs as nbformat dicts."""
@@ -236,7 +236,7 @@ class Kernel(Protocol):
         """Why the kernel cannot be reached now, or ''; it may still run."""
 
     def get_connection_file(self) -> str:
-        """Return the path of the connection file, or '' if there is none."""
+        """Return the path of the connection file, or an empty string."""
 
     def measure_memory(self) -> int:
         """Return the resident memory of kernel and children in bytes."""
@@ -462,7 +462,7 @@ class Journal(Protocol):
     """The append-only file of a notebook's runs and decisions."""
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
-        """Return all events, and a message on unreadable parts, or ''."""
+        """Return all events, and a message if parts are unreadable."""
 
     def append(
         self, event: dict[str, Any], sync: bool | None = True, keep: bool = True

@@ -21,7 +21,7 @@ def record_agent_version(session: Session) -> None:
         return
     try:
         document = session.file.read()
-    except NotebookError:  # whoever runs it is told
+    except NotebookError:  # running a cell reports the error
         return
     marks = notebook_identity.list_marks(document.cells, plan.from_json(document.plan))
     new = marks - notebook_identity.list_known_marks(state)
@@ -32,7 +32,7 @@ def record_agent_version(session: Session) -> None:
 
 
 def clear_stop_if_replaced(session: Session) -> str:
-    """Clear the stop of a replaced notebook; return a message, or ''."""
+    """Clear the stop of a replaced notebook; return a message if there was one."""
     stop = session.state.stop
     if stop is None:
         return ""

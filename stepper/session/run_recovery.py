@@ -72,7 +72,7 @@ async def recover_run(session: Session) -> None:
     session.journal.log_report(run_report.format_run(summary), summary)
     if started.tool_use_id in session.state.background_calls:
         return  # reported like any background run
-    result = f"it ended with {run.error}"
+    result = f"it failed with {run.error}"
     if run.verdict is Verdict.FINE:
         result = "it ran ok, and the notebook has its outputs"
     command = session.state.commands.shell("report", str(started.run))

@@ -128,7 +128,10 @@ def select_cells_to_run(
 
 
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
-    """Return whether a run from top to bottom should agree, '' if that is not known."""
+    """Return a sentence on whether a run from top to bottom gives the same results.
+
+    Return an empty string if this is unknown.
+    """
     if not session.language.is_python:
         return ""
     stale_count = len(find_dependencies(session, cells).stale)

@@ -116,7 +116,7 @@ def _compute_age(moment: str) -> float:
 
 
 def _explain_start_problem(session: Session) -> str:
-    """Return why the next kernel cannot start on its backend, or ''."""
+    """Return why the next kernel cannot start, or an empty string if it can."""
     backend_name = session.state.plan.kernel
     try:
         if (backend_name or session.limits().kernel) != Limits.kernel:
@@ -161,7 +161,7 @@ def get_running(session: Session) -> responses.RunningCell | None:
 
 
 def format_running(session: Session) -> str:
-    """Return a line on a long-running cell for viewers, or ''."""
+    """Return a line on a long-running cell for viewers, or an empty string."""
     queued = session.kernel_manager.queue_status
     if queued:
         return format_queue_state(queued.text, queued.until)
@@ -197,7 +197,7 @@ def ends_soon(session: Session) -> bool:
 
 
 def explain_wait(session: Session) -> str:
-    """Return what a request to this notebook waits for, or ''."""
+    """Return what a request to this notebook waits for, or an empty string."""
     if not session.requests.is_locked:
         return ""
     name = one_line(session.name)

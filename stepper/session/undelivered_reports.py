@@ -28,7 +28,7 @@ def add_undelivered(session: Session, text: str, line: str) -> None:
 
 
 def format_undelivered(session: Session) -> str:
-    """Return the undelivered reports as text, or ''."""
+    """Return the undelivered reports as text, or an empty string."""
     text = "\n".join(report.text for report in session.state.undelivered)
     return run_report.limit_report(clean(text), run_report.UNDELIVERED_LIMIT)
 

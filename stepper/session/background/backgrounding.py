@@ -94,7 +94,7 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
 
 
 def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
-    """Return the outputs of the running cell so far, None if they are incomplete.
+    """Return the outputs of the running cell so far, or None if they are incomplete.
 
     This daemon did not receive all outputs of a run that an earlier daemon started.
     """
@@ -107,7 +107,10 @@ def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
 
 
 def format_still_running(session: Session, owner: str) -> str:
-    """Return what a new agent session reads about a background run, or ''."""
+    """Return the text on a background run for a new agent session.
+
+    The text is empty if there is no background run.
+    """
     if not session.runs_in_background:
         return ""
     is_notified = _notifies_agent(session, owner)
@@ -189,7 +192,7 @@ def format_running_name(session: Session) -> str:
 
 
 def get_matched_line(session: Session, call: BackgroundCall) -> str:
-    """Return the line that matches the wake pattern of the call's cell, or ''."""
+    """Return the line that matches the cell's wake pattern, or an empty string."""
     running = session.state.running
     kernel = session.kernel_manager.kernel
     if running is None or running.tool_use_id != call.id:

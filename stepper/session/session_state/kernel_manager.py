@@ -432,7 +432,7 @@ class KernelManager:
         )
 
     def _explain_backend_change(self) -> str:
-        """Return why the next kernel would run on another backend, or ''."""
+        """Return why the next kernel would run elsewhere, or an empty string."""
         try:
             config = self.get_launch_config({}, self.journal.state.plan.kernel)
         except KernelError as error:

@@ -306,7 +306,7 @@ def _create_verdict(
 def _explain_changed_source(
     session: Session, findings: ReplayFindings, cell: Cell
 ) -> str:
-    """Return that the recorded outputs belong to another source, or ''."""
+    """Return a note if the recorded outputs belong to another source, else no text."""
     runs = [run for run in session.state.runs if run.cell_id == cell.id]
     count = findings.document.get_displayed_execution_count(cell)
     if not runs or count is None or runs[-1].execution_count != count:
@@ -334,7 +334,7 @@ def _describe_failure(session: Session, document: Notebook, summary: RunSummary)
 
 
 def _find_cause(session: Session, document: Notebook, summary: RunSummary) -> str:
-    """Return the cause of a failure, '' if it is not known."""
+    """Return the cause of a failure, or an empty string if it is unknown."""
     run = summary.run
     missing_name = None
     if run.fault and run.fault.ename == "NameError":
