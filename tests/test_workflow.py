@@ -814,7 +814,7 @@ def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
         True,
     ]
     assert (
-        "4. Two and a half (criterion: ok; long)" in project.stepper("context").stdout
+        "4. Two and a half  (criterion: ok; long)" in project.stepper("context").stdout
     )
     for change in (("edit", "1", "x"), ("remove", "1"), ("move", "1", "--after", "3")):
         assert "can only be skipped" in project.stepper("plan", *change, check=2).stderr
