@@ -24,8 +24,8 @@ import yaml
 from examples import demo
 from stepper.cli.rendering import RunProgress
 from stepper.common import secure_files
-from stepper.daemon import replay_workspace as replays
-from stepper.daemon.replay_file_changes import FolderSnapshot
+from stepper.daemon.replay import replay_workspace as replays
+from stepper.daemon.replay.replay_file_changes import FolderSnapshot
 from stepper.install import trust
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session import progress_events, responses
@@ -343,7 +343,7 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
 def test_files_too_large_to_be_compared_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.daemon.replay_file_changes.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("stepper.daemon.replay.replay_file_changes.MAX_FILE_BYTES", 10)
     (tmp_path / "large").write_text("x" * 20)
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     time.sleep(0.02)

@@ -396,7 +396,7 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
         case cli_commands.Restore() | cli_commands.Run():
             return await _run(request, session, arguments)
         case cli_commands.Verify():
-            from stepper.daemon import replay_workspace
+            from stepper.daemon.replay import replay_workspace
 
             return await replay_workspace.verify_notebook(request, session, arguments)
         case cli_commands.History():

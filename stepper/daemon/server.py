@@ -257,7 +257,7 @@ class Daemon:
         """
         if not names:
             return
-        from stepper.daemon import replay_workspace
+        from stepper.daemon.replay import replay_workspace
 
         retry_seconds = FIRST_RETRY_SECONDS
         while names:
@@ -327,7 +327,7 @@ class Daemon:
 
     async def _replay_notebook(self, session: Session) -> None:
         """Replay a complete notebook; the next prompt gets the result."""
-        from stepper.daemon import replay_workspace
+        from stepper.daemon.replay import replay_workspace
 
         try:
             await replay_workspace.verify_in_background(self.workspace, session)

@@ -23,7 +23,7 @@ from stepper.common.paths import Paths
 from stepper.common.project_walk import scan_folder
 from stepper.common.text import one_line
 from stepper.daemon import kernels_commands
-from stepper.daemon.replay_file_changes import FolderSnapshot
+from stepper.daemon.replay.replay_file_changes import FolderSnapshot
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.kernels.outputs import image_diff

@@ -1,0 +1,1 @@
+"""The folder and the kernels of a replay for `stepper verify`."""
