@@ -271,6 +271,20 @@ def test_an_ambiguous_command_is_reported_if_the_current_notebook_is_complete(
         assert f"/continue {notebook.name}" in line
 
 
+def test_a_prompt_reaches_the_daemon_while_any_notebook_is_stopped(
+    project: Quick,
+) -> None:
+    first, second = stopped_pair(project)
+    project.stepper("continue", "--notebook", second.name)
+    complete = project.new("Load", problem="complete")
+    complete.insert("x = 1")
+    marker = Path(project.paths.active_marker)
+    assert state(project, complete) == "complete"
+    assert marker.exists()  # else the hook process does not ask the daemon
+    say(complete, "continue notebook")
+    assert state(project, first) != "stopped"
+
+
 def test_the_slash_command_takes_a_notebook_before_the_message(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:

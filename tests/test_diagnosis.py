@@ -118,6 +118,7 @@ ONE, TWO = (
     Cell("a", 0, 1, "code", "raw = read()\nclean = 1"),
     Cell("b", 1, 2, "code", "del raw"),
 )
+TWICE = Cell("b", 1, 2, "code", "del raw\nraw = 2\ndel raw")
 LOCAL = Cell(
     "c",
     2,
@@ -134,6 +135,11 @@ LOCAL = Cell(
             "name 'raw' is not defined",
             {"cells": [ONE, TWO], "ran": ["a", "b"]},
             r"`raw` was deleted by line 1 of cell 2",
+        ),
+        (
+            "name 'raw' is not defined",
+            {"cells": [ONE, TWICE], "ran": ["a", "b"]},
+            r"`raw` was deleted by line 3 of cell 2",
         ),
         (
             "name 'raw' is not defined",

@@ -212,7 +212,7 @@ class NotebookNames:
             deletions = self.list_deletions(cell, name, end)
             if deletions and order > last_order:
                 last_order = order
-                last_deletion = deletions[0]
+                last_deletion = deletions[-1]
         if last_deletion is None:
             return ""
         return last_deletion.text

@@ -407,17 +407,18 @@ class Workspace:
     def update_markers(self) -> None:
         """Create or remove the files that hooks check before they ask the daemon.
 
-        One exists while a notebook has open work or undelivered reports, the other
-        while there are reports to deliver.
+        One exists while a current notebook has open work, a notebook is stopped, or
+        reports are undelivered; the other while there are reports to deliver.
         """
         has_reports = any(
             session.state.background_calls or session.state.undelivered
             for session in self.sessions.values()
         )
-        has_work = has_reports or any(
-            self._get_unfinished(name) for name in {*self.currents.get_all().values()}
-        )
-        _set_marker(self.paths.active_marker, has_work)
+        current_names = {*self.currents.get_all().values()}
+        has_open_work = any(map(self._get_unfinished, current_names))
+        # A prompt such as "continue notebook" can resume any stopped notebook.
+        is_active = has_reports or has_open_work or bool(self._list_stopped())
+        _set_marker(self.paths.active_marker, is_active)
         _set_marker(self.paths.background_marker, has_reports)
 
     def take_once(self, client: str, message: str) -> str:
