@@ -94,7 +94,7 @@ def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
         "REPRODUCES · 7 of 7 cells as recorded · " in played.out
         and "1 fresh kernel;" in played.out
     )
-    assert f"  · file {demo.RESULT}: written again, same bytes" in lines
+    assert f"  · file {demo.RESULT}: rewritten with the same content" in lines
     assert str(played.notebook) in played.out
     assert "/new-notebook" in lines[-1]
 

@@ -840,7 +840,7 @@ SUGGESTIONS = [
         Outcome.KERNEL_DIED,
         U,
         fault("KernelDied", "EndedOutside"),
-        "the cell did not cause the kernel's end: `stepper restore`",
+        "the cell did not cause the kernel's death: `stepper restore`",
     ),
     (
         Outcome.MEMORY,

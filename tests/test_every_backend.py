@@ -329,7 +329,7 @@ def test_a_kernel_that_dies_stops_the_notebook_and_is_restored(
     cell, answer = notebook.insert(cells.dies)
     assert (
         "Error Type: KernelDied" in answer.stop
-        and "all variables are lost; step 1 had made them" in answer.stop
+        and "all variables are lost; they came from step 1" in answer.stop
     )
     assert re.search(there.at.died, answer.stop), answer.stop
     assert (

@@ -42,7 +42,7 @@ OWN = re.compile(
     r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The message:$|Output:$|Note: |Warning: "
     r"|Figure \d+: |Next: |… |Caused by |While handling |One of its group |Cell \d+ \(id |To fix this, run: "
     r"|HTML, |output of type .|Markdown, |It is |  [✓✗–▶·] \d+\. |  run \d+: |Variables: |Functions: |Modules: |Classes: |Failed runs:$"
-    r"|The present source of cell \d+ \(id |Replace this cell|To resume:|This does not count|❌ Execution stopped at cell \d+$|TODO: |Error (Type|Message): |Nothing of the cell ran"
+    r"|The current source of cell \d+ \(id |Replace this cell|To resume:|This does not count|❌ Execution stopped at cell \d+$|TODO: |Error (Type|Message): |Nothing of the cell ran"
 )
 UNSEEN_BUT_KEPT = "\n\t\xad\u200c\u200d"
 

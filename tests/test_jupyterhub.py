@@ -180,7 +180,7 @@ def test_a_server_that_is_stopped_in_a_cell_lost_its_kernel_by_name(
         f"kernel died ({hub.url} is not running, says its hub; {starts}): all variables are lost"
         in stop
     ), stop
-    assert "the cell did not cause the kernel's end: `stepper restore`" in stop, stop
+    assert "the cell did not cause the kernel's death: `stepper restore`" in stop, stop
     assert text_of(notebook.raw["cells"][0]).startswith("0\n")
     said = running.stepper("restore", check=1).stderr
     assert (

@@ -273,7 +273,7 @@ def test_a_changed_module_and_the_outputs_that_differ(shared: Project) -> None:
             "cell 2: 1 line differs:\n| - 20\n| + 330\n"
             "Changed since the recorded runs: prices has another source now"
         ) in ran
-        check = "To check whether a fresh kernel gives the new outputs again, "
+        check = "To check whether a new kernel reproduces the new outputs, "
         assert f"{check}call: `verify` with `notebook: {name}`" in ran
         assert "differ" not in await ok(client, "run_notebook", which="restore")
         shared.config("local_modules: warn\n")

@@ -31,7 +31,7 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
     )
     assert 'to include it, set: notebooks: ["notebooks", "*.ipynb"]' in said.text
     assert (
-        said.line.startswith("✗ nothing runs: top.ipynb does not match `notebooks:`")
+        said.line.startswith("✗ cell not run: top.ipynb does not match `notebooks:`")
         and "\n" not in said.text
     )
     again = one.insert("2")[1]

@@ -443,7 +443,7 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
         "  ~ cell 2 (id id2) unstable: two fresh runs differ as well (no seed?)",
         "  ✗ cell 5 (id id5) changed: -4 +6",
         f"  ✗ cell 6 (id id6) failed: {failed}",
-        "  · file by_month.csv: written again, same bytes",
+        "  · file by_month.csv: rewritten with the same content",
         "  · pandas 3.1.0 then, 3.1.1 now",
     ]
     well = words.format_verify(

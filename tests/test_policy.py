@@ -738,13 +738,13 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
         "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n" in told
     )
     assert (
-        "This cell did not cause the kernel's end: replace it, even with the same source, and it runs again (cell_id id0)."
+        "This cell did not cause the kernel's death: replace it, even with the same source, and it runs again (cell_id id0)."
         in told
     )
     said = run_report.format_run(
         run_report.RunSummary(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))
     ).text
-    assert "failed; its cell did not cause the kernel's end." in said
+    assert "failed; its cell did not cause the kernel's death." in said
 
 
 @pytest.mark.parametrize("outcome", Outcome)

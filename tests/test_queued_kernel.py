@@ -279,7 +279,7 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
         assert NO_ANSWER.match(kernel(project)["where"])
         assert unknown in project.stepper("status").stdout
         told = project.stepper("interrupt").stdout
-        assert "the cell does not run: its kernel had not started yet" in told
+        assert "the cell will not run: its kernel had not started yet" in told
         assert "the request is being withdrawn" in told and NO_ANSWER.search(told)
         said = edit.woken
     assert "NOT run: interrupted while its kernel waited in a queue" in said

@@ -169,7 +169,7 @@ def test_a_changed_file_is_named_by_the_outputs_that_differ(project: Project) ->
         "5 of 5 cells ran ok\n"
         "The outputs of 1 cell differ from those recorded before:\n"
         "cell 2: 1 line differs:\n| - 30\n| + 35\n"
-        "To check whether a fresh kernel gives the new outputs again, run:"
+        "To check whether a new kernel reproduces the new outputs, run:"
         f" `stepper verify notebooks/{name}`\n"
     )
     assert "differ" not in project.stepper("run", name, "--all").stdout

@@ -305,7 +305,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
     died = f"kernel died ({'ended by ' if 'exit()' in how else ''}{how}): all variables are lost"
     assert "Error Type: KernelDied" in answer.stop
     assert (
-        f"Error Message: {died}; steps 1, 2 had made them; `stepper restore` makes"
+        f"Error Message: {died}; they came from steps 1, 2; `stepper restore` re-creates"
         in answer.stop
     )
     assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied

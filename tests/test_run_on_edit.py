@@ -360,7 +360,7 @@ def test_an_interrupt_that_ends_the_kernel_says_so(project: Project) -> None:
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     told = project.stepper("interrupt").stdout
-    ended = "cell 1 was interrupted, and the kernel has ended: its variables are lost"
+    ended = "cell 1 was interrupted, and the kernel exited: its variables are lost"
     assert f": {ended}" in told
     thread.join(20)
 

@@ -242,7 +242,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
     notebook.insert("y = x * 2")
     cell_id, answer = notebook.insert("die('SIGSEGV')")
     assert "Error Type: KernelDied" in answer.stop
-    died = "kernel died (SIGSEGV): all variables are lost; steps 1, 2 had made them; `stepper restore` makes"
+    died = "kernel died (SIGSEGV): all variables are lost; they came from steps 1, 2; `stepper restore` re-creates"
     assert f"Error Message: {died}" in answer.stop
     assert notebook.before("insert", "1", cell_id).denied
     restored = project.json("restore")

@@ -776,7 +776,7 @@ def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         assert (
             "(CANCELLED)" in answer.stop and "all variables are lost" in answer.stop
         ), answer.data
-        assert "`stepper restore` makes them again" in answer.stop
+        assert "`stepper restore` re-creates them" in answer.stop
         said = project.json("report")["text"]
         assert "slurmstepd" in said and "To connect another client" not in said, said
 

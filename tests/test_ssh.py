@@ -595,7 +595,7 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
                 and "the result of run 2 (cell 2) is not known yet" in refused
             ), refused
             assert (
-                "cell 2 is interrupted when the connection is back"
+                "cell 2 will be interrupted when the connection is restored"
                 in project.stepper("interrupt", check=1).stderr
             )
             host.start()

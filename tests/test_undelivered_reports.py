@@ -215,8 +215,8 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
     name = f"notebooks/{notebook.path.name}"
     assert told.line == told.text
     assert told.text == (
-        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran here;"
-        f" NOT run here; the outputs of cell 1 (id {first}) are stale. To run the cells that have not run: stepper run {name}"
+        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran;"
+        f" NOT run by stepper; the outputs of cell 1 (id {first}) are stale. To run the cells that have not run: stepper run {name}"
     )
     assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
     assert statuses(project) == ["changed", "pending"]
@@ -257,7 +257,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
         told := message(notebook, "Bash").text
     )
     assert told.endswith(
-        "cell 1 (id a) has NOT run here. To run the cells that have not run: stepper run 'notebooks/sub/by hand.ipynb'"
+        "cell 1 (id a) has NOT run by stepper. To run the cells that have not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
     broken = project.notebook("broken.ipynb")
     broken.path.write_text('{"cells": [')
@@ -273,7 +273,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     lines = message(notebook, "Bash").text.splitlines()
     assert (
         len(lines) == 4
-        and "9 cells, 1 to 9, have NOT run here" in lines[0]
+        and "9 cells, 1 to 9, have NOT run by stepper" in lines[0]
         and lines[3] == "stepper: and 2 more notebooks"
     )
 
@@ -285,7 +285,7 @@ def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
     notebook.batch_end("NotebookEdit")
     project.stepper("shutdown")
     rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
-    assert "cell 2 (id b) has NOT run here" in message(notebook, "Bash").text
+    assert "cell 2 (id b) has NOT run by stepper" in message(notebook, "Bash").text
 
 
 @pytest.mark.nightly
@@ -328,7 +328,7 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
         assert message(notebook, "Read").data == {}
         rewrite(notebook, lambda cells: cells.append(code("2", "b")))
         assert (
-            "cells 1 (id a) and 2 (id b) have NOT run here"
+            "cells 1 (id a) and 2 (id b) have NOT run by stepper"
             in message(notebook, "Bash").text
         )
     finally:
@@ -529,7 +529,8 @@ def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(
         in told
     )
     assert (
-        f"Cell 1 (id {cell_id}) ended with ZeroDivisionError: division by zero." in told
+        f"Cell 1 (id {cell_id}) failed with ZeroDivisionError: division by zero."
+        in told
     )
     assert end_turn(notebook, "It works.") == {}
     notebook.replace(cell_id, "1 / 0 + 1")

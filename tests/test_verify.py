@@ -335,7 +335,7 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
         "new.csv": "new",
     }
     assert (
-        "  · file same.csv: written again, same bytes"
+        "  · file same.csv: rewritten with the same content"
         in project.stepper("verify", "a", check=None).stdout
     )
 
@@ -682,7 +682,7 @@ def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
     found = verified(real, check=1)
     assert words(found) == "a:same b:unstable c:same d:same" and found["kernels"] == 2
     assert found["files"] == [
-        {"name": "out.csv", "change": "same", "text": "written again, same bytes"}
+        {"name": "out.csv", "change": "same", "text": "rewritten with the same content"}
     ]
     # Of a draw two fresh runs agree on the first lines by chance: a third one tells.
     drawn = "import os\nprint(os.environ.get('PYTHONHASHSEED') in ('0', '1'))\nprint(os.getpid())"
@@ -770,7 +770,7 @@ def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
             "REPRODUCES · 7 of 7 cells as recorded · " in out
             and " in 1 fresh kernel; " in out
         )
-        assert f"  · file {demo.RESULT}: written again, same bytes" in out
+        assert f"  · file {demo.RESULT}: rewritten with the same content" in out
         change(
             Notebook(made, made.folder / "notebooks" / "a.ipynb"),
             lambda cells: cells.pop(3),

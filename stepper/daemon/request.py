@@ -34,7 +34,7 @@ class Request:
 
     @property
     def owner(self) -> str:
-        """The Claude Code session whose shell ran the command, '' for other callers."""
+        """The Claude Code session whose shell ran the command, or an empty string."""
         return self.caller.environ.get("STEPPER_SESSION", "")
 
     @property

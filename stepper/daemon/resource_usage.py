@@ -176,7 +176,7 @@ def _parse_gpu(name: str, percent: str, used_mib: str, total_mib: str) -> GpuUsa
 
 
 def _parse_mib(text: str) -> int | None:
-    """Return a number of MiB as bytes, None if it is unknown."""
+    """Return a number of MiB as bytes, or None if it is unknown."""
     number = _parse_number(text)
     return None if number is None else int(number * MIB)
 

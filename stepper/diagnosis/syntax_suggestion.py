@@ -159,7 +159,7 @@ def suggest_change(source: str, fault: Fault) -> str:
 
 
 class ErrorLocation(NamedTuple):
-    """The line of a syntax error: its text, number and column, 0 if unknown."""
+    """The line of a syntax error: its text, number and column, or 0 if unknown."""
 
     text: str
     line: int

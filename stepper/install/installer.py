@@ -430,7 +430,7 @@ def _check_exit_code(
 def _write_config(paths: Paths, patterns: list[str]) -> str | None:
     """Write `--notebooks` into the configuration.
 
-    Return its text if only installations wrote it, else None.
+    Return its text if only installations wrote it, or None.
     """
     if not patterns:
         return None

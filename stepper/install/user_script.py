@@ -57,7 +57,7 @@ def install_script(paths: Paths) -> str:
 def remove_script() -> str | None:
     """Remove the script, unless other projects of the user need it.
 
-    Return an empty string if it was removed, None if stepper has no script here, and
+    Return an empty string if it was removed, or None if stepper has no script here, and
     else a message on why it was kept.
     """
     path = get_script_path()

@@ -88,7 +88,7 @@ class Connection:
 
     @property
     def unreachable_reason(self) -> str:
-        """Why the kernel cannot be reached at present, '' if it can."""
+        """Why the kernel cannot be reached at present, or an empty string if it can."""
         return self.process.away
 
     def handle_message(
@@ -165,8 +165,8 @@ class Connection:
     def get_connection_file(self) -> str:
         """Return the connection file for other clients, written if it does not exist.
 
-        Only the user can read the file. The result is '' if the backend has no such
-        connection.
+        Only the user can read the file. The result is an empty string if the backend
+        has no such connection.
         """
         if not self.channels.connection:
             return ""

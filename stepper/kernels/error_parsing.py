@@ -30,7 +30,7 @@ class _Call(NamedTuple):
 
 
 def parse_stack_sample(stack: str, count: int | None) -> Fault | None:
-    """Return the running cell's line in a stack sample as a fault, None without one.
+    """Return the running cell's line in a stack sample as a fault, or None without one.
 
     The outermost frame of cell code is the running cell's. Other cells are known only
     by their file names. `count` is the execution count.
@@ -91,7 +91,7 @@ def _clean_text(value: Any) -> str:
 def build_fault(
     facts: dict[str, Any], error: dict[str, Any] | None, count: int | None
 ) -> Fault | None:
-    """Return the fault in the helper's message, else in the kernel's own, else None.
+    """Return the fault in the helper's message, else in the kernel's own, or None.
 
     `error` is the result of `clean_error`, `count` the execution count.
     """

@@ -47,7 +47,7 @@ class ExternalExecutions:
 
     @property
     def running_since(self) -> float:
-        """When the oldest running one started (monotonic clock), 0 if there is none."""
+        """When the oldest running one started (monotonic clock), or 0."""
         return min(self.busy.values(), default=0.0)
 
     def forget_before(self, before: float) -> None:

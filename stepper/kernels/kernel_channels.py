@@ -39,7 +39,7 @@ class KernelChannels(Protocol):
 
     @property
     def connection(self) -> Mapping[str, Any]:
-        """The content of a connection file for other clients, {} if there is none."""
+        """The content of a connection file for other clients, or an empty dict."""
 
     @property
     def is_open(self) -> bool:
@@ -73,4 +73,4 @@ class KernelChannels(Protocol):
         """
 
     def count_received(self, request: str) -> int:
-        """Return how many messages of a request were received, 0 if not counted."""
+        """Return how many messages of a request were received, or 0 if not counted."""

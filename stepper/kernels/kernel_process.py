@@ -39,7 +39,7 @@ class KernelProcess(Protocol):
 
     @property
     def away(self) -> str:
-        """Why the kernel cannot be reached at present, '' if it can.
+        """Why the kernel cannot be reached at present, or an empty string if it can.
 
         This does not mean that the kernel is dead.
         """
@@ -63,7 +63,7 @@ class KernelProcess(Protocol):
         """
 
     async def death(self) -> Death | None:
-        """Return how the kernel died, None while it is running.
+        """Return how the kernel died, or None while it is running.
 
         The processes that a dead kernel has started are killed.
         """
@@ -75,7 +75,7 @@ class KernelProcess(Protocol):
         """Return the last lines of its stderr, without escapes."""
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that fixes the cause of a death at start, '' for none."""
+        """Return the command that fixes the cause of a death at start, or ''."""
 
     def memory(self) -> int:
         """Return the resident memory of the kernel and its children, in bytes."""

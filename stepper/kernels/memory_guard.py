@@ -51,7 +51,7 @@ class MemoryGuard:
             )
 
     def check(self) -> str:
-        """Return a message if the cell must be stopped, else ''.
+        """Return a message if the cell must be stopped, or an empty string.
 
         With a limit of 100 %, that is left to the operating system.
         """

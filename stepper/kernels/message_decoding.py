@@ -34,7 +34,7 @@ Message = dict[str, Any]
 
 
 def read_message(frames: list[bytes]) -> Message | None:
-    """Return the message in these frames, None if they cannot be decoded.
+    """Return the message in these frames, or None if they cannot be decoded.
 
     The frames are the header, the parent header, the metadata, the content and the
     buffers. The text of a large stream message is left out: see `split_message`.

@@ -40,7 +40,7 @@ class NotebookLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the start in progress waits for in a queue, None without one."""
+        """What the start in progress waits for in a queue, or None without one."""
         return self.current.queue_status if self.current else None
 
     async def start(self, config: LaunchConfig) -> Kernel:
@@ -72,7 +72,7 @@ class NotebookLauncher:
         return kernel
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel of a former daemon, or its death, None if there was none.
+        """Return the kernel of a former daemon, or its death, or None.
 
         No request is sent to the kernel.
         """

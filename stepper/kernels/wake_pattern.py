@@ -22,8 +22,8 @@ ADVANCE_SECONDS = 0.5
 class WakeWatcher:
     """Searches output for a pattern.
 
-    `matched` is the first matching line, '' before. `skipped` is the number of
-    characters that were not searched, because the budget was used up.
+    `matched` is the first matching line, or an empty string before. `skipped` is the
+    number of characters that were not searched, because the budget was used up.
     """
 
     def __init__(self, pattern: str) -> None:

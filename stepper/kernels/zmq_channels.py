@@ -109,7 +109,7 @@ class Inbox:
                 yield from split_message(message, frames)
 
     def _verify(self, parts: list[bytes]) -> list[bytes]:
-        """Return the frames of a message without its signature, [] if that is wrong."""
+        """Return the frames of a message without its signature, or an empty list."""
         if DELIM not in parts:
             return []
         signature, *frames = parts[parts.index(DELIM) + 1 :]

@@ -68,12 +68,12 @@ def format_executions(state: State) -> list[str]:
 
 
 def format_not_reloaded(urls: Sequence[str]) -> str:
-    """Return the note on Jupyter servers that show outdated notebooks, '' for none."""
+    """Return the note on Jupyter servers that show outdated notebooks, or ''."""
     if not urls:
         return ""
     servers = one_line(", ".join(urls), 300)
     return (
         f"the Jupyter server at {servers} does not reload an open notebook that stepper"
         " has written. To reload it there: File > Reload Notebook from Disk. With the"
-        f" package {COLLABORATION_PACKAGE}, the server reloads notebooks by itself"
+        f" package {COLLABORATION_PACKAGE}, the server reloads notebooks automatically"
     )

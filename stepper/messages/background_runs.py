@@ -136,7 +136,7 @@ def format_in_line(name: str, behind: str) -> Report:
 
 
 def format_queue_state(reason: str, until: str) -> str:
-    """Return that a cell waits for its kernel, and why.
+    """Return a message on a cell that waits for its kernel, with the reason.
 
     The cell runs when `until`; '' if it will not run.
     """
@@ -160,7 +160,8 @@ def format_queued(
 ) -> Report:
     """Return the interim answer for a cell whose kernel is queued or busy.
 
-    `request` is what a stop withdraws, such as a job, '' if there is nothing.
+    `request` is what a stop withdraws, such as a job, or an empty string if there is
+    nothing.
     """
     effect = f"withdraws the {request}" if request else "cancels the cell"
     state = format_queue_state(reason, until)
@@ -224,7 +225,7 @@ def format_matched(
         f" next prompt. {_format_stop_hint(commands)}."
     )
     user_line = (
-        f"{RUNNING_MARK} {running} is still running · matched by its `wake=` |"
+        f"{RUNNING_MARK} {running} is still running · matches its `wake=` |"
         f" {one_line(line, LINE_LIMIT)}"
     )
     return Report(text, user_line)

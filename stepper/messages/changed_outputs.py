@@ -36,6 +36,4 @@ def format_changed_outputs(changed: Sequence[ChangedOutput]) -> list[str]:
 def format_verify_hint(notebook: str) -> str:
     """Return how to check whether the new outputs are reproducible."""
     verify = CommandLines(notebook).shell("verify")
-    return (
-        f"To check whether a fresh kernel gives the new outputs again, run: `{verify}`"
-    )
+    return f"To check whether a new kernel reproduces the new outputs, run: `{verify}`"

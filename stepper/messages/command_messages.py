@@ -69,7 +69,7 @@ MAX_LARGE = 3
 class ResumeCommand:
     """A command that resumes a stopped notebook.
 
-    `argument` is its optional argument, '' if it takes none.
+    `argument` is its optional argument, or an empty string if it takes none.
     """
 
     command: str
@@ -111,7 +111,7 @@ def format_plan(state: State) -> list[str]:
 
 
 def format_open_cells(state: State) -> str:
-    """Return the sentence on open cells outside the plan, '' if there are none.
+    """Return the sentence on open cells outside the plan, or '' if there are none.
 
     Open cells failed, did not run or are stale.
     """
@@ -131,7 +131,7 @@ def format_open_cells(state: State) -> str:
 def format_next(state: State) -> str:
     """Return the line on the next step."""
     if not state.plan.steps:
-        return "There is no plan; the next cell goes at the end."
+        return "There is no plan; add the next cell at the end."
     if not state.open_steps:
         open_cells = format_open_cells(state)
         return " ".join(filter(None, ["No step of the plan is left.", open_cells]))
@@ -254,7 +254,7 @@ def format_context(
 def format_rebuild(state: State) -> str:
     """Return which cells had made the kernel's variables and how to rebuild them.
 
-    The text is '' if no cell succeeded in this kernel.
+    The text is an empty string if no cell succeeded in this kernel.
     """
     if not state.succeeded_sources:
         return ""
@@ -273,7 +273,7 @@ def format_rebuild(state: State) -> str:
         parts.append(f"{format_count(outside, 'cell')}{suffix}")
     restore = state.commands.shell("restore")
     return (
-        f"{' and '.join(parts)} had made them; `{restore}` makes them again in a new"
+        f"they came from {' and '.join(parts)}; `{restore}` re-creates them in a new"
         " kernel"
     )
 
@@ -333,7 +333,7 @@ def format_stop(state: State, stop: Stopped) -> tuple[str | None, list[str], str
 def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Report:
     """Return the report on a run from the journal.
 
-    `text` is the report that was delivered, None if the daemon exited before it.
+    `text` is the report that was delivered, or None if the daemon exited before it.
     """
     is_fine = run.verdict is Verdict.FINE
     result = run.outcome.value
@@ -380,8 +380,8 @@ def format_render_hint(commands: CommandLines, number: int) -> str:
 def format_uncovered(name: str, setting: str, renamed: str = "") -> Report:
     """Return the report on an edit of a notebook outside of `notebooks:`.
 
-    `setting` is the line of the configuration that would include it, '' if none can;
-    `renamed` says that the notebook looks like a renamed one.
+    `setting` is the line of the configuration that would include it, or an empty string
+    if none can; `renamed` says that the notebook looks like a renamed one.
     """
     reason = (
         f"{one_line(name, 200)} does not match `notebooks:` in .stepper/config.yaml"
@@ -393,7 +393,7 @@ def format_uncovered(name: str, setting: str, renamed: str = "") -> Report:
         "stepper: the cell was NOT run, and outputs may be stale:"
         f" {reason}. The user may change that; {fix}"
     )
-    line = f"{FAILED_MARK} nothing runs: {reason}; {fix}"
+    line = f"{FAILED_MARK} cell not run: {reason}; {fix}"
     if renamed:
         text += f". {renamed}"
         line += f". {renamed}"
@@ -434,7 +434,7 @@ def format_waits_for_user(reason: str, command: str) -> Report:
     """Return the report on a cell that runs only after the user's command."""
     text = (
         f"stepper: the cell was NOT run: {quote_message(reason)}\n"
-        f"To run it and everything else that has not run here, the user runs:"
+        f"To run it and all other cells that have not run, the user runs:"
         f" {one_line(command)}"
     )
     line = (
@@ -447,7 +447,8 @@ def format_waits_for_user(reason: str, command: str) -> Report:
 def format_disconnected(label: str, trouble: str) -> str:
     """Return the state of a cell that timed out while its kernel was unreachable."""
     return (
-        f"{label} was sent to its kernel and may still run, or have ended: {trouble}."
+        f"{label} was sent to its kernel and may still be running or have finished:"
+        f" {trouble}."
         " stepper asks the kernel when the connection is back and reports the result"
         " then; until then no other cell of the notebook runs"
     )
@@ -458,7 +459,7 @@ def format_failing(state: State) -> str:
     for run in reversed(state.runs):
         if run.key == state.last_key:
             label = f"Cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
-            return f"{label} ended with {run.error}."
+            return f"{label} failed with {run.error}."
     return "Preflight check: the last cell would fail."
 
 
@@ -508,7 +509,7 @@ def format_command_line(name: str, command: str, response: str) -> str:
 
 
 def format_still_stopped(name: str, state: State) -> str:
-    """Return that a restore did not resume the notebook, and what does."""
+    """Return a message on a restore that did not resume the notebook."""
     error = one_line(state.stop.error, 300) if state.stop else ""
     return (
         f"stepper: the variables of {one_line(name)} are restored, and the notebook is"
@@ -518,9 +519,9 @@ def format_still_stopped(name: str, state: State) -> str:
 
 
 def format_agent_stopped(name: str, state: State) -> str:
-    """Return that a run from a terminal or CI does not resume the agent's notebook.
+    """Return a message on a run from a terminal in a stopped notebook.
 
-    The text is '' if the notebook is not stopped.
+    The text is an empty string if the notebook is not stopped.
     """
     if state.stop is None:
         return ""
@@ -535,19 +536,20 @@ def format_agent_stopped(name: str, state: State) -> str:
 def format_ambiguous_resume(
     stopped: Sequence[tuple[str, Stopped | None]], command: str
 ) -> str:
-    """Return that a command names no notebook although several are stopped."""
+    """Return the error for a command without a notebook if several are stopped."""
     names = []
     for name, stop in stopped:
         error = one_line(stop.error, 100) if stop else ""
         names.append(f"{one_line(name)} ({error})")
     return (
-        f"nothing was resumed: `{command}` names no notebook, and {len(stopped)} are"
+        f"no notebook was resumed: `{command}` does not name one, and {len(stopped)}"
+        " are"
         f" stopped: {', '.join(names[:-1])} and {names[-1]}"
     )
 
 
 def format_stopped_line(name: str, state: State) -> str:
-    """Return the user's line on a stop at the start of a session, '' without a stop."""
+    """Return the user's line on a stop at the start of a session, or ''."""
     if state.stop is None:
         return ""
     way_out = edit_gate.format_way_out(state).replace("the user types", "type")
@@ -606,12 +608,12 @@ def format_fix(
             "Its cell was deleted: the next new code cell is the next attempt."
         )
         return "\n".join(lines)
-    lines.append(f"The present source of {cell.label}:")
+    lines.append(f"The current source of {cell.label}:")
     lines.append(quote(cell.source, 2500))
     action = "Replace this cell"
     if failed and error_classification.is_external_death(failed[-1].fault):
         action = (
-            "This cell did not cause the kernel's end: replace it, even with the same"
+            "This cell did not cause the kernel's death: replace it, even with the same"
             " source, and it runs again"
         )
     lines.append(f"{action} (cell_id {one_line(cell.id, 100)}).")
@@ -672,13 +674,13 @@ def format_completion(
     """
     verify = CommandLines(name).shell("verify")
     replay = (
-        "To replay it in a new kernel and see whether others get the same results, run:"
+        "To replay it in a new kernel and see whether the results reproduce, run:"
         f" `{verify}`"
     )
     if verifies:
         replay = (
             "stepper replays it in a new kernel now (verify: auto). The next prompt"
-            " says whether others get the same results."
+            " says whether the results reproduce."
         )
     statuses = [state.get_or_add_progress(step.id).status for step in state.plan.steps]
     done = format_count(statuses.count(StepStatus.DONE), "step")
@@ -732,11 +734,11 @@ def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
         parts.append(format_count(outputs.outputs, "output"))
     if outputs.updates:
         parts.append(f"{format_count(outputs.updates, 'update')} of a display")
-    received = " and ".join(parts) or "a clearing of its outputs"
+    received = " and ".join(parts) or "a request to clear its outputs"
     if outputs.is_outdated:
         return (
             f"{received} arrived for {label} after its run; the cell was changed or"
-            " deleted since, so they are left out"
+            " deleted since, so they were dropped"
         )
     omitted = ""
     if outputs.left_out:

@@ -16,7 +16,7 @@ def format_changed(
 ) -> str:
     """Return which cells changed outside of the edit tools and how to run them.
 
-    `new` cells never ran here; the outputs of `stale` cells belong to other sources.
+    `new` cells never ran; the outputs of `stale` cells belong to other sources.
     """
     command = CommandLines(name).shell("run")
     # The file may be as committed: all that is known is that these cells never ran.
@@ -24,22 +24,22 @@ def format_changed(
         verb = "has" if len(new) == 1 else "have"
         cells = format_cells(new)
         return (
-            f"stepper: {one_line(name)}: {cells} {verb} NOT run here."
+            f"stepper: {one_line(name)}: {cells} {verb} NOT run by stepper."
             f" To run the cells that have not run: {command}"
         )
     parts = [f"{format_cells(changed)} changed"]
     if new:
-        parts.append(f"{format_cells(new)} never ran here")
+        parts.append(f"{format_cells(new)} never ran")
     outputs = f"; the outputs of {format_cells(stale)} are stale" if stale else ""
     return (
         f"stepper: {one_line(name)} was changed outside the notebook tools:"
-        f" {', '.join(parts)}; NOT run here{outputs}."
+        f" {', '.join(parts)}; NOT run by stepper{outputs}."
         f" To run the cells that have not run: {command}"
     )
 
 
 def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
-    """Return that a notebook looks renamed, and how to continue under either name."""
+    """Return a message on a notebook that looks renamed."""
     new_path = shell_quote(name)
     old_path = shell_quote(former)
     subject = "kernel and history are" if has_kernel else "history is"
@@ -59,9 +59,9 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
 def format_renamed(
     name: str, former: str, has_kernel: bool, is_stopped: bool, folder: str
 ) -> str:
-    """Return that a notebook was renamed and what continues under the new name.
+    """Return a message on a renamed notebook: what continues under the new name.
 
-    `folder` is the kernel's working directory if it is another one, else ''.
+    `folder` is the kernel's working directory if it is another one, or an empty string.
     """
     parts = ["plan", "history"]
     if has_kernel:
@@ -82,7 +82,7 @@ def format_renamed(
 
 
 def format_rename_failed(name: str, reason: str) -> str:
-    """Return that a notebook was renamed and that its session could not follow."""
+    """Return a message on a rename that could not be recorded."""
     return (
         f"{one_line(name)} was renamed, but its kernel and history stay under this"
         f" name: .stepper/renamed.json can't be written ({reason})"
@@ -90,7 +90,7 @@ def format_rename_failed(name: str, reason: str) -> str:
 
 
 def format_renamed_outside(name: str, former: str) -> str:
-    """Return that a notebook outside of `notebooks:` looks like a renamed one."""
+    """Return a message on a notebook outside of `notebooks:` that looks renamed."""
     new_path = shell_quote(name)
     old_path = shell_quote(former)
     return (
@@ -101,7 +101,7 @@ def format_renamed_outside(name: str, former: str) -> str:
 
 
 def format_replaced(name: str, error: str) -> str:
-    """Return that a stop ended because another notebook now has the same path."""
+    """Return a message on a stop that ended because its notebook was replaced."""
     return (
         f"stepper: {one_line(name)} was replaced by another notebook; the earlier stop"
         f" ({one_line(error, 200)}) no longer applies."
@@ -109,7 +109,7 @@ def format_replaced(name: str, error: str) -> str:
 
 
 def format_unreadable(name: str, reason: str) -> str:
-    """Return that a notebook was changed and can't be read now."""
+    """Return a message on a changed notebook that can't be read."""
     return (
         f"stepper: {one_line(name)} was changed outside the notebook tools:"
         f" {one_line(reason)}"

@@ -16,37 +16,37 @@ NO_RETRY = "the cell is not retried; the kernel keeps its variables"
 
 
 def format_withdrawn(result: str) -> str:
-    """Return the effect on a queued kernel; `result` is that of the withdrawal."""
+    """Return a message on a cancelled start; `result` is that of the cancellation."""
     return f"the cell did not run: {NO_KERNEL_YET}; {result}"
 
 
 def format_withdrawing(queue_state: str) -> str:
-    """Return that withdrawing a queued kernel takes longer than a response may."""
-    return f"the cell does not run: {NO_KERNEL_YET}; {queue_state}"
+    """Return a message on a start whose cancellation has not finished."""
+    return f"the cell will not run: {NO_KERNEL_YET}; {queue_state}"
 
 
 def format_finished(target: str, run: Run | None, is_alive: bool) -> str:
-    """Return the effect on an execution that has finished.
+    """Return the effect of an interrupt on an execution that has finished.
 
-    `target` names the execution; `is_alive`: its kernel still runs.
+    `target` names the execution. `is_alive` says that its kernel is still running.
     """
     if not is_alive:
         return (
-            f"{target} was interrupted, and the kernel has ended: its variables are"
-            " lost"
+            f"{target} was interrupted, and the kernel exited: its variables are lost"
         )
     if run is not None and run.outcome is not Outcome.CANCELLED:
         return (
-            f"{target} had ended before the interrupt; the kernel keeps its variables"
+            f"{target} had finished before the interrupt; the kernel keeps its"
+            " variables"
         )
     return f"interrupted {target}; the kernel keeps its variables"
 
 
 def format_pending(target: str) -> str:
-    """Return that an interrupted execution has not finished yet."""
-    return f"an interrupt was sent; {target} has not ended yet"
+    """Return a message on an interrupted execution that has not stopped yet."""
+    return f"an interrupt was sent; {target} has not stopped yet"
 
 
 def format_disconnected(target: str, trouble: str) -> str:
-    """Return that an interrupt waits for the connection to the kernel."""
-    return f"{trouble}. {target} is interrupted when the connection is back"
+    """Return a message on an interrupt that waits for the connection."""
+    return f"{trouble}. {target} will be interrupted when the connection is restored"

@@ -158,14 +158,14 @@ def format_undelivered(name: str, text: str) -> str:
 
 
 def format_not_run(cells: Sequence[Cell]) -> str:
-    """Return that further cells of a call did not run, '' for none.
+    """Return a message on cells of a call that did not run, or an empty string.
 
     The daemon exited during the call.
     """
     if not cells:
         return ""
     count = format_count(len(cells), "code cell")
-    return f"Not run yet: {count} below it; `run_notebook` runs what is pending."
+    return f"Not run yet: {count} below it; `run_notebook` runs the pending cells."
 
 
 def format_busy(name: str, running: str, seconds: float, timeout: float) -> str:

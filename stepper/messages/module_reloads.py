@@ -99,7 +99,7 @@ def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
 
 
 def format_changed_since_recorded(names: Sequence[str]) -> str:
-    """Return the line on modules that changed since the recorded runs, '' for none."""
+    """Return the line on modules that changed since the recorded runs, or ''."""
     if not names:
         return ""
     verb = "has" if len(names) == 1 else "have"

@@ -202,7 +202,7 @@ def _format_error(output: Mapping[str, Any]) -> str:
 
 
 def _get_text(output: Mapping[str, Any]) -> str:
-    """Return the text of an output, '' for an image: its text only repeats its type."""
+    """Return the text of an output, or an empty string."""
     if output.get("output_type") == "stream":
         return _join_text(output.get("text", ""))
     data = output.get("data") or {}

@@ -203,7 +203,7 @@ def format_stop_block(ended: RunSummary, retries: int, suggestion: str = "") -> 
 
 
 def format_question(ended: RunSummary) -> str:
-    """Return the line on a stop whose cell asks the user something, '' for others."""
+    """Return the line on a stop whose cell asks the user something, or ''."""
     if ended.run.fault is None:
         return ""
     asked = error_classification.extract_question(ended.run.fault.evalue)
@@ -218,7 +218,7 @@ def join_reports(reports: Sequence[Report]) -> Report:
 
 
 def _format_step_state(ended: RunSummary) -> str:
-    """Return the line on the step of a run, '' for a cell outside the plan."""
+    """Return the line on the step of a run, or '' for a cell outside the plan."""
     step = ended.step
     if step is None:
         return ""
@@ -239,7 +239,7 @@ def _format_step_state(ended: RunSummary) -> str:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
         if error_classification.is_external_death(ended.run.fault):
-            return f"{name}: failed; its cell did not cause the kernel's end."
+            return f"{name}: failed; its cell did not cause the kernel's death."
         return f"{name}: failed; another attempt would not help."
     left = max(0, ended.max_retries - ended.attempts)
     return (
@@ -467,7 +467,7 @@ def format_line(
 
 
 def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first line of a cell's result, else its last printed line, else ''."""
+    """Return the first line of a cell's result, else its last printed line, or ''."""
     results = [
         get_output_text(output)
         for output in outputs

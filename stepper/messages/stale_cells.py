@@ -70,7 +70,7 @@ def format_cells(numbers: Sequence[int]) -> str:
 
 
 def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED) -> str:
-    """Return the line on stale cells, '' if there are none."""
+    """Return the line on stale cells, or an empty string if there are none."""
     if not marked:
         return ""
     clauses = []
@@ -90,7 +90,7 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
 
 
 def format_hidden(marked: Sequence[MarkedCell]) -> str:
-    """Return the line on cells that used hidden state, '' if there are none."""
+    """Return the line on cells that used hidden state, or '' if there are none."""
     if not marked:
         return ""
     clauses = [

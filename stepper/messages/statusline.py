@@ -38,7 +38,7 @@ def format_status_line(
     frame: str,
     memory: int,
 ) -> str:
-    """Return the line on a notebook, '' if there is nothing to show.
+    """Return the line on a notebook, or an empty string if there is nothing to show.
 
     `running` names a running cell outside the plan, `clock` is its time (see
     `format_clock`), `queued` what a cell waits for, `frame` the variable whose shape is
@@ -100,7 +100,7 @@ def _format_progress(
 
 
 def _format_step_name(state: State, key: Key | None) -> str:
-    """Return position and title of a step, '' for a cell outside the plan."""
+    """Return position and title of a step, or '' for a cell outside the plan."""
     if not isinstance(key, int):
         return ""
     step = state.plan.find_step(key)
@@ -137,7 +137,7 @@ def _format_open_cells(state: State) -> tuple[str, list[str]]:
 
 
 def _format_next(state: State) -> str:
-    """Return the next step, '' if none is open."""
+    """Return the next step, or an empty string if none is open."""
     for step in state.plan.steps:
         if state.get_step_status(step.id) not in FINISHED:
             return _format_step(state, step)

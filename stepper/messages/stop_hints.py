@@ -34,7 +34,7 @@ ACTIONS: tuple[tuple[str, str], ...] = (
         "give the job more time (`time:` in .stepper/config.yaml, then"
         " `stepper trust`); " + RESTORE_AND_FIX,
     ),
-    ("EndedOutside", "the cell did not cause the kernel's end: " + RESTORE_AND_FIX),
+    ("EndedOutside", "the cell did not cause the kernel's death: " + RESTORE_AND_FIX),
     ("KernelDied", "change the cell that ended the kernel, then {fix}; " + RESTORE),
     ("MemoryLimit", LESS_DATA + ", or raise max_memory_percent, then {fix}"),
     ("MemoryError", LESS_DATA + ", then {fix}"),

@@ -24,7 +24,7 @@ from stepper.policy.comparison.verify_results import (
 MAX_CELL_LINES = 20
 MAX_LINES = 8  # on files, and on packages
 FILE_TEXTS = {
-    "same": "written again, same bytes",
+    "same": "rewritten with the same content",
     "new": "new",
     "deleted": "deleted",
 }
@@ -151,7 +151,7 @@ def describe_file(
     name: str, change: str, size_before: int = 0, size_now: int = 0
 ) -> FileChange:
     """Return a file that a replay wrote; sizes in bytes."""
-    text = FILE_TEXTS.get(change, "written again, too large to be compared")
+    text = FILE_TEXTS.get(change, "rewritten, too large to compare")
     if change == "changed":
         text = f"{change}: {size_before:,} bytes before, {size_now:,} now"
     return FileChange(name, change, text)

@@ -84,7 +84,7 @@ class Document:
         return cells
 
     def get_displayed_execution_count(self, cell: Cell) -> int | None:
-        """Return the execution count of a cell that has outputs, else None."""
+        """Return the execution count of a cell that has outputs, or None."""
         raw = self.raw["cells"][cell.index]
         if not raw.get("outputs"):
             return None

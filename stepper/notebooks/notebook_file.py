@@ -346,13 +346,13 @@ class IpynbFile:
             self._written_state = _get_state(name, folder)
 
     def _read_if_changed(self, state: FileState) -> Document | None:
-        """Return the notebook if the file is no longer in a state, else None."""
+        """Return the notebook if the file is no longer in a state, or None."""
         if self._stat_if_unchanged(state) is not None:
             return None
         return self.read_uncached()
 
     def _stat_if_unchanged(self, state: FileState) -> os.stat_result | None:
-        """Return the status of the file if it is in a state, else None."""
+        """Return the status of the file if it is in a state, or None."""
         try:
             status = os.lstat(self.path)
         except OSError:

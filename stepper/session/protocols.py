@@ -148,8 +148,8 @@ class QueueStatus:
     """Why a kernel has not started: its request waits in a queue.
 
     `since` is a time of the monotonic clock. `wait_seconds` is how long a caller should
-    wait, None if the backend does not say. `request` is what is withdrawn if the start
-    is cancelled.
+    wait, or None if the backend does not say. `request` is what is withdrawn if the
+    start is cancelled.
     """
 
     text: str
@@ -201,7 +201,7 @@ class ExternalExecutions(Protocol):
 
     @property
     def running_since(self) -> float:
-        """When the present one started (monotonic clock), 0 if none runs."""
+        """When the present one started (monotonic clock), or 0 if none runs."""
 
     def forget_before(self, before: float) -> None:
         """Treat executions that started before that time as finished.

@@ -96,7 +96,7 @@ class RunningCell:
     """The running cell: its duration, its deadline and its last output line.
 
     `handed_on` is true for a background run. `left_seconds` is an estimate based on the
-    output, None if there is no estimate.
+    output, or None if there is no estimate.
     """
 
     name: str

@@ -341,7 +341,7 @@ class Session:
 
     @property
     def long_run_output(self) -> PartialOutput | None:
-        """The output so far of a cell that has run for some time, else None."""
+        """The output so far of a cell that has run for some time, or None."""
         kernel = self.kernel_manager.kernel
         if self.requests.running_caller is None or kernel is None:
             return None

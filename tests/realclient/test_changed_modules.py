@@ -125,7 +125,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
         )
         + "Changed since the recorded runs: salesproj.features has another source now,"
         " so values may differ.\n"
-        "To check whether a fresh kernel gives the new outputs again, run:"
+        "To check whether a new kernel reproduces the new outputs, run:"
         f" `stepper verify {name}`\n"
     )
 

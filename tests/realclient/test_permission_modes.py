@@ -114,10 +114,7 @@ def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
     )
     screen = client.screen()
     assert 'says: ✓ step 1 of 2 "Load" · ok' in screen and screen.count(RUNS) == 1
-    assert (
-        "says: ✗ nothing runs: top.ipynb is covered by no pattern of `notebooks:`"
-        in screen
-    )
+    assert "says: ✗ cell not run: top.ipynb does not match `notebooks:`" in screen
     assert 'to include it, set: notebooks: ["notebooks", "*.ipynb"]' in screen
     assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
 

@@ -287,7 +287,7 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
         and "| 10 of 1000 samples" in told
     )
     assert (
-        "the cell did not cause the kernel's end: `stepper restore`" in screen
+        "the cell did not cause the kernel's death: `stepper restore`" in screen
         and "nothing in its cell ended" in told
     )
     wait_until(lambda: not kernels_of(second))  # it is fenced

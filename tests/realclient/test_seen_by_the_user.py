@@ -201,5 +201,5 @@ def test_no_edit_of_a_notebook_that_nothing_covers_is_silent(
     client = interactive_claude(scripted_model(*turns))
     client.send("Go.")
     screen = flat(client.wait_for("Well?", 60))
-    assert screen.count("says: ✗ nothing runs: top.ipynb is covered by no pattern") == 1
+    assert screen.count("says: ✗ cell not run: top.ipynb does not match") == 1
     assert screen.count("says: ✗ the cell was NOT run: top.ipynb does not match") == 1

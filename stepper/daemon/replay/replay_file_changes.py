@@ -97,7 +97,7 @@ class FolderSnapshot:
         return stamps
 
     def _hash_file(self, name: str, stamp: Stamp) -> bytes | None:
-        """Return the hash of a file, None if it is too large, special or unreadable."""
+        """Return the hash of a file, or None."""
         path = os.path.join(self.folder, name)
         size = stamp[1]
         if size > min(MAX_FILE_BYTES, self.bytes_left) or not os.path.isfile(path):

@@ -147,7 +147,7 @@ class JupyterLauncher:
         )
 
     async def _find_session_kernel(self, server: Server, session: str) -> str:
-        """Return the id of a kernel whose start got no answer, '' if there is none.
+        """Return the id of a kernel whose start got no answer, or '' if there is none.
 
         Raise KernelError.
         """
@@ -196,7 +196,7 @@ class JupyterLauncher:
         process.forget()
 
     def _read_record(self) -> JupyterProcess | None:
-        """Return the recorded kernel, None if there is no valid record."""
+        """Return the recorded kernel, or None if there is no valid record."""
         try:
             data = json.loads(secure_files.read(self.record))
             if data.get("kind") != KIND:
@@ -212,7 +212,7 @@ class JupyterLauncher:
             return None
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
+        """Return the kernel of an earlier daemon, or its death, or None.
 
         No request is sent to the kernel.
         """
@@ -235,7 +235,7 @@ def _create_session_name(session: str) -> str:
 
 
 def _get_kernel_id(response: Response) -> str:
-    """Return the kernel id in a response, '' if there is none."""
+    """Return the kernel id in a response, or an empty string if there is none."""
     if not isinstance(response.body, dict) or response.code >= 300:
         return ""
     kernel = response.body.get("kernel") or response.body

@@ -56,7 +56,7 @@ class JupyterProcess(RemoteProcess):
 
     @property
     def away(self) -> str:
-        """Why the kernel cannot be reached at present, '' if it can."""
+        """Why the kernel cannot be reached at present, or an empty string if it can."""
         if not self.channels.away:
             return ""
         return f"the link is down ({self.channels.away})"
@@ -119,7 +119,7 @@ class JupyterProcess(RemoteProcess):
         return False
 
     async def death(self) -> Death | None:
-        """Return how the kernel died, None while it is running or if it is unknown."""
+        """Return how the kernel died, or None."""
         if self.ended is not None:
             return self.ended
         channels = self.channels

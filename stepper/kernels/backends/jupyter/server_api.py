@@ -71,7 +71,7 @@ class Response:
 
     @property
     def reason(self) -> str:
-        """The server's message on an error, or ''."""
+        """The server's message on an error, or an empty string."""
         if not isinstance(self.body, dict):
             return ""
         message = self.body.get("message") or self.body.get("reason")
@@ -121,7 +121,7 @@ class Server:
     async def explain_loss(
         self, kernel_id: str, seconds: float = REQUEST_SECONDS
     ) -> str:
-        """Return how the server lost a kernel, '' if it has it.
+        """Return how the server lost a kernel, or an empty string if it has it.
 
         Raise KernelError if that is not known.
         """
@@ -294,7 +294,7 @@ class Server:
         )
 
     async def _get_token(self) -> str:
-        """Return the token, '' if none is configured; raise KernelError."""
+        """Return the token, or '' if none is configured; raise KernelError."""
         settings = self.settings
         if self.token:
             return self.token

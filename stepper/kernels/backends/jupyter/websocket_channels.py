@@ -254,7 +254,7 @@ class WebsocketChannels:
         )
 
     async def _handle_refusal(self, code: int) -> str:
-        """Return why the server refused the websocket, '' if it does not say.
+        """Return why the server refused the websocket, or '' if it does not say.
 
         It may not have the kernel any more.
         """

@@ -61,7 +61,7 @@ class KernelspecLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the provisioner waits for, None without one."""
+        """What the provisioner waits for, or None without one."""
         return self.provisioner.queue_status if self.provisioner else None
 
     async def start(self, config: LaunchConfig) -> Kernel:
@@ -79,7 +79,7 @@ class KernelspecLauncher:
         return await self.local.start(config)
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
+        """Return the kernel of an earlier daemon, or its death, or None.
 
         No request is sent to the kernel. Records of this kind are of provisioners.
         """

@@ -75,7 +75,7 @@ class Kernelspec:
 def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
     """Return the folders of kernelspecs, in order of precedence.
 
-    `python` is the project's interpreter, '' if there is none.
+    `python` is the project's interpreter, or an empty string if there is none.
     """
     home = environ.get("HOME") or os.path.expanduser("~")
     share = environ.get("XDG_DATA_HOME") or os.path.join(home, ".local/share")
@@ -121,7 +121,7 @@ def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Kerne
 
 
 def _read_spec(name: str, path: Path) -> Kernelspec | None:
-    """Return the kernelspec in a file, None if it is not valid."""
+    """Return the kernelspec in a file, or None if it is not valid."""
     try:
         with path.open("rb") as stream:
             content = json.loads(stream.read(MAX_SIZE))

@@ -208,7 +208,7 @@ class ProvisionerLauncher:
             ) from error
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
+        """Return the kernel of an earlier daemon, or its death, or None.
 
         No request is sent to the kernel.
         """

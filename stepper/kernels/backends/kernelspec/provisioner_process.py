@@ -97,7 +97,7 @@ class ProvisionerProcess(RemoteProcess):
             self.channels.send_control("interrupt_request")
 
     async def death(self) -> Death | None:
-        """Return how the kernel died, None while it is running or if it is unknown."""
+        """Return how the kernel died, or None."""
         needs_query = time.monotonic() > self.queried_at + POLL_SECONDS
         if self.ended is None and self.query is None and needs_query:
             self.query = asyncio.create_task(self._query())

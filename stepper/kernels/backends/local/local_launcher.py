@@ -192,7 +192,7 @@ class LocalLauncher:
         return not identity.alive() or process_identity.holds(identity.pid, kernel_id)
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
+        """Return the kernel of an earlier daemon, or its death, or None.
 
         No request is sent to the kernel.
         """

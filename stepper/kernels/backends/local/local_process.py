@@ -105,7 +105,7 @@ class LocalProcess:
         await asyncio.to_thread(process_identity.clear, self.id, self.identity)
 
     async def death(self) -> Death | None:
-        """Return how the kernel died, None while it is running.
+        """Return how the kernel died, or None while it is running.
 
         The processes that a dead kernel has started are killed.
         """
@@ -163,7 +163,7 @@ class LocalProcess:
         return text.strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel if it is missing, else ''."""
+        """Return the command that installs ipykernel if it is missing, or ''."""
         if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
             return ""
         programs = Path(self.python).parent

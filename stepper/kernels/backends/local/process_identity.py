@@ -77,7 +77,7 @@ class Identity:
 
 
 class _Start(NamedTuple):
-    """When a process started, '' if unknown, and whether it is running."""
+    """When a process started ('' if unknown), and whether it is running."""
 
     born: str
     is_running: bool
@@ -85,7 +85,7 @@ class _Start(NamedTuple):
 
 @cache
 def _get_boot_id() -> str:
-    """Return the id of the machine's present boot, '' if the system has none."""
+    """Return the id of the machine's present boot, or '' if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

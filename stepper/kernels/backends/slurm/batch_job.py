@@ -116,7 +116,7 @@ def build_options(
 ) -> list[str]:
     """Return the options of sbatch.
 
-    `max_seconds` is the time limit of the partition, None if it is unknown.
+    `max_seconds` is the time limit of the partition, or None if it is unknown.
     """
     minutes = DEFAULT_MINUTES
     if max_seconds is not None:
@@ -180,7 +180,7 @@ def is_written(file: Path) -> bool:
 
 
 def read_output(file: Path, size: int) -> str:
-    """Return the last `size` bytes of the job's output, '' if there is none."""
+    """Return the last `size` bytes of the job's output, or '' if there is none."""
     try:
         with open(file.with_suffix(".out"), "rb") as stream:
             length = os.fstat(stream.fileno()).st_size

@@ -114,7 +114,7 @@ class Contact:
             self.failed_at = self.failed_at or started_at
 
     def get_silence_start(self) -> float:
-        """Return the time since which there is no answer, 0 if there is one."""
+        """Return the time since which there is no answer, or 0 if there is one."""
         now = time.time()
         starts = [self.failed_at] if self.failed_at else []
         for started_at in self.pending.values():
@@ -157,7 +157,7 @@ class Job:
 
     @property
     def left_seconds(self) -> float | None:
-        """The remaining walltime in seconds, None if there is no limit."""
+        """The remaining walltime in seconds, or None if there is no limit."""
         return _parse_seconds(self.time)
 
     def format_waiting(self, ahead: int, now: datetime) -> str:
@@ -221,7 +221,7 @@ class Slurm:
         stdin: bytes = b"",
         environ: Mapping[str, str] | None = None,
     ) -> str | None:
-        """Return the output of a command, None if SLURM does not answer.
+        """Return the output of a command, or None if SLURM does not answer.
 
         Raise RefusedError with SLURM's message if the command fails.
         """
@@ -318,7 +318,7 @@ class Slurm:
             raise KernelError(self.no_answer, "sinfo")
 
     async def find_job(self, job_id: int, name: str = "") -> Job | None:
-        """Return a job as it is now, None if the controller does not answer.
+        """Return a job as it is now, or None if the controller does not answer.
 
         The state is UNKNOWN_JOB if SLURM has forgotten the job, or if a job of another
         name has its number.
@@ -339,7 +339,7 @@ class Slurm:
         return Job(job_id, name, UNKNOWN_JOB)
 
     async def find_step(self, job_id: int, name: str) -> Job | None:
-        """Return the job of a step as it is now, None if the controller is silent.
+        """Return the job of a step as it is now, or None if the controller is silent.
 
         The state is STEP_ENDED if the job runs without a step of that name.
         """
@@ -352,7 +352,7 @@ class Slurm:
         return job if steps else replace(job, state=STEP_ENDED)
 
     async def list_steps(self, job_id: int, name: str) -> list[str] | None:
-        """Return the ids of a job's steps with a name, None without an answer."""
+        """Return the ids of a job's steps with a name, or None without an answer."""
         output = await self.run("squeue", "-h", "-s", "-j", str(job_id), "-o", "%i|%j")
         if output is None:
             return None
@@ -422,7 +422,7 @@ class Slurm:
         return [name for name in output.splitlines() if name.startswith(prefix)]
 
     async def get_time_limit(self, partition: str) -> float | None:
-        """Return the time limit of a partition in seconds, None if there is none.
+        """Return the time limit of a partition in seconds, or None if there is none.
 
         `partition` can contain several, separated by commas; then the shortest limit is
         returned. '' is the default partition.

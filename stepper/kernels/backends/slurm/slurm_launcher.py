@@ -165,7 +165,7 @@ class SlurmLauncher:
         self._forget(data)
 
     def _read_record(self) -> dict[str, Any]:
-        """Return the content of the record, {} if there is no valid one.
+        """Return the content of the record, or an empty dict if there is no valid one.
 
         The paths of the job's files are computed, not read.
         """
@@ -375,7 +375,7 @@ class SlurmLauncher:
         last_job: slurm_cli.Job | None,
         has_started: bool,
     ) -> slurm_cli.Job | None:
-        """Return the present state of a starting job, None if it is unknown."""
+        """Return the present state of a starting job, or None if it is unknown."""
         job_id = int(data["job"])
         is_step = bool(data["step"])
         request = "job step" if is_step else "job request"
@@ -426,7 +426,7 @@ class SlurmLauncher:
         return SlurmProcess(local_data, self.record, self.slurm, job, link)
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, None if there was none.
+        """Return the kernel of an earlier daemon, or its death, or None.
 
         No request is sent to the kernel.
         """
@@ -514,7 +514,7 @@ async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> li
 
 
 def explain_uncertainty(settings: SlurmSettings) -> str:
-    """Return that the interpreter is not on this machine, else ''."""
+    """Return a message if the interpreter is not on this machine, or ''."""
     python = settings.python
     if not os.path.isabs(python) or os.access(python, os.X_OK):
         return ""

@@ -87,7 +87,7 @@ class SlurmProcess(RemoteProcess):
 
     @property
     def away(self) -> str:
-        """Why the kernel cannot be reached at present, '' if it can."""
+        """Why the kernel cannot be reached at present, or an empty string if it can."""
         if not self.link or not self.link.ports or self.link.is_up:
             return ""
         down = f"the link to {self.node} is down"
@@ -95,7 +95,7 @@ class SlurmProcess(RemoteProcess):
 
     @property
     def step_job_id(self) -> int:
-        """The id of the user's job if the kernel is a step, else 0."""
+        """The id of the user's job if the kernel is a step, or 0."""
         return self.job_id if self.is_step else 0
 
     def describe(self) -> KernelDescription:
@@ -172,7 +172,7 @@ class SlurmProcess(RemoteProcess):
         )
 
     async def death(self, seconds: float = QUERY_SECONDS) -> Death | None:
-        """Return how the kernel died, None while it is running or if it is unknown.
+        """Return how the kernel died, or None while it is running or if it is unknown.
 
         Wait at most `seconds` for SLURM's answer.
         """
@@ -267,7 +267,7 @@ class SlurmProcess(RemoteProcess):
         return ESCAPES.sub("", output).strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel if it is missing, else ''."""
+        """Return the command that installs ipykernel if it is missing, or ''."""
         return suggest_ipykernel(self.python, death.stderr)
 
     def forget(self) -> None:

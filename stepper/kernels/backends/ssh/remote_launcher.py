@@ -128,7 +128,7 @@ def supports_curve(origin: str) -> bool:
 
 
 def get_boot_id() -> str:
-    """Return an id of the host's present boot, '' if the host has none."""
+    """Return an id of the host's present boot, or '' if the host has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -163,7 +163,7 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions of Python and ipykernel, '' without ipykernel."""
+    """Return the versions of Python and ipykernel, or '' without ipykernel."""
     from importlib import metadata
 
     try:

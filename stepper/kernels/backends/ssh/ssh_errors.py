@@ -50,7 +50,7 @@ def explain_error(output: bytes, settings: SshSettings, is_ssh_error: bool) -> S
 
 
 def find_last_line(text: str) -> str:
-    """Return the last line that is not noise, '' if there is none."""
+    """Return the last line that is not noise, or an empty string if there is none."""
     for line in reversed(text.splitlines()):
         if line.strip() and not line.startswith(NOISE):
             return one_line(line, 300)

@@ -63,7 +63,7 @@ class SshProcess(RemoteProcess):
 
     @property
     def away(self) -> str:
-        """Why the kernel cannot be reached at present, '' if it can."""
+        """Why the kernel cannot be reached at present, or an empty string if it can."""
         silent_seconds = time.monotonic() - self.last_sign_at
         if self.ended is not None:
             return ""
@@ -127,7 +127,7 @@ class SshProcess(RemoteProcess):
         )
 
     async def death(self) -> Death | None:
-        """Return how the kernel died, None while it is running or if it is unknown."""
+        """Return how the kernel died, or None."""
         if self.ended is not None:
             return self.ended
         self.link.keep()
