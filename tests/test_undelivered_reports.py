@@ -257,7 +257,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
         told := message(notebook, "Bash").text
     )
     assert told.endswith(
-        "cell 1 (id a) has NOT run by stepper. To run the cells that have not run: stepper run 'notebooks/sub/by hand.ipynb'"
+        "cell 1 (id a) was NOT run by stepper. To run the cells that have not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
     broken = project.notebook("broken.ipynb")
     broken.path.write_text('{"cells": [')
@@ -273,7 +273,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     lines = message(notebook, "Bash").text.splitlines()
     assert (
         len(lines) == 4
-        and "9 cells, 1 to 9, have NOT run by stepper" in lines[0]
+        and "9 cells, 1 to 9, were NOT run by stepper" in lines[0]
         and lines[3] == "stepper: and 2 more notebooks"
     )
 
@@ -285,7 +285,7 @@ def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
     notebook.batch_end("NotebookEdit")
     project.stepper("shutdown")
     rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
-    assert "cell 2 (id b) has NOT run by stepper" in message(notebook, "Bash").text
+    assert "cell 2 (id b) was NOT run by stepper" in message(notebook, "Bash").text
 
 
 @pytest.mark.nightly
@@ -328,7 +328,7 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
         assert message(notebook, "Read").data == {}
         rewrite(notebook, lambda cells: cells.append(code("2", "b")))
         assert (
-            "cells 1 (id a) and 2 (id b) have NOT run by stepper"
+            "cells 1 (id a) and 2 (id b) were NOT run by stepper"
             in message(notebook, "Bash").text
         )
     finally:

@@ -21,7 +21,7 @@ def format_changed(
     command = CommandLines(name).shell("run")
     # The file may be as committed: all that is known is that these cells never ran.
     if not changed:
-        verb = "has" if len(new) == 1 else "have"
+        verb = "was" if len(new) == 1 else "were"
         cells = format_cells(new)
         return (
             f"stepper: {one_line(name)}: {cells} {verb} NOT run by stepper."
