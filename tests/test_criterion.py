@@ -341,7 +341,7 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         and plan.find_failed_cell(made, [cell(0)], 1) is None
     )
     assert (
-        "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)"
+        "? 1. step 1  (`score > 0.9` is false: score is 0.85)"
         in command_messages.format_plan(made)[0]
     )
     assert (

@@ -184,12 +184,19 @@ def test_what_an_earlier_cells_process_starts_is_spared(tmp_path: Path) -> None:
     script = "import subprocess, sys, time\n" + (
         "for line in sys.stdin: subprocess.Popen(['sleep', '300'])"
     )
-    with subprocess.Popen(["sleep", "300"], preexec_fn=os.setpgrp) as leader:  # noqa: PLW1509
+
+    def lead() -> None:
+        # A shell without job control starts background processes with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.setpgrp()
+
+    with subprocess.Popen(["sleep", "300"], preexec_fn=lead) as leader:  # noqa: PLW1509
 
         def start(
             *command: str, stdin: int = subprocess.DEVNULL
         ) -> subprocess.Popen[bytes]:
             def join() -> None:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.setpgid(0, leader.pid)
 
             return subprocess.Popen(command, stdin=stdin, preexec_fn=join)  # noqa: PLW1509

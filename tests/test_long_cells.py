@@ -390,7 +390,7 @@ def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
     behind = Edit(notebook, "print('not')")
     assert "waits in line" in behind.answer.text
     project.stepper("interrupt")
-    assert "CANCELLED" in edit.woken and "nothing ran" in behind.woken
+    assert "CANCELLED" in edit.woken and "the code did not run" in behind.woken
 
 
 @pytest.mark.nightly
