@@ -19,6 +19,7 @@ pytest.importorskip(
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 LAYERS, PURE, CYCLES = "layers", "pure", "no import cycles"
 DIAGNOSIS, BACKENDS = "diagnosis is removable", "kernel backends"
+BACKEND_SETTINGS = "settings of backends"
 MCP_SERVER, MCP_SDK, LIVE_VIEW = "MCP server", "MCP SDK", "live view"
 
 
@@ -95,6 +96,16 @@ def test_the_contracts_hold(package: Path) -> None:
             "kernels/execution.py",
             "from stepper.kernels.backends.local.memory_limits import OomKills",
             {BACKENDS, CYCLES},
+        ),
+        (
+            "kernels/backends/jupyter/jupyter_launcher.py",
+            "from stepper.kernels.backends.ssh import ssh_settings",
+            {BACKENDS},
+        ),
+        (
+            "kernels/backends/ssh/ssh_settings.py",
+            "import subprocess",
+            {BACKEND_SETTINGS},
         ),
         ("hook/start.py", "from stepper.hook import client", {CYCLES}),
         (
