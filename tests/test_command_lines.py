@@ -200,7 +200,7 @@ def test_without_a_name_a_command_resumes_none_of_two_stopped_notebooks(
 ) -> None:
     first, second = stopped_pair(project)
     refused = project.stepper(command, "use", "the", "second", check=2)
-    assert "nothing was resumed" in refused.stderr
+    assert "no notebook was resumed" in refused.stderr
     for notebook in (first, second):
         assert state(project, notebook) == "stopped"
         line = f"stepper {command} --notebook {notebook.name} 'use the second'"

@@ -258,7 +258,7 @@ def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(
     )
     assert (
         "5 characters arrived for cell 1" in texts[-1]
-        and "so they are left out" in texts[-1]
+        and "so they were dropped" in texts[-1]
     )
     assert "LATE" not in notebook.path.read_text()
 
