@@ -37,14 +37,9 @@ checks: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x install.sh hooks/stepper hooks/plugin hooks/shell bin/stepper .ci/run
 
-# worksteal: an idle worker takes tests from a busy one. Tests that fail run once more,
-# one after the other: most failures that occur only under load come from time limits.
-# The second run lists them; a test that fails again fails the target.
+# worksteal: an idle worker takes tests from a busy one.
 pytest: env
-	@$(BIN)/python -m pytest -n 3 --dist worksteal; code=$$?; \
-	if [ $$code -ne 1 ]; then exit $$code; fi; \
-	echo "Running the failed tests again, one at a time:"; \
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # All tests, with the slow ones: hangs, floods, memory limits, the soak test, other
 # versions, Python 3.9, the whole corpus, the real client, JupyterLab. Compares every cell

@@ -10,18 +10,14 @@ one names it. `tests/test_command_declaration.py` fails if a page is not up to d
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # this checkout, in whatever folder the script is called
-
-from stepper.mcp.tools import PEERS, TOOLS, Tool  # noqa: E402
-from stepper.policy.commands.cli_commands import COMMANDS  # noqa: E402
-from stepper.policy.commands.command_schema import (  # noqa: E402
+from stepper.mcp.tools import PEERS, TOOLS, Tool
+from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_schema import (
     GROUPS,
     HELP,
     Command,
@@ -31,6 +27,7 @@ from stepper.policy.commands.command_schema import (  # noqa: E402
     list_cli_arguments,
 )
 
+ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "docs" / "commands.md", ROOT / "docs" / "mcp.md")
 TABLE = re.compile(
     r"(<!-- table: ([^>\n]+) -->\n).*?(<!-- end of table -->)", re.DOTALL

@@ -12,21 +12,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import sys
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stepper.mcp import tools
+from stepper.messages.stale_cells import Mark
+from stepper.policy.comparison.verify_results import VerifyResult
+from stepper.session import cell_responses, responses
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # this checkout, in whatever folder the script is called
-
-from stepper.mcp import tools  # noqa: E402
-from stepper.messages.stale_cells import Mark  # noqa: E402
-from stepper.policy.comparison.verify_results import VerifyResult  # noqa: E402
-from stepper.session import cell_responses, responses  # noqa: E402
-
 FILE = ROOT / "stepper" / "mcp" / "output_schemas.json"
 # Names that the response models import for type checking only.
 NAMES = {

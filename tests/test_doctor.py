@@ -202,7 +202,11 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
             "each code cell is asked for: saying yes runs it at once",
         ),
         ({"user": "default"}, "", "saying yes to a code cell runs it at once"),
-        ({"user": "default"}, "auto_run: ask", "its cell waits for `stepper run`"),
+        (
+            {"user": "default"},
+            "auto_run: ask",
+            "cells of allowed edits wait for `stepper run`",
+        ),
         (
             {"user": "acceptEdits", "project": "plan"},
             "",
@@ -211,7 +215,7 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
         (
             {"project": "plan", "local": "dontAsk"},
             "",
-            "settings.local.json): what no rule allows is refused",
+            "settings.local.json): edits that no rule allows are refused",
         ),
         (
             {"local": "bypassPermissions"},

@@ -855,7 +855,12 @@ SUGGESTIONS = [
         "process the data in smaller",
     ),
     (Outcome.ERROR, U, fault("SystemExit"), "remove `exit()`"),
-    (Outcome.ERROR, U, fault("KeyboardInterrupt"), "say why"),
+    (
+        Outcome.ERROR,
+        U,
+        fault("KeyboardInterrupt"),
+        "if the cell raises KeyboardInterrupt itself",
+    ),
     (
         Outcome.ERROR,
         U,

@@ -140,7 +140,7 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(
     assert "LATE" not in two + three and two.count("mine") == 50
     assert (
         "Note: cell 1 (id " in told
-        and "after its run; they are in the notebook" in told
+        and "after its run; the notebook was updated" in told
     )
 
 
@@ -172,8 +172,8 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(
     assert "LATE" in notebook.project.stepper("output", cell).stdout
     _, answer = notebook.insert("1")
     assert (
-        f"Note: cell 1 (id {cell}) got 5 characters after its run; they are in the notebook."
-        in answer.text
+        f"Note: 5 characters arrived for cell 1 (id {cell}) after its run; the notebook was"
+        " updated." in answer.text
     )
     _, answer = notebook.insert("2")
     assert "after its run" not in answer.text, "it is told once"
@@ -258,7 +258,7 @@ def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(
     )
     assert (
         "5 characters arrived for cell 1" in texts[-1]
-        and "so they were dropped" in texts[-1]
+        and "nothing was written" in texts[-1]
     )
     assert "LATE" not in notebook.path.read_text()
 
@@ -269,7 +269,10 @@ def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
     )
     _, answer = notebook.insert("h.update('two')")
     assert shown(notebook, one) == "above\nbelow\n'two'"
-    assert f"cell 1 (id {one}) got 1 update of a display after its run" in answer.text
+    assert (
+        f"1 update of a display arrived for cell 1 (id {one}) after its run"
+        in answer.text
+    )
     three, _ = notebook.insert("display('same', display_id='id');")
     four, _ = notebook.insert("display('again', display_id='id');\nh.update('three')")
     assert (shown(notebook, three), shown(notebook, four)) == ("'again'", "'again'")

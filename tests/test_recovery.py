@@ -454,7 +454,7 @@ def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
     done = project.json("restore", check=1)
     assert (
         done["ran"] == 1
-        and "was changed after it ran" in done["report"]
+        and "did not run again, because its source changed" in done["report"]
         and times(project, "changed") == 0
     )
     assert changed

@@ -538,7 +538,7 @@ def test_the_user_reads_what_plain_words_did(project: Quick) -> None:
     line = project.hook("UserPromptSubmit", prompt).line
     assert line.startswith(
         "stepper: understood as `stop the cell`: no cell of "
-    ) and line.endswith(" runs.")
+    ) and line.endswith(" is running.")
 
 
 def test_status_names_the_notebook_in_the_commands_where_several_are_known(

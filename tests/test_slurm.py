@@ -716,7 +716,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
     gone = backend_registry.parse_backends(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
-    assert "job 987654 can run no kernel" in other.fails(gone)
+    assert "cannot start a kernel in job 987654" in other.fails(gone)
 
 
 def test_shutdown_leaves_no_job(room: Room) -> None:

@@ -493,7 +493,9 @@ async def _execute_command(
             results = await background_runs.interrupt_calls(
                 session, owner, PATIENCE_SECONDS
             )
-            return results or f"stepper: no cell of {one_line(session.name)} runs."
+            return (
+                results or f"stepper: no cell of {one_line(session.name)} is running."
+            )
     return await _format_status(session)
 
 

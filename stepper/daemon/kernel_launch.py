@@ -64,6 +64,15 @@ def build_launch_config(
     )
 
 
+def format_unknown_backend(name: str, limits: Limits) -> str:
+    """Return the error for a kernel backend that is not configured."""
+    names = ", ".join([*limits.kernels, Limits.kernel])
+    return (
+        f"there is no kernel backend {one_line(name, 100)!r}; available: {names} (see"
+        " `kernels:` in .stepper/config.yaml)"
+    )
+
+
 def _get_accepted_backend(
     paths: Paths,
     limits: Limits,
@@ -79,13 +88,11 @@ def _get_accepted_backend(
         return None
     backend = limits.kernels.get(name)
     if backend is None:
-        names = ", ".join([*limits.kernels, Limits.kernel])
         commands = CommandLines(paths.relpath(notebook))
         choose = commands.shell("use --kernel NAME")
         raise KernelError(
-            f"there is no kernel backend {one_line(name, 100)!r} in `kernels:` of"
-            f" .stepper/config.yaml ({names})",
-            f"add it there, or choose another one: {choose}",
+            format_unknown_backend(name, limits),
+            f"add it to `kernels:`, or choose another one: {choose}",
         )
     if not paths.trusts_backend(backend.definition):
         raise KernelError(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths
-from stepper.common.text import one_line
+from stepper.daemon.kernel_launch import format_unknown_backend
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels import backend_registry
 from stepper.policy.configuration import kernel_config
@@ -33,10 +33,8 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
     workspace = request.workspace
     limits = workspace.config.limits()
     if name != kernel_config.LOCAL and name not in limits.kernels:
-        names = ", ".join([*limits.kernels, kernel_config.LOCAL])
         raise UsageError(
-            f"there is no kernel backend {one_line(name, 100)!r} in `kernels:` of"
-            f" .stepper/config.yaml ({names})",
+            format_unknown_backend(name, limits),
             "stepper kernels  # lists the backends",
         )
     backend = limits.kernels.get(name)

@@ -93,7 +93,7 @@ class Sample:
         return cls(time.monotonic(), total - idle, total, _sum_cpu_seconds(pid))
 
     def machine_percent(self, earlier: Sample) -> float:
-        """Return how much of all cores the machine used since an earlier sample."""
+        """Return the machine's CPU usage since an earlier sample, in % of all cores."""
         total = self.total - earlier.total
         if total <= 0:
             return 0.0
@@ -101,9 +101,9 @@ class Sample:
         return round(100 * min(1.0, max(0.0, share)), 1)
 
     def kernel_percent(self, earlier: Sample) -> float | None:
-        """Return how much of all cores the kernel used since an earlier sample.
+        """Return the kernel's CPU usage since an earlier sample, in % of all cores.
 
-        None if it is unknown.
+        Return None if it is unknown.
         """
         if self.kernel is None or earlier.kernel is None:
             return None

@@ -124,7 +124,7 @@ class Daemon:
     def _open_replay(
         self, name: str, copy: str, record: str, launch: LaunchConfig, limits: Limits
     ) -> Session:
-        """Return a session on a copy of a notebook that keeps no journal."""
+        """Return a session without a journal, for a copy of a notebook."""
         from stepper.session.verification.replay import NullJournal
 
         figures = os.path.join(os.path.dirname(copy), "figures")

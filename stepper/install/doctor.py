@@ -378,29 +378,31 @@ def _check_skills(paths: Paths) -> str:
             "from the plugin: /stepper:continue and so on "
             "(/continue is Claude Code's own command)"
         )
-    words = {"missing": "missing", "outdated": "from another version"}
     states = skill_files.get_skill_states(Path(paths.project))
-    wrong = [
-        f"{name} is {words[word]}" for name, word in states.items() if word in words
-    ]
-    if wrong or not skill_files.load_shipped_skills():
-        raise StepperError(
-            "; ".join(wrong) or "this installation contains no skills",
-            format_install_command(paths),
+    problems = []
+    for name, state in states.items():
+        if state == "missing":
+            problems.append(f"{name} is missing")
+        elif state == "outdated":
+            problems.append(f"{name} is from another version")
+    if not skill_files.load_shipped_skills():
+        problems.append("this installation contains no skills")
+    if problems:
+        raise StepperError("; ".join(problems), format_install_command(paths))
+    edited = [name for name, state in states.items() if state == "edited"]
+    foreign = [name for name, state in states.items() if state == "foreign"]
+    installed = ", ".join(name for name in states if name not in foreign)
+    notes = []
+    if edited:
+        notes.append(f"edited by you: {', '.join(edited)}")
+    if foreign:
+        names = ", ".join(foreign)
+        notes.append(
+            f"not installed, because you have skills with these names: {names}"
         )
-    edited = [name for name, word in states.items() if word == "edited"]
-    foreign = [name for name, word in states.items() if word == "foreign"]
-    ours = ", ".join(name for name in states if name not in foreign)
-    notes = [f"edited by you: {', '.join(edited)}"] if edited else []
-    notes += (
-        [
-            "not installed, because you have skills with these names:"
-            f" {', '.join(foreign)}"
-        ]
-        if foreign
-        else []
-    )
-    return ours + (f" ({'; '.join(notes)})" if notes else "")
+    if not notes:
+        return installed
+    return f"{installed} ({'; '.join(notes)})"
 
 
 def _check_personal_skills(paths: Paths) -> str:

@@ -17,12 +17,12 @@ UNSET = "auto"  # Claude Code 2.1.330 uses it if no settings file names a mode
 # Claude Code ignores this mode in a project's settings and starts in `default`.
 UNTRUSTED = "bypassPermissions"
 RUNS_IMMEDIATELY = "edits are not asked for, and each code cell runs at once"
-WAITS_FOR_RUN = "its cell waits for `stepper run`"
+WAITS_FOR_RUN = "cells of allowed edits wait for `stepper run`"
 # What becomes of an edit in each mode, and where `auto_run` is `ask`.
 MODES = {
     "default": (
         "each edit is asked for: saying yes to a code cell runs it at once",
-        f"each edit is asked for, {WAITS_FOR_RUN}",
+        f"each edit is asked for; {WAITS_FOR_RUN}",
     ),
     "acceptEdits": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
     "bypassPermissions": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
@@ -31,8 +31,8 @@ MODES = {
         "each code cell is asked for: saying yes runs it at once",
     ),
     "dontAsk": (
-        "what no rule allows is refused; what one does runs at once",
-        f"what no rule allows is refused, {WAITS_FOR_RUN}",
+        "edits that no rule allows are refused; cells of the others run at once",
+        f"edits that no rule allows are refused; {WAITS_FOR_RUN}",
     ),
     "plan": (
         "each edit is asked for, and no cell runs",

@@ -135,7 +135,7 @@ def _print_kept(project: Path, notebooks: str) -> None:
     if (project / notebooks).is_dir():
         kept.append(f"{notebooks}/")
     if (project / ".venv").is_dir():
-        kept.append(".venv and ipykernel in it")
+        kept.append(".venv (with ipykernel)")
     if kept:
         print_line("kept", ", ".join(kept))
 

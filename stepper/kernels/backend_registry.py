@@ -252,7 +252,8 @@ async def remove_orphans(
             if orphan_count:
                 log.info("kernel backend %s: %d orphans removed", kind, orphan_count)
         except StepperError as error:
-            log.warning("orphaned kernels of %s: %s", kind, error.message)
+            message = "could not remove orphaned kernels of %s: %s"
+            log.warning(message, kind, error.message)
 
 
 def read_record(path: str) -> Mapping[str, Any]:

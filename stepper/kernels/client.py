@@ -143,9 +143,10 @@ class KernelClient(Connection):
     ) -> Execution:
         """Execute code until it finishes, is interrupted or the kernel dies.
 
-        It is interrupted after `timeout` seconds and at the memory limit. `request` is
-        the message id if the caller chose one, `criterion` that of the plan step, and
-        `wake` the wake pattern.
+        The execution is interrupted after `timeout` seconds and at the memory limit. A
+        `scratch` execution is not a cell's. `request` is the message id if the caller
+        chose one, `criterion` the criterion of the plan's step, and `wake` the wake
+        pattern.
         """
         self.widgets.limits = limits
         metadata = {"stepper_modules": limits.local_modules}

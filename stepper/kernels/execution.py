@@ -201,7 +201,8 @@ class Running:
                 process.trim()
                 if self.reply is None and not self.idle:
                     self.take_all(shell)
-                if await self.check(checked_at, is_quiet) or process.cuts != cuts:
+                must_stop = await self.enforce_limits(checked_at, is_quiet)
+                if must_stop or process.cuts != cuts:
                     return
 
     async def finish_from_record(
@@ -334,11 +335,11 @@ class Running:
                 modules = json_decode.decode(ModuleChanges, content["modules"])
                 self.result.module_changes = modules
 
-    async def check(self, now: float, is_quiet: bool) -> bool:
-        """Interrupt at a limit, kill if that has no effect.
+    async def enforce_limits(self, now: float, is_quiet: bool) -> bool:
+        """Interrupt the kernel at a limit, and kill it if that has no effect.
 
-        Returns whether to stop waiting. `is_quiet` means that no message is waiting.
-        Raises KernelUnreachableError.
+        Return whether to stop waiting. `is_quiet` means that no message is waiting.
+        Raise KernelUnreachableError.
         """
         kernel = self.kernel
         if is_quiet:  # all messages before a death have been read

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common import secure_files
+from stepper.common.errors import KernelError
 from stepper.common.paths import Paths, get_record_root
 
 SEAL = "seal"
@@ -30,6 +31,17 @@ def write(path: str, record: Record) -> None:
     sealed[SEAL] = _compute_seal(path, sealed)
     text = json.dumps(sealed)
     secure_files.replace(path, text.encode())
+
+
+def save(path: str, record: Record) -> None:
+    """Replace the record of a kernel that is being started; raise KernelError."""
+    try:
+        write(path, record)
+    except OSError as error:
+        raise KernelError(
+            f"the kernel record could not be written: {error.strerror}",
+            "df -h .stepper",
+        ) from error
 
 
 def is_sealed(path: str, record: Record) -> bool:
@@ -49,7 +61,10 @@ def _remove_seal(record: Record) -> dict[str, Any]:
 
 
 def _compute_seal(path: str, content: Record) -> str:
-    """Return the seal of a record's content; raise OSError."""
+    """Return the seal of a record's path and content.
+
+    Raise OSError if the key cannot be read or created.
+    """
     sealed = [os.path.realpath(path), content]
     text = json.dumps(sealed, sort_keys=True)
     data = text.encode("utf-8", "surrogatepass")

@@ -131,7 +131,10 @@ class ProjectServer:
     async def list_resources(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
-        """Return the present resources."""
+        """Return the available resources.
+
+        Older clients are also subscribed to changes of the list.
+        """
         try:
             result = await resources.list_resources(self.get_daemon(ctx))
         except StepperError as error:

@@ -38,8 +38,8 @@ def format_attach_by_url(name: str, where: str, kernel_id: str, url: str) -> str
     return "\n".join(
         [
             f"{one_line(name)}: its kernel runs ({where})",
-            f"  JupyterLab  {one_line(url, 500)}: Kernel > Change Kernel…, the kernel"
-            f" with the id {kernel_id}",
+            f"  JupyterLab  open {one_line(url, 500)}, choose Kernel > Change Kernel…"
+            f" and select the kernel {kernel_id}",
             "A console on this machine can't attach: the kernel has no connection file"
             " here.",
         ]

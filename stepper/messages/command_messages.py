@@ -735,12 +735,13 @@ def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
     if outputs.updates:
         parts.append(f"{format_count(outputs.updates, 'update')} of a display")
     received = " and ".join(parts) or "a request to clear its outputs"
+    arrived = f"{received} arrived for {label} after its run"
     if outputs.is_outdated:
         return (
-            f"{received} arrived for {label} after its run; the cell was changed or"
-            " deleted since, so they were dropped"
+            f"{arrived}; nothing was written, because the cell was changed or deleted"
+            " since"
         )
     omitted = ""
     if outputs.left_out:
         omitted = f"; in total, {format_left_out(outputs.left_out)}"
-    return f"{label} got {received} after its run; they are in the notebook{omitted}"
+    return f"{arrived}; the notebook was updated{omitted}"

@@ -163,9 +163,10 @@ def _format_headline(ended: RunSummary) -> str:
 
 
 def get_error(ended: RunSummary) -> tuple[str, str]:
-    """Return the class and the message of an error, each in one line.
+    """Return the class name and the message of an error, each on one line.
 
-    Outcomes that are no exceptions, such as a timeout, have classes of their own.
+    For an outcome that is not an exception, the name is stepper's own, such as
+    `Timeout`.
     """
     fault = ended.run.fault
     if fault is None:

@@ -41,8 +41,8 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     ("SystemExit", "remove `exit()` from the cell, then {fix}"),
     (
         "KeyboardInterrupt",
-        "say why the cell was interrupted, or remove the interrupt from the cell, then"
-        " {fix}",
+        "if the cell raises KeyboardInterrupt itself, remove that code; otherwise tell"
+        " the agent why it was interrupted: {fix}",
     ),
     (
         "StdinNotImplementedError",

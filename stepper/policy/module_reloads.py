@@ -13,12 +13,14 @@ from dataclasses import dataclass
 class OldModule:
     """A module that was not reloaded although its file has changed.
 
-    `why` is deleted, compiled, syntax, raised, dependent, interrupted, warn or
-    autoreload; `error` and `line` are those of an exception.
+    `error` and `line` are set if an exception prevented the reload.
     """
 
     name: str
     file: str
+    # "deleted": the file. "compiled": a module without Python source. "syntax",
+    # "raised": by the new source. "dependent": it uses a changed module at its import.
+    # "interrupted": the reload. "warn": the setting. "autoreload": by the user's own.
     why: str
     error: str = ""
     line: int = 0

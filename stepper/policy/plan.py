@@ -292,8 +292,8 @@ def find_cell(cells: Sequence[Cell], cell_id: str) -> Cell | None:
 def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
     """Return the cell that was edited, or None.
 
-    Without cell ids, an inserted cell is the one below `edit.after`. If only one cell
-    has the written source, it is that one.
+    The cell is looked up by its id or, without one, below `edit.after`. If it does not
+    have the written source, but exactly one other cell does, the result is that cell.
     """
     if edit.cell_id is not None:
         expected = find_cell(cells, edit.cell_id)

@@ -233,7 +233,7 @@ def explain_false_criterion(
 
 
 def find_new_packages(state: State, namespace: Namespace) -> dict[str, str]:
-    """Return the versions of packages that no earlier run used."""
+    """Return the packages that no earlier run used in this version."""
     versions = namespace.lasting.versions if namespace.lasting else {}
     return {
         name: version

@@ -16,6 +16,7 @@ from stepper.common.errors import (
     StepperError,
     UsageError,
 )
+from stepper.common.text import format_count
 from stepper.messages import (
     changed_outputs,
     command_messages,
@@ -23,7 +24,7 @@ from stepper.messages import (
     run_report,
 )
 from stepper.messages.quoted_output import TEXT_LIMIT, get_terminal_text
-from stepper.messages.run_report import Report, RunSummary
+from stepper.messages.run_report import Report, RunSummary, capitalize_first
 from stepper.policy import (
     cell_directives,
     changed_cells,
@@ -175,9 +176,10 @@ async def restore(
             recorded=recorded,
         )
         if not_run and response.ok:
+            label = capitalize_first(not_run[0].label)
             report = (
-                f"stepper: {response.ran} cells ran again. {not_run[0].label} did not"
-                " run: it was changed after it ran"
+                f"stepper: {format_count(response.ran, 'cell')} ran again. {label} did"
+                " not run again, because its source changed after its last run."
             )
             response = replace(response, ok=False, report=report)
         if keeps_stop and response.ok:

@@ -152,7 +152,10 @@ class StatusResponse:
 
 @dataclass(frozen=True)
 class StepProgress:
-    """The number of finished steps, or cells; skipped ones are not finished."""
+    """The progress of a notebook: `done` of `of` steps or cells (`what`) are done.
+
+    Skipped steps count in `skipped`, not in `done`.
+    """
 
     done: int
     of: int

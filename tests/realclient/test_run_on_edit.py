@@ -663,6 +663,6 @@ def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
     assert "| said again" in news(model, 3)
     assert "LATE" in news(model, 5), "the client reads it in the file"
     assert re.search(
-        r"Note: cell 3 \(id \w+\) got 5 characters and 1 update of a display after its run; they are in the notebook\.",
+        r"Note: 5 characters and 1 update of a display arrived for cell 3 \(id \w+\) after its run; the notebook was updated\.",
         news(model, 6),
     )

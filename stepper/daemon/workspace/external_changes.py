@@ -150,7 +150,7 @@ class ExternalChanges:
                 if session.requests.is_locked:
                     postponed.add(path)
                 elif used_shell or not jupyter_saves.is_server_running(path):
-                    lines += _format_change(session)
+                    lines += _take_change_report(session)
         return postponed
 
     def find_changed(self) -> set[str]:
@@ -262,8 +262,8 @@ def _read_states(paths: Iterable[str]) -> FileStates:
     return states
 
 
-def _format_change(session: Session) -> list[str]:
-    """Return the line about a notebook that was changed.
+def _take_change_report(session: Session) -> list[str]:
+    """Return the line on a notebook's changes, and mark its cells as reported.
 
     The list is empty if every cell ran with its current source or was reported.
     """
@@ -279,7 +279,7 @@ def _format_change(session: Session) -> list[str]:
     counts = {run.cell_id: run.execution_count for run in session.state.runs}
     changed = [cell for cell in unreported if cell.id in counts]
     new = [cell for cell in unreported if cell.id not in counts]
-    # Those that still show the output of the source that ran.
+    # The cells that still show the output of the source that ran.
     outdated = []
     for cell in changed:
         count = counts[cell.id]

@@ -145,7 +145,10 @@ def list_local_names(frames: list[UserFrame]) -> list[str]:
 def search_values(
     error: BaseException, frames: list[UserFrame], deadline: float
 ) -> list[Finding]:
-    """Return findings from the texts and the values, until the deadline."""
+    """Return findings on an error from its message and the values in its frames.
+
+    No search starts after the deadline.
+    """
     message = get_message(error)
     rows = call_safely(build_rows, frames, message) or []
 

@@ -152,7 +152,7 @@ class KernelManager:
     def set_launch_config(
         self, get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig]
     ) -> None:
-        """Use another function for the configuration: the notebook was renamed."""
+        """Replace the function that returns the launch configuration."""
         self.get_launch_config = get_launch_config
 
     @property

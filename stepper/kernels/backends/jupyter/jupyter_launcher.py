@@ -81,7 +81,7 @@ class JupyterLauncher:
             "session": uuid.uuid4().hex,
         }
         # Recorded first: if the response is lost, the kernel is found by its session.
-        self._write_record(data)
+        sealed_records.save(self.record, data)
         try:
             data["kernel"] = await self._request_kernel(server, data)
         except NoAnswerError:
@@ -92,9 +92,9 @@ class JupyterLauncher:
         process = JupyterProcess(data, server, self.record)
         kernel = KernelClient(process, self.parts)
         try:
-            self._write_record(data)
+            sealed_records.save(self.record, data)
             await kernel.connect(READY_SECONDS)
-            self._write_record({**data, "life": process.channels.life})
+            sealed_records.save(self.record, {**data, "life": process.channels.life})
             # Later clients may have a newer token.
             server.environ = lambda: {**config.environ, **self.environ()}
         except BaseException:
@@ -173,15 +173,6 @@ class JupyterLauncher:
             if name in paths:
                 return str(entry["kernel"]["id"])
         return ""
-
-    def _write_record(self, data: Mapping[str, Any]) -> None:
-        try:
-            sealed_records.write(self.record, data)
-        except OSError as error:
-            raise KernelError(
-                f"the kernel record could not be written: {error.strerror}",
-                "df -h .stepper",
-            ) from error
 
     async def cancel_request(self) -> None:
         """End the recorded kernel; raise KernelError if it may still be running."""

@@ -83,7 +83,7 @@ class ProvisionerLauncher:
             "provisioner_name": kernelspec.provisioner,
         }
         # Recorded first: the next daemon knows of a start that it interrupts.
-        self._write_record(data)
+        sealed_records.save(self.record, data)
         spec = provisioner_manager.read_spec(kernelspec, config.python)
         connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
         manager = provisioner_manager.create_manager(spec, kernel_id, connection_file)
@@ -94,7 +94,7 @@ class ProvisionerLauncher:
             data["connection"] = provisioner_manager.get_connection(manager)
             info = await provisioner.get_provisioner_info()
             data["provisioner_info"] = provisioner_manager.decode_bytes(info)
-            self._write_record(data)
+            sealed_records.save(self.record, data)
         except BaseException as error:
             await self._abandon(manager, data)
             if isinstance(error, Exception) and not isinstance(error, KernelError):
@@ -168,15 +168,6 @@ class ProvisionerLauncher:
             await asyncio.to_thread(process_identity.clear, kernel_id)
             provisioner_manager.remove_connection_file(manager)
         secure_files.remove(self.record)
-
-    def _write_record(self, data: Mapping[str, Any]) -> None:
-        try:
-            sealed_records.write(self.record, data)
-        except OSError as error:
-            raise KernelError(
-                f"the kernel record could not be written: {error.strerror}",
-                "df -h .stepper",
-            ) from error
 
     def _read_record(self) -> dict[str, Any]:
         """Return the content of the record; raise OSError or ValueError."""
@@ -271,6 +262,6 @@ class ProvisionerLauncher:
             if data.get("ending"):
                 secure_files.remove(self.record)
                 return
-            self._write_record({**data, "ending": True})
+            sealed_records.save(self.record, {**data, "ending": True})
             raise
         process.forget()

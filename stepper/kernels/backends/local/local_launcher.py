@@ -76,9 +76,10 @@ class LocalLauncher:
     async def _start(
         self, config: LaunchConfig, install_command: str = ""
     ) -> KernelClient:
-        """Start a kernel, with stepper's copy of ipykernel if it is missing.
+        """Start a kernel.
 
-        `install_command` would install it; '' means that it is not missing.
+        If `install_command` is not empty, the environment lacks ipykernel: the kernel
+        uses stepper's copy, and its record contains the command that installs it.
         """
         started_at = time.monotonic()
         kernel_id = uuid.uuid4().hex

@@ -281,7 +281,8 @@ class SlurmLauncher:
             await asyncio.sleep(_compute_pause(since, JOB_SECONDS))
         if not job.is_running:
             raise KernelError(
-                f"job {settings.jobid} can run no kernel: its state is {job.state}",
+                f"cannot start a kernel in job {settings.jobid}: the job's state is"
+                f" {job.state}",
                 "squeue --me",
             )
 

@@ -1,6 +1,6 @@
-"""The process of a kernel on a host over ssh.
+"""The process of a kernel on a remote host that is reached with `ssh`.
 
-Its messages and the requests about the process use the same connection.
+Kernel messages and requests such as an interrupt use the same connection.
 """
 
 from __future__ import annotations
