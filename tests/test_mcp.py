@@ -727,7 +727,8 @@ def test_the_texts_on_cells_say_what_was_done_and_number_cells_once(
         )
         status = await client.call_tool("notebook_status", {})
         hidden = "hidden state: read `x` from a deleted cell (cell 1 when it ran)"
-        assert f"cell 1 (id {before[2]['cell_id']}): {hidden}" in text(status)
+        cell = f"cell 1 (id {before[2]['cell_id']}): y = x"
+        assert f"{cell}  ({hidden})" in text(status)
 
     play(project, story, era)
 

@@ -167,7 +167,7 @@ def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
     told = answers[0].text
     assert (
         told.index("WAS applied")
-        < told.index("it waited for another cell")
+        < told.index("interrupted while waiting for another cell")
         < told.index("CANCELLED")
     )
     assert say(notebook, "Well?") == ""
