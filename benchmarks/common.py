@@ -34,7 +34,7 @@ HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 MB = 1 << 20
 IDLE_MB = 60  # the bound of an idle daemon
 # What hooks/stepper hands to Python, to tell the shell's share from Python's.
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
 # The same round trip without stepper, to a server that answers one byte with one byte.
 FLOOR = "import _socket, sys; s = _socket.socket(1, 1); s.connect(sys.argv[1]); s.sendall(b'x'); s.recv(1)"
 # A small parent: a child's peak begins with the peak of the process that it was forked

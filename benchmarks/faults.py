@@ -32,7 +32,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from stepper.hook import client  # noqa: E402
+from stepper.hook import daemon_client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
 from tests.test_recovery import ENDLESS, KILLERS, POINTS, WAITS, leaves, suicidal_daemon  # noqa: E402
 
@@ -73,7 +73,8 @@ class Bench:
         """Ask the daemon as the command line does."""
         payload = json.dumps({"notebook": self.name, **given}).encode()
         return json.loads(
-            client.send_request(self.project.paths, verb.encode(), payload) or b"null"
+            daemon_client.send_request(self.project.paths, verb.encode(), payload)
+            or b"null"
         )
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -333,7 +334,7 @@ FAULTS: dict[str, tuple[Callable[[Bench], None], bool]] = {
 def daemon_of(project: Project) -> psutil.Process:
     """Return the daemon's process."""
     return psutil.Process(
-        json.loads(client.send_request(project.paths, b"status", b"{}") or b"")[
+        json.loads(daemon_client.send_request(project.paths, b"status", b"{}") or b"")[
             "daemon"
         ]["pid"]
     )

@@ -27,7 +27,7 @@ from common import BrokenStepError, Project, spawn
 from jupyter_client import KernelManager
 from subject import Subject
 
-from stepper.hook import client
+from stepper.hook import daemon_client
 
 DRIVER = Path(__file__).resolve().parent / "peer_driver.py"
 LIMIT = 60.0  # seconds for a step: more is a hang
@@ -310,7 +310,8 @@ class Stepper(Subject):
         gc.disable()
         began = time.perf_counter()
         answer = (
-            client.send_request(self.project.paths, b"hook PostToolUse", payload) or b""
+            daemon_client.send_request(self.project.paths, b"hook PostToolUse", payload)
+            or b""
         )
         ms = (time.perf_counter() - began) * 1000
         gc.enable()

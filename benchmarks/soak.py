@@ -32,7 +32,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from stepper.hook import client  # noqa: E402
+from stepper.hook import daemon_client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
 from tests.kernel_traffic import Ear  # noqa: E402
 
@@ -92,7 +92,7 @@ class Soak:
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon as the command line does."""
         return json.loads(
-            client.send_request(
+            daemon_client.send_request(
                 self.project.paths, verb.encode(), json.dumps(arguments).encode()
             )
             or b"null"

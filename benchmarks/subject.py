@@ -14,7 +14,7 @@ from typing import Any
 
 from common import BrokenStepError, Project, RunSummary, peak, since, spawn
 
-from stepper.hook import client
+from stepper.hook import daemon_client
 
 SESSION = "00000000-0000-4000-8000-000000000000"
 MESSAGE = "00000000-0000-4000-8000-000000000001"
@@ -217,7 +217,7 @@ class Subject:
         """Edit as in `step`, ask the daemon from this process; return the milliseconds until it answered."""
         data, word = self.edit()
         began = time.perf_counter()
-        out = client.send_request(self.project.paths, b"hook PostToolUse", data)
+        out = daemon_client.send_request(self.project.paths, b"hook PostToolUse", data)
         took = since(began)
         self.check(out or b"", word)
         self.end_message()

@@ -40,7 +40,7 @@ from common import Project, spawn
 
 from examples import demo
 from stepper import __version__
-from stepper.install import skill_files, trust
+from stepper.install import skill_states, trust
 
 # What Claude Code puts around a text, or says itself.
 CONTEXT = "{} hook additional context: "
@@ -242,7 +242,7 @@ def with_skills(way: Way, status: str) -> Way:
         way.calls,
     )
     listed = []
-    for name, files in skill_files.load_shipped_skills().items():
+    for name, files in skill_states.load_shipped_skills().items():
         _, head, body = files["SKILL.md"].decode().split("---\n", 2)
         fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
         if fields.get("disable-model-invocation") != "true":

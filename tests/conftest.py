@@ -25,7 +25,7 @@ import pytest
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.install import installer, trust
 from stepper.policy import journal_reducer
 from stepper.policy.commands.command_lines import CommandLines
@@ -43,7 +43,7 @@ os.environ.pop(
 )  # else each daemon and each kernel compiles all that it imports
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
 
 
 class Project:
@@ -109,7 +109,7 @@ class Project:
         """Ask the running daemon for something, whatever the answer is."""
         told = json.dumps(arguments).encode()
         with contextlib.suppress(StepperError, OSError):
-            client.send_request(self.paths, command.encode(), told, launch=False)
+            daemon_client.send_request(self.paths, command.encode(), told, launch=False)
 
     def kill_kernels(self) -> None:
         """Kill all kernels, and have the daemon notice their death."""

@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
+from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.session.protocols import (
     Execution,
     ExternalExecution,

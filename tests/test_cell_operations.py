@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from stepper.common.errors import DaemonError, StepperError
 from stepper.daemon import resource_usage
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.notebooks import notebook_json
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import cell_list_edits
@@ -57,7 +57,7 @@ class Agent:
             self.told += [json.loads(body)] if body else []
 
         data = json.dumps(given).encode()
-        body = client.send_request(
+        body = daemon_client.send_request(
             self.project.paths, verb.encode(), data, heard, self.launch, self.environ
         )
         found: dict[str, Any] = json.loads(body or b"null")
@@ -483,7 +483,7 @@ def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
 
     def ask() -> None:
         while not any(found):  # none listens while one daemon follows the other
-            with contextlib.suppress(client.DaemonExitedError):
+            with contextlib.suppress(daemon_client.DaemonExitedError):
                 found.append(
                     agent.run(
                         "import time\ntime.sleep(0.6)\nprint('over')", call="call-2"
@@ -505,7 +505,7 @@ def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) ->
 
     def ask() -> None:
         while not any(found):
-            with contextlib.suppress(client.DaemonExitedError):
+            with contextlib.suppress(daemon_client.DaemonExitedError):
                 found.append(
                     agent.add(
                         "import time\ntime.sleep(0.6)\nprint('over')",
@@ -1045,8 +1045,8 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     data = json.dumps(
         {"source": "import time\nfor _ in range(3000): time.sleep(0.01)"}
     ).encode()
-    with pytest.raises(client.DaemonExitedError):
-        client.send_request(
+    with pytest.raises(daemon_client.DaemonExitedError):
+        daemon_client.send_request(
             project.paths, b"cell run", data, None, False, agent.environ, sockets.append
         )
     thread.join()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepper.install import claude_settings, skill_files
+from stepper.install import claude_settings, skill_states
 
 OTHER = {"type": "command", "command": "echo hi"}
 OURS = {
@@ -342,7 +342,7 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({"more/b.md": b"new"}, "edited"),
         (
             {
-                "SKILL.md": skill_files.add_mark(SKILL)["SKILL.md"].replace(
+                "SKILL.md": skill_states.add_mark(SKILL)["SKILL.md"].replace(
                     b"name", b"nome"
                 )
             },
@@ -350,25 +350,28 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ),
         (
             {
-                "SKILL.md": skill_files.add_mark(SKILL)["SKILL.md"].replace(
+                "SKILL.md": skill_states.add_mark(SKILL)["SKILL.md"].replace(
                     b"\n", b"\r\n"
                 )
             },
             "ours",
         ),
-        ({"SKILL.md": skill_files.add_mark(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
+        (
+            {"SKILL.md": skill_states.add_mark(SKILL)["SKILL.md"] + b"a line\n"},
+            "edited",
+        ),
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],
 )
 def test_a_skill_is_known_by_its_mark(change, whose):
     assert (
-        skill_files.classify_skill({**skill_files.add_mark(SKILL), **change}) == whose
+        skill_states.classify_skill({**skill_states.add_mark(SKILL), **change}) == whose
     )
 
 
 def test_stamping_twice_is_stamping_once():
-    once = skill_files.add_mark(SKILL)
-    assert skill_files.add_mark(once) == once
-    assert skill_files.classify_skill({}) == "missing"
+    once = skill_states.add_mark(SKILL)
+    assert skill_states.add_mark(once) == once
+    assert skill_states.classify_skill({}) == "missing"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
-    assert skill_files.add_mark(plain) == once
+    assert skill_states.add_mark(plain) == once

@@ -23,7 +23,7 @@ from stepper.cli.main import EXIT_CODES, main
 from stepper.cli.rendering import RENDERINGS
 from stepper.common.paths import Paths
 from stepper.install import user_script
-from stepper.messages import stop_hints
+from stepper.messages import stop_suggestion
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_schema import GROUPS
 from tests.conftest import ROOT, Project, code, reused, some_nightly
@@ -114,7 +114,7 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
     )
     assert "The agent asks: may rows be dropped?" in told
     assert (
-        f"Suggestion: {stop_hints.fill_commands(stop_hints.ANSWER, notebook.commands)}"
+        f"Suggestion: {stop_suggestion.fill_commands(stop_suggestion.ANSWER, notebook.commands)}"
         in told
     )
     for way in (

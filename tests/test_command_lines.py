@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.common.program import find_program
+from stepper.common.program_name import find_program
 from stepper.mcp import mcp_wording
 from stepper.policy import edit_gate
 from stepper.policy.commands.cli_commands import COMMANDS
@@ -75,7 +75,7 @@ ABOUT_COMMANDS = {
         "an earlier daemon has not exited yet",
     ),  # of the project's daemon
     ("daemon/command_handlers.py", "stepper shutdown"),
-    ("hook/client.py", "stepper shutdown"),
+    ("hook/daemon_client.py", "stepper shutdown"),
     ("install/", ""),
     ("mcp/mcp_wording.py", ""),  # turns these commands into tools
     ("messages/system_prompt.py", ""),  # for an agent that has no notebook yet
@@ -85,8 +85,8 @@ ABOUT_COMMANDS = {
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
     ("messages/error_hint.py", "stepper "),  # which commands show something
-    ("daemon/claude_code.py", "/continue"),  # found in an answer
-    ("daemon/claude_code.py", "\n(Type /stepper:continue"),
+    ("daemon/claude_code_json.py", "/continue"),  # found in an answer
+    ("daemon/claude_code_json.py", "\n(Type /stepper:continue"),
     ("daemon/hook_events.py", "/"),  # what plain words were taken for
 }
 

@@ -94,7 +94,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ),
         (
             "kernels/execution.py",
-            "from stepper.kernels.backends.local.memory_limits import OomKills",
+            "from stepper.kernels.backends.local.available_memory import OomKills",
             {BACKENDS, CYCLES},
         ),
         (
@@ -119,7 +119,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ("web/view_command.py", "from stepper.hook import start", {LIVE_VIEW}),
         ("web/view_command.py", "from stepper.cli import terminal", {LAYERS}),
         ("install/mcp_client_config.py", "import mcp_types", {MCP_SDK}),
-        ("hook/client.py", "from mcp import types", {MCP_SDK}),
+        ("hook/daemon_client.py", "from mcp import types", {MCP_SDK}),
         (
             "notebooks/background_io.py",
             "from stepper.notebooks import notebook_file",

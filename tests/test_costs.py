@@ -158,7 +158,7 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     notebook.replace("a", "x = 2")
     payload = json.dumps(notebook.edited("replace", "x = 3", "a")).encode()
-    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
+    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
 
     def loaded(*command: str, stdin: bytes = b"") -> set[str]:
         python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
@@ -177,9 +177,9 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(
         "stepper.hook",
         "stepper.common.wire_format",
         "stepper.common.errors",
-        "stepper.common.socket_path",
-        "stepper.hook.client",
-        "stepper.hook.process",
+        "stepper.common.hook_paths",
+        "stepper.hook.daemon_client",
+        "stepper.hook.hook_process",
     }
     assert more == {*own, "_socket", "_stat"}
 

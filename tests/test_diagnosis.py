@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from stepper.common import json_decode
-from stepper.diagnosis import diagnoser, kernel_facts
+from stepper.diagnosis import diagnoser, reported_facts
 from stepper.diagnosis.diagnoser import Diagnoser, format_findings
-from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.diagnosis.in_kernel.close_matches import find_close_names, join_items
 from stepper.diagnosis.ipython_syntax import get_transformer
-from stepper.diagnosis.kernel_facts import ErrorFacts, Finding, Lost
 from stepper.diagnosis.name_definitions import NotebookNames, list_python_changes
 from stepper.diagnosis.not_found_suggestions import find_missing_folder, parse_import
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.reported_facts import ErrorFacts, Finding, Lost
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.kernel_namespace import (
+from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
+from stepper.policy.namespace_report import (
     UNKNOWN_NAMESPACE,
     KernelEnvironment,
     Namespace,
     Variable,
 )
-from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import Execution
 
@@ -423,7 +423,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
 )
 def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
-        json_decode.decode(kernel_facts.ErrorFacts, told)
+        json_decode.decode(reported_facts.ErrorFacts, told)
     fault = Fault("KeyError", "'x'")
     assert (
         adviser_of(Project()).add_suggestion(
@@ -438,19 +438,19 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
     }
-    read = json_decode.decode(kernel_facts.ErrorFacts, told)
+    read = json_decode.decode(reported_facts.ErrorFacts, told)
     assert read.findings == (
-        kernel_facts.Finding("a"),
-        kernel_facts.Finding("b", kernel_facts.Bound(4, "", 2, "y = df['y']")),
+        reported_facts.Finding("a"),
+        reported_facts.Finding("b", reported_facts.Bound(4, "", 2, "y = df['y']")),
     )
     assert read.program and json_decode.decode_valid_items(
-        kernel_facts.Finding, [5, {"text": "a"}, {}]
-    ) == [kernel_facts.Finding("a")]
+        reported_facts.Finding, [5, {"text": "a"}, {}]
+    ) == [reported_facts.Finding("a")]
     changed = json_decode.decode(
-        kernel_facts.NamespaceChanges,
+        reported_facts.NamespaceChanges,
         {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]},
     )
-    assert changed == kernel_facts.NamespaceChanges(
+    assert changed == reported_facts.NamespaceChanges(
         (("a", "b", "c"),), ("y",), (("x", 3),)
     )
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from stepper.cli import rendering
-from stepper.common import socket_path
+from stepper.common import hook_paths
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.install import (
     claude_settings,
     doctor,
-    install_files,
     install_options,
+    installed_files,
     installer,
     python_probe,
-    skill_files,
+    skill_states,
     trust,
     user_script,
 )
@@ -46,7 +46,7 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
     with tempfile.TemporaryDirectory(prefix="st-", dir="/tmp") as folder:
-        monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", (folder,))
+        monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (folder,))
         yield
 
 
@@ -299,7 +299,7 @@ def test_skills(project):
     first = folder / names[0] / "SKILL.md"
     first.write_text(first.read_text() + "mine\n")
     assert f"edited by you: {names[0]}" in found(project)["skills"].detail
-    first.write_bytes(skill_files.add_mark({"SKILL.md": b"older"})["SKILL.md"])
+    first.write_bytes(skill_states.add_mark({"SKILL.md": b"older"})["SKILL.md"])
     assert f"{names[0]} is from another version" in broken(project)["skills"].detail
     first.write_text("theirs")
     note = f"not installed, because you have skills with these names: {names[0]}"
@@ -309,7 +309,7 @@ def test_skills(project):
 
 
 def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
-    monkeypatch.setattr(skill_files, "load_shipped_skills", dict)
+    monkeypatch.setattr(skill_states, "load_shipped_skills", dict)
     assert "this installation contains no" in broken(project)["skills"].detail
 
 
@@ -406,7 +406,7 @@ def test_places_of_the_configuration(project, monkeypatch):
 
 def test_the_command_that_mends_names_the_checkout(project):
     assert shlex.split(doctor.format_install_command(project)) == [
-        f"{install_files.PACKAGE.parent}/install.sh",
+        f"{installed_files.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.install_record).write_text("[")
@@ -449,9 +449,9 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
-    monkeypatch.setattr(install_files, "PACKAGE", package)
-    assert install_files.find_assets("skills") == package / "assets/skills"
-    assert install_files.find_assets("hooks") == package.parent / "hooks"
+    monkeypatch.setattr(installed_files, "PACKAGE", package)
+    assert installed_files.find_assets("skills") == package / "assets/skills"
+    assert installed_files.find_assets("hooks") == package.parent / "hooks"
 
 
 def test_a_probe_ends(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Issue 3's section "What is which", row by row, each with an exception really raised in a real kernel.
 
-And the pure tables that follow from it: what stepper does next (policy/run_decisions.py), what it suggests (messages/stop_hints.py).
+And the pure tables that follow from it: what stepper does next (policy/run_decisions.py), what it suggests (messages/stop_suggestion.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stepper.messages import stop_hints
+from stepper.messages import stop_suggestion
 from stepper.policy import error_classification, run_decisions
 from stepper.policy.model import Fault, Limits, Outcome, Verdict
 from tests.conftest import some_nightly
@@ -765,12 +765,12 @@ def fault(*mro: str, message: str = "", **attributes: object) -> Fault:
 
 
 SUGGESTIONS = [
-    (Outcome.ERROR, R, None, stop_hints.fill_commands(stop_hints.GIVE_HINT)),
+    (Outcome.ERROR, R, None, stop_suggestion.fill_commands(stop_suggestion.GIVE_HINT)),
     (
         Outcome.ERROR,
         R,
         fault("ValueError"),
-        stop_hints.fill_commands(stop_hints.GIVE_HINT),
+        stop_suggestion.fill_commands(stop_suggestion.GIVE_HINT),
     ),
     (
         Outcome.ERROR,
@@ -779,13 +779,13 @@ SUGGESTIONS = [
             fault("KeyError"),
             suggestion="`df` has 2 columns; most similar: 'unit_price'.\nx",
         ),
-        f"`df` has 2 columns; most similar: 'unit_price'; to resume: {stop_hints.fill_commands(stop_hints.RESUME)}",
+        f"`df` has 2 columns; most similar: 'unit_price'; to resume: {stop_suggestion.fill_commands(stop_suggestion.RESUME)}",
     ),
     (
         Outcome.ERROR,
         U,
         fault("RuntimeError", message="STOP: which?"),
-        stop_hints.fill_commands(stop_hints.ANSWER),
+        stop_suggestion.fill_commands(stop_suggestion.ANSWER),
     ),
     (
         Outcome.KERNEL_DIED,
@@ -797,13 +797,13 @@ SUGGESTIONS = [
         Outcome.ERROR,
         T,
         fault("socket.gaierror", "OSError"),
-        stop_hints.fill_commands(stop_hints.NETWORK),
+        stop_suggestion.fill_commands(stop_suggestion.NETWORK),
     ),
     (
         Outcome.ERROR,
         T,
         fault("urllib.error.HTTPError", "OSError", status=503),
-        stop_hints.fill_commands(stop_hints.NETWORK),
+        stop_suggestion.fill_commands(stop_suggestion.NETWORK),
     ),
     (
         Outcome.ERROR,
@@ -815,7 +815,7 @@ SUGGESTIONS = [
         Outcome.TIMEOUT,
         R,
         fault("Timeout"),
-        stop_hints.fill_commands(stop_hints.TIMEOUT, comment="#"),
+        stop_suggestion.fill_commands(stop_suggestion.TIMEOUT, comment="#"),
     ),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (
@@ -929,17 +929,17 @@ SUGGESTIONS = [
 def test_a_suggestion(
     outcome: Outcome, verdict: Verdict, given: Fault | None, said: str
 ) -> None:
-    action = stop_hints.suggest_action(outcome, verdict, given)
+    action = stop_suggestion.suggest_action(outcome, verdict, given)
     assert action.startswith(said)
     assert "\n" not in action and "/fix" in action
 
 
 def test_every_row_of_the_suggestions_is_hit() -> None:
     said = {
-        stop_hints.suggest_action(outcome, verdict, given)
+        stop_suggestion.suggest_action(outcome, verdict, given)
         for outcome, verdict, given, _ in SUGGESTIONS
     }
-    for _, text in stop_hints.ACTIONS:
-        written = stop_hints.fill_commands(text, filename="{filename}")
+    for _, text in stop_suggestion.ACTIONS:
+        written = stop_suggestion.fill_commands(text, filename="{filename}")
         begin = written.split("{filename}")[0]
         assert any(one.startswith(begin) for one in said), text

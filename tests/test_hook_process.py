@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from stepper.common import socket_path, wire_format
+from stepper.common import hook_paths, wire_format
+from stepper.common.hook_paths import fnv1a
 from stepper.common.paths import Paths
-from stepper.common.socket_path import fnv1a
-from stepper.daemon import claude_code
-from stepper.hook import client, hook_json, process
+from stepper.daemon import claude_code_json
+from stepper.hook import daemon_client, hook_json, hook_process
 from stepper.install import installer
 from tests.conftest import (
     CLIENT,
@@ -108,7 +108,7 @@ def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> No
         "watchPaths": [f"{folder}/.stepper/now"],
     }
     (folder / ".stepper" / "now" / "line").write_bytes(
-        claude_code.format_notice('running "a\\b"\n')
+        claude_code_json.format_notice('running "a\\b"\n')
     )
     assert json.loads(run(script, "FileChanged")) == {
         "systemMessage": 'running "a\\b"\n'
@@ -320,8 +320,8 @@ def test_the_copies_of_the_notebook_are_left_out() -> None:
     lean = hook_json.remove_notebook_copies(sent())
     assert len(lean) < len(sent()) - 99
     assert (
-        claude_code.Event(json.loads(lean)).change
-        == claude_code.Event(json.loads(sent())).change
+        claude_code_json.Event(json.loads(lean)).change
+        == claude_code_json.Event(json.loads(sent())).change
     )
 
 
@@ -546,11 +546,11 @@ def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in
 def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     compiled = (ROOT / "stepper/hook/client.c").read_text()
     (seconds,) = re.findall(r"#define SILENCE_SECONDS (\d+)", compiled)
-    assert float(seconds) == client.SILENCE_SECONDS
+    assert float(seconds) == daemon_client.SILENCE_SECONDS
     (shift,) = re.findall(r"#define MAX_BYTES \(1u << (\d+)\)", compiled)
     assert 1 << int(shift) == wire_format.MAX_BYTES
     (roots,) = re.findall(r"roots\[\] = \{(.*?)\}", compiled)
-    assert tuple(json.loads(f"[{roots}]")) == socket_path.RUNTIME_ROOTS
+    assert tuple(json.loads(f"[{roots}]")) == hook_paths.RUNTIME_ROOTS
     assert set(re.findall(r'"(STP\d)', compiled)) == {wire_format.MAGIC.decode()}
     kinds = set(re.findall(r'strcmp\(kind, "(\w+)"\)', compiled))
     assert kinds == {
@@ -563,13 +563,16 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
         )
     }  # all else is handed over
     left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
-    assert {*left} == {*process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
+    assert {*left} == {*hook_process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
     naps = re.findall(r"#define (?:RETRY|DAEMON_WAIT)_SECONDS ([\d.]+)", compiled)
-    assert [*map(float, naps)] == [process.RETRY_SECONDS, process.DAEMON_WAIT_SECONDS]
+    assert [*map(float, naps)] == [
+        hook_process.RETRY_SECONDS,
+        hook_process.DAEMON_WAIT_SECONDS,
+    ]
     constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
     assert constants == {
         int(each, 16)
-        for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(socket_path))
+        for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(hook_paths))
     } - {(1 << 64) - 1}
     (line,) = re.findall(r'RUN =\s+"(.*)";', compiled)
     assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT

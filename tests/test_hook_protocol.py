@@ -23,8 +23,8 @@ import pytest
 
 from stepper import __version__
 from stepper.common import wire_format
-from stepper.common.socket_path import encode_path, fnv1a
-from stepper.hook import client
+from stepper.common.hook_paths import encode_path, fnv1a
+from stepper.hook import daemon_client
 from tests.conftest import CLIENTS, ROOT, Project, scratch
 
 PAGE = ROOT / "stepper/hook/PROTOCOL.md"
@@ -199,13 +199,13 @@ class Hook:
 def read_request(sock: socket.socket) -> Request | None:
     """Return a request, or None if the client only looked whether a daemon listens."""
     try:
-        prefix = client.receive_exactly(sock, wire_format.PREFIX)
+        prefix = daemon_client.receive_exactly(sock, wire_format.PREFIX)
     except EOFError:
         return None
     count = wire_format.parse_part_count(prefix)
-    table = client.receive_exactly(sock, 8 * count)
+    table = daemon_client.receive_exactly(sock, 8 * count)
     lengths = wire_format.parse_part_lengths(table)
-    return Request(*[client.receive_exactly(sock, length) for length in lengths])
+    return Request(*[daemon_client.receive_exactly(sock, length) for length in lengths])
 
 
 def respond_ok(connection: Connection) -> None:
@@ -364,7 +364,7 @@ def report_silence(hook: Hook) -> None:
     hook.listen(hang)
     started_at = time.monotonic()
     result = hook.run("PostToolUse")
-    assert time.monotonic() - started_at > client.SILENCE_SECONDS - 1
+    assert time.monotonic() - started_at > daemon_client.SILENCE_SECONDS - 1
     assert (result.code, result.stderr) == (0, b"")
     assert "does not respond" in result.text
     assert "may or may not have run" in result.text

@@ -32,7 +32,7 @@ from stepper.install import (
     install_options,
     installer,
     python_probe,
-    skill_files,
+    skill_states,
     trust,
     uninstall,
 )
@@ -195,7 +195,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
         "-I",
         "-S",
         "-c",
-        "import sys; sys.path.append(sys.argv[1]); import stepper.hook.client; print(stepper.__file__)",
+        "import sys; sys.path.append(sys.argv[1]); import stepper.hook.daemon_client; print(stepper.__file__)",
     ]
     told = subprocess.run(
         [*run, env / "packages"], capture_output=True, text=True, check=True
@@ -940,18 +940,18 @@ def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
 def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
     repo, kernel, capsys
 ):
-    theirs = repo / skill_files.SKILLS / "fix" / "SKILL.md"
+    theirs = repo / skill_states.SKILLS / "fix" / "SKILL.md"
     installer.write(theirs, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
     out = capsys.readouterr().out
     assert "left out, because you have skills with these names: fix" in out
     assert "instead of /fix, in a terminal: stepper fix" in out
     assert theirs.read_text().endswith("mine\n")
-    assert {*skill_files.list_our_skills(repo)} == {
-        *skill_files.load_shipped_skills()
+    assert {*skill_states.list_our_skills(repo)} == {
+        *skill_states.load_shipped_skills()
     } - {"fix"}
     undo(repo)
-    assert theirs.exists() and not skill_files.list_our_skills(repo)
+    assert theirs.exists() and not skill_states.list_our_skills(repo)
 
 
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
@@ -966,8 +966,8 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     noted = json.loads(record.read_text())
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
-        for file, content in skill_files.add_mark({"SKILL.md": b"older"}).items():
-            installer.write(repo / skill_files.SKILLS / name / file, content)
+        for file, content in skill_states.add_mark({"SKILL.md": b"older"}).items():
+            installer.write(repo / skill_states.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
     out = capsys.readouterr().out
@@ -1028,7 +1028,7 @@ def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
     code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
-    assert (repo / skill_files.SKILLS / "new-notebook/SKILL.md").is_file()
+    assert (repo / skill_states.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
 # --- the kernel's interpreter --------------------------------------------------------------------------------

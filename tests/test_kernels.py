@@ -24,8 +24,8 @@ from mcp import Client
 
 from stepper.cli import rendering
 from stepper.common.errors import UsageError
+from stepper.daemon import backend_commands as looks
 from stepper.daemon import config
-from stepper.daemon import kernels_commands as looks
 from stepper.install import trust
 from stepper.kernels import backend_registry
 from stepper.kernels.backends.jupyter import jupyter_settings
@@ -498,7 +498,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         project.config(f"kernels:\n{places}")
         trust.trust(project.paths)
         project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
-        monkeypatch.setattr("stepper.daemon.kernels_commands.CHECK_SECONDS", 0.5)
+        monkeypatch.setattr("stepper.daemon.backend_commands.CHECK_SECONDS", 0.5)
         limits = config.load(project.paths)
         began = time.monotonic()
         listed = asyncio.run(
@@ -865,5 +865,5 @@ def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
     assert not {
         "stepper.policy.configuration.kernel_config",
         "stepper.kernels.backends.kernelspec.kernelspecs",
-        "stepper.daemon.kernels_commands",
+        "stepper.daemon.backend_commands",
     } & {*loaded}

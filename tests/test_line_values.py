@@ -17,8 +17,8 @@ from pure_eval import CannotEval
 
 from stepper.diagnosis.in_kernel import (
     decode_errors,
-    line_values,
-    missing_keys,
+    failing_values,
+    lookup_errors,
     value_summary,
 )
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, Values
@@ -56,8 +56,8 @@ def spot(source: str, /, **scope: Any) -> Any:
 def told(error: BaseException, source: str, /, **scope: Any) -> str:
     """What the table of values tells of an error."""
     places = [spot(source, **scope)]
-    found = line_values.find_explanations(
-        error, line_values.build_rows(places, str(error))
+    found = failing_values.find_explanations(
+        error, failing_values.build_rows(places, str(error))
     )
     return "; ".join(finding["text"] for finding in found)
 
@@ -189,7 +189,7 @@ class State(Enum):
     ],
 )
 def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) -> None:
-    found = missing_keys.explain_key_error(KeyError(wanted), [spot(line, x=value)])
+    found = lookup_errors.explain_key_error(KeyError(wanted), [spot(line, x=value)])
     assert (shown in found["text"]) if shown else found is None
 
 

@@ -33,7 +33,7 @@ from PIL import Image
 
 from stepper.common.errors import StepperError
 from stepper.daemon import command_handlers
-from stepper.hook import client as hook_client
+from stepper.hook import daemon_client as hook_client
 from stepper.install import (
     installer,
     mcp_client_config,

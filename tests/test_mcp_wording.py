@@ -42,7 +42,7 @@ ROOMS = (
 )
 # Texts of hooks and of the terminal alone.
 ELSEWHERE = {
-    "daemon/claude_code.py",
+    "daemon/claude_code_json.py",
     "daemon/hook_events.py",
     "messages/system_prompt.py",
     "policy/commands/cli_commands.py",  # the help of the commands themselves

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernels.backends.local.memory_limits import cgroups, usage
+from stepper.kernels.backends.local.available_memory import cgroups, usage
 from stepper.kernels.memory_guard import MemoryGuard, Usage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution

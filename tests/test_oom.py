@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from stepper.kernels.backends.local import process_identity
-from stepper.kernels.backends.local.memory_limits import CGROUPS, OOM_SCORE, OomKills
-from stepper.messages import stop_hints
+from stepper.kernels.backends.local.available_memory import CGROUPS, OOM_SCORE, OomKills
+from stepper.messages import stop_suggestion
 from stepper.policy import run_decisions
 from stepper.policy.model import Death, Outcome, Verdict
 from tests.conftest import Notebook, Project
@@ -314,6 +314,6 @@ def test_what_is_said_of_it() -> None:
         and verdict is Verdict.UNRECOVERABLE
         and fault.ename == "KernelDied"
     )
-    assert "in smaller chunks" in stop_hints.suggest_action(
+    assert "in smaller chunks" in stop_suggestion.suggest_action(
         Outcome.KERNEL_DIED, verdict, fault
     )

@@ -13,7 +13,7 @@ from PIL import Image, ImageChops
 from docs.pictures import icon
 from stepper import __version__
 from stepper.common.paths import Paths, find_project, read_install_record
-from stepper.daemon import claude_code
+from stepper.daemon import claude_code_json
 from stepper.install import (
     claude_settings,
     doctor,
@@ -171,11 +171,11 @@ def test_the_word_that_is_the_clients_own() -> None:
         {"continue": False, "stopReason": "… /continue ANSWER"},
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
     ):
-        said = json.loads(claude_code.add_plugin_note(json.dumps(answer).encode()))
+        said = json.loads(claude_code_json.add_plugin_note(json.dumps(answer).encode()))
         assert "Type /stepper:continue" in json.dumps(said)
     for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
-        assert claude_code.add_plugin_note(other) == other or json.loads(
-            claude_code.add_plugin_note(other)
+        assert claude_code_json.add_plugin_note(other) == other or json.loads(
+            claude_code_json.add_plugin_note(other)
         ) == json.loads(other)
 
 

@@ -25,7 +25,6 @@ from stepper.policy import (
     run_decisions,
 )
 from stepper.policy.configuration import wake_regex
-from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import (
     Cell,
     Death,
@@ -38,6 +37,7 @@ from stepper.policy.model import (
     StepStatus,
     Verdict,
 )
+from stepper.policy.namespace_report import UNKNOWN_NAMESPACE
 from stepper.policy.notebook_state import State
 
 AT = "2026-01-01T00:00:00Z"

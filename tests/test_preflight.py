@@ -20,8 +20,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepper.diagnosis import ipython_syntax, preflight, syntax_suggestion
-from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
 from stepper.policy.model import Fault
+from stepper.policy.namespace_report import KernelEnvironment, Namespace
 
 HERE = sys.version_info[:2]
 NAMESPACE = {

@@ -35,7 +35,7 @@ class Stranger:
             "bin/python",
             "bin/stepper",
             "session.sh",
-            "packages/stepper/hook/client.py",
+            "packages/stepper/hook/daemon_client.py",
         ):
             path = self.folder / place / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,9 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
         check=True,
         env=ENVIRON,
     )
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import stepper.hook.client"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import stepper.hook.daemon_client"
+    )
     subprocess.run(
         [Path(main.paths.env, "bin/python"), "-I", "-S", "-c", code, env / "packages"],
         check=True,
@@ -111,7 +113,7 @@ def test_a_pulled_environment_is_never_run(
         "bin/python",
         "session.sh",
         "bin/stepper",
-        "packages/stepper/hook/client.py",
+        "packages/stepper/hook/daemon_client.py",
     ]
     exports = tmp_path / "exports"
     for event in (

@@ -175,7 +175,7 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
             "-I",
             "-S",
             "-c",
-            "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()",
+            "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()",
             str(Path(__file__).parent.parent),
             str(project.folder),
             "PostToolUse",

@@ -78,7 +78,7 @@ def test_only_two_modules_know_claude_codes_field_names() -> None:
     )
     for path in (ROOT / "stepper").rglob("*.py"):
         if (
-            path.name in ("claude_code.py", "hook_json.py")
+            path.name in ("claude_code_json.py", "hook_json.py")
             or path.parent.name == "jupyter"
         ):  # Jupyter calls its own by a name of these, too
             continue

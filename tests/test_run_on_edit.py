@@ -530,8 +530,8 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(
     notebook.insert("x = 5")
     status = project.json("status")
     source = CLIENT.replace(
-        "from stepper.hook.process",
-        "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.process",
+        "from stepper.hook.hook_process",
+        "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.hook_process",
     )
     payload = notebook.edited("insert", "print(x)")
     command = [

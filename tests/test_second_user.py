@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from stepper.common import socket_path
+from stepper.common import hook_paths
 from stepper.common.errors import DaemonError
+from stepper.common.hook_paths import fnv1a
 from stepper.common.paths import Paths
-from stepper.common.socket_path import fnv1a
 from stepper.daemon import server
-from stepper.hook import client
+from stepper.hook import daemon_client
 from tests.conftest import Project
 
 pytestmark = pytest.mark.skipif(
@@ -173,7 +173,7 @@ def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(
 def test_a_client_tells_nothing_to_another_users_socket(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", (str(open_place),))
+    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (str(open_place),))
     (open_place / "repo").mkdir()
     told = Paths(str(open_place / "repo"))
     os.makedirs(told.runtime)
@@ -197,7 +197,7 @@ def test_a_client_tells_nothing_to_another_users_socket(
         with pytest.raises(
             DaemonError, match=f"belongs to another user \\(uid {OTHER}\\)"
         ):
-            client.send_request(told, b"status", b"{}")
+            daemon_client.send_request(told, b"status", b"{}")
         assert os.read(listening, 10) == b"gone"
         with pytest.raises(DaemonError, match="belongs to another user"):
             told.create_runtime_folder()
@@ -224,7 +224,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     open_place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", roots)
     home = open_place / "repo"
     home.mkdir()
     os.chown(home, VICTIM, VICTIM)
@@ -253,7 +253,12 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
             while not (os.path.exists(told.daemon_json) or task.done()):
                 await asyncio.sleep(0.01)
             answer = await asyncio.to_thread(
-                client.send_request, Paths(str(home)), b"status", b"{}", None, False
+                daemon_client.send_request,
+                Paths(str(home)),
+                b"status",
+                b"{}",
+                None,
+                False,
             )
             serving.exit_requested.set()
             await task
@@ -292,7 +297,7 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", roots)
     deep = open_place / ("deep" * 25)
     deep.mkdir()
     for root in roots:
@@ -311,7 +316,7 @@ def test_callers_meet_in_the_first_folder_that_is_the_users(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", roots)
     first = Paths(str(open_place)).runtime
     assert first.startswith(roots[0])
     Path(roots[0], "stepper-0").mkdir(mode=0o700)

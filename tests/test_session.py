@@ -24,7 +24,7 @@ import pytest
 
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
-from stepper.hook import client, process
+from stepper.hook import daemon_client, hook_process
 from stepper.session.session import Session
 from tests import test_recovery, test_report_texts, test_run_on_edit, test_workflow
 from tests.conftest import Answer, Project, code, text_of
@@ -158,15 +158,17 @@ class Quick(Project):
         self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120
     ) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        if event in process.ONLY_IN_PROGRESS and not os.path.exists(
+        if event in hook_process.ONLY_IN_PROGRESS and not os.path.exists(
             self.paths.active_marker
         ):
             return Answer(b"")
         verb, answer = b"hook " + event.encode(), None
         while answer is None:  # none listens while one daemon follows the other
             try:
-                answer = client.send_request(self.paths, verb, data, launch=False)
-            except client.DaemonExitedError:
+                answer = daemon_client.send_request(
+                    self.paths, verb, data, launch=False
+                )
+            except daemon_client.DaemonExitedError:
                 verb = b"hook " + event.encode() + b" again"
         return Answer(answer)
 
@@ -269,7 +271,7 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
     for name in sorted(
         DOCUMENTS, key=lambda name: name in ("new", "run", "use")
     ):  # last: another notebook is current then
-        body = client.send_request(
+        body = daemon_client.send_request(
             project.paths,
             name.encode(),
             json.dumps(given.get(name, {})).encode(),

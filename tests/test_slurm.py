@@ -24,14 +24,14 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError
-from stepper.kernels import backend_registry, sealed_records, zmq_channels
+from stepper.kernels import backend_registry, sealed_kernel_records, zmq_channels
 from stepper.kernels.backend_registry import check_backend, remove_orphans
 from stepper.kernels.backends.slurm import slurm_cli
 from stepper.kernels.backends.slurm import slurm_launcher as provider
 from stepper.kernels.backends.slurm import slurm_process as jobs
 from stepper.kernels.backends.slurm.slurm_backend import SlurmBackend
 from stepper.kernels.notebook_launcher import NotebookLauncher
-from stepper.policy import execution_time
+from stepper.policy import measured_duration
 from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, LaunchConfig
@@ -470,7 +470,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     told = json.loads(other.record.read_text())
     del told["job"], told["connection"]  # killed between sbatch's answer and the record
-    sealed_records.write(str(other.record), told)
+    sealed_kernel_records.write(str(other.record), told)
     assert (
         other.again() is None
         and not other.record.exists()
@@ -515,7 +515,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.lab.ask("scancel", str(other.kernel.process.job_id))
     other.until(lambda: not other.ours)
     told = json.loads(other.record.read_text())
-    sealed_records.write(
+    sealed_kernel_records.write(
         str(other.record), {**told, "job": 999_999}
     )  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone
@@ -929,7 +929,7 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
             f"{n}\n" for n in range(12)
         )
         assert done.reconnected
-        assert 2.4 <= execution_time.measure_busy_seconds(done.timings, 60) < 4
+        assert 2.4 <= measured_duration.measure_busy_seconds(done.timings, 60) < 4
         other.again()
         assert (
             other.wait(other.kernel.take_over()) is None

@@ -19,7 +19,7 @@ from mcp import Client
 
 from stepper.common import secure_files
 from stepper.install import trust
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.mcp.server import ProjectServer
 from stepper.policy.model import Death
@@ -267,23 +267,23 @@ def test_a_seal_is_of_one_user_and_one_file(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     here, there = str(tmp_path / "a.json"), str(tmp_path / "b.json")
-    sealed_records.write(here, {"kind": "ssh", "job": 5})
+    sealed_kernel_records.write(here, {"kind": "ssh", "job": 5})
     told = json.loads(secure_files.read(here))
-    assert sealed_records.is_sealed(here, told) and not sealed_records.is_sealed(
-        here, {**told, "job": 6}
-    )
-    assert not sealed_records.is_sealed(there, told)
-    sealed_records.write(
+    assert sealed_kernel_records.is_sealed(
+        here, told
+    ) and not sealed_kernel_records.is_sealed(here, {**told, "job": 6})
+    assert not sealed_kernel_records.is_sealed(there, told)
+    sealed_kernel_records.write(
         here, {**told, "ending": True}
     )  # a seal is no part of what it seals
-    assert sealed_records.is_sealed(here, json.loads(secure_files.read(here)))
+    assert sealed_kernel_records.is_sealed(here, json.loads(secure_files.read(here)))
     key = tmp_path / "state" / "stepper" / "key"
     assert (
         key.stat().st_mode & 0o777 == 0o600
         and key.read_text() not in Path(here).read_text()
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    assert not sealed_records.is_sealed(here, told)
+    assert not sealed_kernel_records.is_sealed(here, told)
 
 
 def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:

@@ -519,10 +519,12 @@ def test_what_is_edited_while_a_replay_waits_for_another_is_what_it_compares(
 
 
 def ask(project: Project, name: str = "a") -> Any:
-    from stepper.hook import client
+    from stepper.hook import daemon_client
 
     asked = json.dumps({"notebook": f"notebooks/{name}.ipynb"}).encode()
-    return json.loads(client.send_request(project.paths, b"verify", asked) or b"null")
+    return json.loads(
+        daemon_client.send_request(project.paths, b"verify", asked) or b"null"
+    )
 
 
 def test_a_full_disk_is_said_and_nothing_of_the_notebook(

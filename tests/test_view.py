@@ -26,7 +26,7 @@ from rich.console import Console
 
 from stepper.common import wire_format
 from stepper.common.paths import Paths
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.install import trust
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
@@ -1032,9 +1032,9 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         stderr=subprocess.DEVNULL,
     ) as daemon:
         until(lambda: os.path.exists(untouched.paths.socket))
-        sock = client.connect(untouched.paths)
+        sock = daemon_client.connect(untouched.paths)
         about = b"look", b"0.0", b"", os.fsencode(untouched.folder), b"{}"
-        assert [*client.exchange(untouched.paths, sock, *about)][-1][
+        assert [*daemon_client.exchange(untouched.paths, sock, *about)][-1][
             0
         ] == wire_format.STALE
         other = DaemonClient(str(untouched.folder))

@@ -423,7 +423,11 @@ def test_nothing_of_it_is_loaded_where_nobody_looks_on() -> None:
         )
         return set(done.stdout.split())
 
-    for each in ("stepper.cli.main", "stepper.daemon.server", "stepper.hook.client"):
+    for each in (
+        "stepper.cli.main",
+        "stepper.daemon.server",
+        "stepper.hook.daemon_client",
+    ):
         found = loaded(each)
         assert not [
             name

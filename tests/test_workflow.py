@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from stepper.messages import stop_hints
+from stepper.messages import stop_suggestion
 from tests.conftest import Notebook, Project, code, reused
 
 # These cells fail by names that nothing defines: attempts are counted for what has run.
@@ -174,9 +174,9 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     ]
     fact = project.json("report")["fault"]["suggestion"].rstrip(".")
     commands = notebook.commands
-    expected = stop_hints.fill_commands(stop_hints.GIVE_HINT, commands)
+    expected = stop_suggestion.fill_commands(stop_suggestion.GIVE_HINT, commands)
     if fact:
-        resume = stop_hints.fill_commands(stop_hints.RESUME, commands)
+        resume = stop_suggestion.fill_commands(stop_suggestion.RESUME, commands)
         expected = f"{fact}; to resume: {resume}"
     assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"
@@ -202,7 +202,7 @@ def test_the_stop_names_the_fact_that_the_fix_needs(project: Project) -> None:
     assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, (
         suggestion
     )
-    resume = stop_hints.fill_commands(stop_hints.RESUME, notebook.commands)
+    resume = stop_suggestion.fill_commands(stop_suggestion.RESUME, notebook.commands)
     assert suggestion.endswith(f"; to resume: {resume}")
     assert "'unit_price'" in project.json("status")["stop"]["text"]
 
@@ -565,7 +565,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
         "raise RuntimeError('STOP: which of the two columns?')"
     )
     assert answer.stop.splitlines()[5:] == [
-        f"Suggestion: {stop_hints.fill_commands(stop_hints.ANSWER, notebook.commands)}",
+        f"Suggestion: {stop_suggestion.fill_commands(stop_suggestion.ANSWER, notebook.commands)}",
         "",
         "The agent asks: which of the two columns?",
     ]

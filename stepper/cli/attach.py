@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
-from stepper.hook import client
+from stepper.hook import daemon_client
 
 CONSOLE = "jupyter-console"
 INSTALL_CONSOLE = (
@@ -30,7 +30,7 @@ def attach(
     StepperError.
     """
     request = json.dumps({"notebook": notebook})
-    body = client.send_request(paths, b"attach", request.encode())
+    body = daemon_client.send_request(paths, b"attach", request.encode())
     answer = json.loads(body or b"null")
     if not console:
         return answer

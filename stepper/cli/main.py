@@ -21,7 +21,7 @@ from stepper.cli.rendering import RENDERINGS, RunProgress, print_answer
 from stepper.cli.terminal import print_text, use_utc
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, find_project, resolve_project
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.commands.command_schema import (
@@ -40,7 +40,7 @@ LOCAL_COMMANDS = {
     "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.shutdown:shutdown",
     "doctor": "stepper.install.doctor:run_checks",
-    "statusline": "stepper.cli.mcp_command:statusline",
+    "statusline": "stepper.cli.statusline_command:statusline",
     "trust": "stepper.cli.trust_command:accept",
     "completion": "stepper.cli.shell_completion:make_script",
     "mcp": "stepper.cli.mcp_command:mcp",
@@ -122,7 +122,7 @@ def _report_internal_error(error: Exception) -> None:
     """Print an unexpected exception, and the path of the log."""
     kind_name = type(error).__name__
     print_text(f"stepper itself failed: {kind_name}: {error}", err=True)
-    project = find_project(client.get_current_folder())
+    project = find_project(daemon_client.get_current_folder())
     if project is not None:
         click.echo(f"         For details, see {Paths(project).log}", err=True)
 
@@ -252,7 +252,7 @@ def run_command(
         progress = RunProgress(quiet=as_json)
         interrupt_handler = InterruptHandler(row.runs_code)
         with progress, interrupt_handler:
-            body = client.send_request(
+            body = daemon_client.send_request(
                 paths,
                 row.name.encode(),
                 json.dumps(values).encode(),
@@ -280,7 +280,7 @@ def _convert_value(argument: Field[Any], value: Any) -> Any:
 
 def _find_paths(row: Command) -> Paths:
     """Return the paths of the current project; raise UsageError if there is none."""
-    project = resolve_project(client.get_current_folder(), sys.prefix)
+    project = resolve_project(daemon_client.get_current_folder(), sys.prefix)
     if project is None and row.name not in WITHOUT_PROJECT:
         raise UsageError(
             "stepper is not set up in this folder or one above it", INSTALL_COMMAND

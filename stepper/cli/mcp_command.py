@@ -1,24 +1,15 @@
-"""`stepper mcp` and `stepper statusline`.
+"""`stepper mcp`: run the MCP server, or configure a client for it.
 
-Both import what they need only when they run.
+The server is imported only when the command runs.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from stepper.cli.main import import_object
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.install.install_files import find_assets
-
-
-def statusline(paths: Paths) -> None:
-    """Replace this process by the script that prints the status line."""
-    script = str(find_assets("hooks") / "statusline")
-    arguments = ["sh", script, paths.project]
-    os.execv("/bin/sh", arguments)  # noqa: S606  # the script is ours
 
 
 def mcp(

@@ -18,7 +18,7 @@ from stepper.cli.main import main
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, resolve_project
 from stepper.common.text import one_line
-from stepper.hook.client import get_current_folder
+from stepper.hook.daemon_client import get_current_folder
 
 VARIABLE = "_STEPPER_COMPLETE"
 SUFFIX = ".ipynb"

@@ -20,9 +20,9 @@ from stepper.common import secure_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.hook.start import acquire_lock
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 
 EXIT_SECONDS = 10.0  # for the daemon's process to exit
 KILL_SECONDS = 5
@@ -58,9 +58,9 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
 def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
     """Ask the daemon to stop kernels; start one if only kernels are running."""
     request = json.dumps({"notebook": notebook}).encode()
-    body = client.send_request(paths, b"shutdown", request, launch=False)
-    if body is None and any(sealed_records.find_project_records(paths)):
-        body = client.send_request(paths, b"shutdown", request)
+    body = daemon_client.send_request(paths, b"shutdown", request, launch=False)
+    if body is None and any(sealed_kernel_records.find_project_records(paths)):
+        body = daemon_client.send_request(paths, b"shutdown", request)
     return json.loads(body or b"null")
 
 
@@ -75,7 +75,7 @@ def _wait_for_daemon_exit(paths: Paths) -> None:
 def list_remote_kernels(paths: Paths) -> list[str]:
     """Return the recorded kernels that only their backend can reach, with its name."""
     kernels = []
-    for path in sealed_records.find_project_records(paths):
+    for path in sealed_kernel_records.find_project_records(paths):
         with contextlib.suppress(*RECORD_ERRORS):
             record = json.loads(secure_files.read(str(path)))
             if "kind" in record:
@@ -93,7 +93,7 @@ def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
     kernel_count = 0
     reason = ""
     try:
-        body = client.send_request(paths, b"shutdown", b"{}")
+        body = daemon_client.send_request(paths, b"shutdown", b"{}")
         answer = json.loads(body or b"{}")
         kernel_count = int(answer.get("kernels", 0))
     except StepperError as error:
@@ -124,7 +124,7 @@ def kill_processes(paths: Paths) -> int:
             daemon.kill()
     psutil.wait_procs(daemons, timeout=KILL_SECONDS)
     kernel_count = 0
-    for record in sealed_records.find_project_records(paths):
+    for record in sealed_kernel_records.find_project_records(paths):
         kernel_count += backend_registry.kill_recorded_kernel(str(record))
     _remove_runtime_files(paths)
     return kernel_count

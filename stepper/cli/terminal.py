@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from stepper.common.paths import Paths, resolve_project
-from stepper.common.program import find_program
+from stepper.common.program_name import find_program
 from stepper.common.text import clean
-from stepper.hook.client import get_current_folder
+from stepper.hook.daemon_client import get_current_folder
 from stepper.messages.marks import MARK_COLOURS
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 

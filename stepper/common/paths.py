@@ -8,9 +8,9 @@ import contextlib
 import os
 import stat
 
-from stepper.common import socket_path
+from stepper.common import hook_paths
 from stepper.common.errors import DaemonError
-from stepper.common.socket_path import HOME, HookPaths
+from stepper.common.hook_paths import HOME, HookPaths
 
 if False:  # only for the type checker: importing typing takes too long
     from typing import Any
@@ -302,7 +302,7 @@ class Paths(HookPaths):
         The socket is in the project only if other users own both folders in /tmp.
         """
         name = f"stepper-{os.getuid()}"
-        folders = [f"{root}/{name}" for root in socket_path.RUNTIME_ROOTS]
+        folders = [f"{root}/{name}" for root in hook_paths.RUNTIME_ROOTS]
         return DaemonError(
             f"another user owns {' and '.join(folders)}, and the path {self.socket} is"
             " too long for a socket",

@@ -165,9 +165,9 @@ async def _handle_for_project(request: Request, arguments: Any) -> object:
         case cli_commands.List():
             return await _list_notebooks(request, arguments.all)
         case cli_commands.Kernels():
-            from stepper.daemon import kernels_commands
+            from stepper.daemon import backend_commands
 
-            return await kernels_commands.list_backends(request)
+            return await backend_commands.list_backends(request)
         case cli_commands.Shutdown() if not name:
             return await _shut_down_project(request)
     session = await _find_session(request, arguments, name)
@@ -320,9 +320,9 @@ async def _create_notebook(
     kernel = arguments.kernel or workspace.config.limits().kernel
     metadata = None
     if kernel != Limits.kernel:
-        from stepper.daemon import kernels_commands
+        from stepper.daemon import backend_commands
 
-        metadata = await kernels_commands.get_metadata(request, kernel)
+        metadata = await backend_commands.get_metadata(request, kernel)
     if arguments.cells:
         from stepper.session.cells import cell_operations
 
@@ -385,9 +385,9 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
         case cli_commands.Status():
             return await _get_notebook_status(request, session, arguments)
         case cli_commands.Use(kernel=str(kernel)):
-            from stepper.daemon import kernels_commands
+            from stepper.daemon import backend_commands
 
-            return await kernels_commands.use_backend(request, session, kernel)
+            return await backend_commands.use_backend(request, session, kernel)
         case cli_commands.Use():
             return responses.CurrentNotebookResponse(session.name)
         case cli_commands.Context():
@@ -413,9 +413,9 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
         case cli_commands.Eval():
             return await _evaluate(request, session, arguments.source)
         case cli_commands.KernelsWait():
-            from stepper.daemon import kernels_commands
+            from stepper.daemon import backend_commands
 
-            return await kernels_commands.wait_for_kernel(request, session)
+            return await backend_commands.wait_for_kernel(request, session)
         case cli_commands.Attach():
             return await attach.attach(session)
         case cli_commands.Interrupt():

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import one_line
-from stepper.daemon import claude_code, pre_tool_use
-from stepper.daemon.claude_code import Event
+from stepper.daemon import claude_code_json, pre_tool_use
+from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.notebook_paths import UncoveredError
 from stepper.daemon.workspace.project_notebooks import Workspace
@@ -66,10 +66,10 @@ async def handle_event(
     """
     event, _, again = name.partition(" ")
     output = await _handle_event(workspace, event, bool(again), data, caller)
-    output = claude_code.add_skill_notes(output, workspace.has_other_skill)
-    output = claude_code.use_terminal_commands(output, workspace.program)
+    output = claude_code_json.add_skill_notes(output, workspace.has_other_skill)
+    output = claude_code_json.use_terminal_commands(output, workspace.program)
     if caller.environ.get(PLUGIN):
-        output = claude_code.add_plugin_note(output)
+        output = claude_code_json.add_plugin_note(output)
     return output
 
 
@@ -77,14 +77,14 @@ async def _handle_event(
     workspace: Workspace, name: str, is_repeated: bool, data: bytes, caller: Caller
 ) -> bytes:
     try:
-        payload = load_json(claude_code.remove_notebook_copies(data))
+        payload = load_json(claude_code_json.remove_notebook_copies(data))
         client_pid = caller.environ.get(background_runs.CLIENT_PID, "")
         event = Event(payload, client_pid)
     except ValueError as error:
         problem = "the hook's payload is empty"
         if data.strip():
             problem = f"the hook's payload can't be read: {error}"
-        return claude_code.format_failure(name, StepperError(problem))
+        return claude_code_json.format_failure(name, StepperError(problem))
     if name in AGENT_EVENTS:
         workspace.running_turns[event.session] = caller.is_alive
     try:
@@ -92,18 +92,20 @@ async def _handle_event(
             return await handle_edit(workspace, event, caller, is_repeated)
         if name == "Wake":
             await wait_for_edit(workspace, event, caller, is_repeated)
-            return claude_code.SILENT
+            return claude_code_json.SILENT
         if name == "Rearm":
             await wait_for_background_runs(workspace, event, caller)
-            return claude_code.SILENT
+            return claude_code_json.SILENT
         if name not in EVENTS:
-            return claude_code.SILENT
+            return claude_code_json.SILENT
         output = await EVENTS[name](workspace, event)
         if name == "UserPromptSubmit":
             workspace.running_turns[event.session] = caller.is_alive
         return output
-    except (claude_code.PayloadError, StepperError) as error:
-        return claude_code.format_failure(name, error, data, workspace.paths.project)
+    except (claude_code_json.PayloadError, StepperError) as error:
+        return claude_code_json.format_failure(
+            name, error, data, workspace.paths.project
+        )
 
 
 async def handle_edit(
@@ -115,14 +117,14 @@ async def handle_edit(
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
         report = _report_uncovered(workspace, event, error)
-        return claude_code.format_context("PostToolUse", report)
+        return claude_code_json.format_context("PostToolUse", report)
     session = workspace.open_session(path)
     call_id = change.tool_use_id
     if call_id in session.background_calls and not is_repeated:
-        return claude_code.SILENT  # the hooks of two installations send the event
+        return claude_code_json.SILENT  # the hooks of two installations send the event
     # Before the run: the old time is restored in the step that writes the file, and the
     # daemon may be killed between the two.
-    workspace.restored_times.add(path, change.session)
+    workspace.restored_mtimes.add(path, change.session)
     call = background_runs.start_call(
         session,
         call_id,
@@ -134,7 +136,7 @@ async def handle_edit(
         _record_work(workspace, session, change)
         workspace.update_markers()
         report = backgrounding.format_backgrounded(session, call)
-        return claude_code.format_context("PostToolUse", report)
+        return claude_code_json.format_context("PostToolUse", report)
     result = call.task.result()
     if result is not None:
         result = _add_undelivered_reports(session, result, caller)
@@ -144,12 +146,12 @@ async def handle_edit(
         is_turn_over = True
     if is_turn_over:
         workspace.running_turns.pop(event.session, None)
-        workspace.restored_times.discard(path)
+        workspace.restored_mtimes.discard(path)
         # The file may have been deleted; the report is more important.
         with contextlib.suppress(StepperError):
             session.file.touch()
     workspace.update_markers()
-    return claude_code.format_context("PostToolUse", result)
+    return claude_code_json.format_context("PostToolUse", result)
 
 
 def _report_uncovered(
@@ -287,7 +289,7 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
     A notebook gets the current time if the last call on it was an edit.
     """
     edited = {os.path.realpath(path) for path in event.last_edits}
-    for path in workspace.restored_times.take_all(event.session):
+    for path in workspace.restored_mtimes.take_all(event.session):
         if path not in edited:
             continue
         with contextlib.suppress(StepperError):
@@ -368,10 +370,10 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     )
     if event.is_notification:  # the user did not write it
         workspace.update_markers()
-        return claude_code.format_user_line("\n".join(delivered_lines))
+        return claude_code_json.format_user_line("\n".join(delivered_lines))
     _begin_turn(workspace, event)
     replaced_lines = workspace.clear_replaced_stops(owner)
-    new_notebook = claude_code.format_new_notebook(event.prompt)
+    new_notebook = claude_code_json.format_new_notebook(event.prompt)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it.
     if new_notebook or event.is_stepper_command:
         workspace.active_clients.add(owner)
@@ -421,7 +423,7 @@ def _begin_turn(workspace: Workspace, event: Event) -> None:
     workspace.limited_clients.discard(owner)
     if final_message.limits_work(event.prompt):
         workspace.limited_clients.add(owner)
-    workspace.restored_times.take_all(owner)  # from a message that was interrupted
+    workspace.restored_mtimes.take_all(owner)  # from a message that was interrupted
     workspace.find_open_work(owner)  # opens the current notebook
 
 
@@ -522,7 +524,7 @@ async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
     lines = _take_command_lines(workspace, event)
     lacks_explanation = final_message.lacks_explanation(event.last_message)
     if event.session in workspace.limited_clients or not lacks_explanation:
-        return claude_code.format_user_line(_join(lines))
+        return claude_code_json.format_user_line(_join(lines))
     open_work = await _describe_open_work(workspace, event)
     changes = workspace.external_changes.report_changes()
     return _format_output("Stop", [*changes, open_work], lines)
@@ -599,16 +601,16 @@ def _format_context(event: str, texts: Iterable[str], lines: Iterable[str]) -> b
     """
     text = _join(texts)
     if not text:
-        return claude_code.SILENT
+        return claude_code_json.SILENT
     limited_text = run_report.limit_report(text)
     report = run_report.Report(limited_text, _join(lines))
-    return claude_code.format_context(event, report)
+    return claude_code_json.format_context(event, report)
 
 
 def _format_output(event: str, texts: Iterable[str], lines: Iterable[str]) -> bytes:
     """Return a hook's output with texts for the agent, lines for the user, or both."""
     output = _format_context(event, texts, lines)
-    return output or claude_code.format_user_line(_join(lines))
+    return output or claude_code_json.format_user_line(_join(lines))
 
 
 async def _format_status(session: Session) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.common.errors import NotebookError, StepperError
-from stepper.daemon import claude_code
-from stepper.daemon.claude_code import Event
+from stepper.daemon import claude_code_json
+from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.policy import changed_cells, edit_gate, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite
@@ -36,9 +36,9 @@ async def handle_read(workspace: Workspace, event: Event) -> bytes:
     limits = workspace.config.limits()
     must_approve = edit_gate.check_approval(event.consent, limits)
     if not event.asks_for_each_edit or must_approve:
-        return claude_code.SILENT
+        return claude_code_json.SILENT
     line = workspace.take_once(event.session, APPROVAL_RUNS_CELL)
-    return claude_code.format_user_line(line)
+    return claude_code_json.format_user_line(line)
 
 
 async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
@@ -52,7 +52,7 @@ async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
     try:
         refusal = find_refusal(session, change)
         if refusal:
-            return claude_code.format_decision("deny", f"stepper: {refusal}")
+            return claude_code_json.format_decision("deny", f"stepper: {refusal}")
         limits = session.limits()
         delegation = edit_gate.check_delegation(event.consent, limits)
         if delegation and has_code_to_run(session, change):
@@ -60,13 +60,13 @@ async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
                 "stepper: approving this edit runs the cell immediately, with all your"
                 f" permissions ({delegation})"
             )
-            return claude_code.format_decision("ask", reason)
+            return claude_code_json.format_decision("ask", reason)
     except StepperError:
-        return claude_code.SILENT  # PostToolUse reports the error
+        return claude_code_json.SILENT  # PostToolUse reports the error
     asks_user = event.asks_for_each_edit or delegation
     if asks_user and edit_gate.only_adds_text(session.state, change):
         return _allow_markdown(workspace, event, session)
-    return claude_code.SILENT
+    return claude_code_json.SILENT
 
 
 def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> bytes:
@@ -80,7 +80,7 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
     line = ""
     if not was_shown and not must_approve:
         line = workspace.take_once(event.session, MARKDOWN_ALLOWED)
-    return claude_code.format_decision("allow", MARKDOWN_ALLOWED, line)
+    return claude_code_json.format_decision("allow", MARKDOWN_ALLOWED, line)
 
 
 def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -> bytes:
@@ -92,26 +92,26 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     if consent is Consent.WITHHELD:
         if edit_gate.NEW_COMMAND.search(command):
             reason = f"stepper: {edit_gate.PLAN_FIRST}"
-            return claude_code.format_decision("deny", reason)
+            return claude_code_json.format_decision("deny", reason)
         if running_command:
             reason = f"stepper: nothing ran: {edit_gate.PLAN_MODE}"
-            return claude_code.format_decision("deny", reason)
+            return claude_code_json.format_decision("deny", reason)
     user_command = edit_gate.find_user_command(command)
     if user_command:
         reason = (
             f"`stepper {user_command}` is the user's command: only the user may resume"
             " a stopped notebook or discard state"
         )
-        return claude_code.format_decision("ask", reason)
+        return claude_code_json.format_decision("ask", reason)
     if not running_command:
-        return claude_code.SILENT
+        return claude_code_json.SILENT
     limits = workspace.config.limits()
     unapproved = edit_gate.check_approval(consent, limits)
     unapproved = unapproved or edit_gate.check_delegation(consent, limits)
     if not unapproved:
-        return claude_code.SILENT
+        return claude_code_json.SILENT
     reason = f"`stepper {running_command}` runs code in the kernel: {unapproved}"
-    return claude_code.format_decision("ask", reason)
+    return claude_code_json.format_decision("ask", reason)
 
 
 def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:

@@ -37,13 +37,13 @@ from stepper.daemon.connection import (
 from stepper.daemon.hook_events import handle_event
 from stepper.daemon.memory_trim import MemoryTrimmer
 from stepper.daemon.request import Request
-from stepper.daemon.running_files import RunningFiles
+from stepper.daemon.running_cells import RunningCellFiles
 from stepper.daemon.statusline_file import StatusLineFile
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.environment_facts import ProjectEnvironment
+from stepper.diagnosis.project_environment import ProjectEnvironment
 from stepper.hook.start import acquire_lock
 from stepper.kernels import backend_registry
 from stepper.kernels.notebook_launcher import NotebookLauncher
@@ -101,7 +101,7 @@ class Daemon:
         self.replay_tasks = set[asyncio.Task[None]]()
         self.memory = MemoryTrimmer()
         self.status_lines = StatusLineFile(self.workspace)
-        self.running_files = RunningFiles(self.workspace)
+        self.running_cell_files = RunningCellFiles(self.workspace)
         self.is_refresh_scheduled = False
 
     def _open_session(self, name: str, path: str) -> Session:
@@ -200,7 +200,7 @@ class Daemon:
         self._detach_sessions()
         background_io.start_pending_jobs()
         self.workspace.update_markers()
-        self.running_files.remove()
+        self.running_cell_files.remove()
         self.status_lines.remove()
         secure_files.remove(self.paths.daemon_json)
         log.info("the daemon exits")
@@ -271,9 +271,9 @@ class Daemon:
         """Cancel the cluster jobs of former daemons that no record mentions."""
 
         def get_records() -> Iterator[Path]:
-            from stepper.kernels import sealed_records
+            from stepper.kernels import sealed_kernel_records
 
-            return sealed_records.find_project_records(self.paths)
+            return sealed_kernel_records.find_project_records(self.paths)
 
         with contextlib.suppress(StepperError, OSError):
             trusted_backends = []
@@ -309,7 +309,7 @@ class Daemon:
                     work = self._maintain_session(session)
                     tasks[session.name] = asyncio.create_task(work)
             self.status_lines.update()
-            self.running_files.update()
+            self.running_cell_files.update()
             await asyncio.sleep(MAINTENANCE_SECONDS)
 
     async def _maintain_session(self, session: Session) -> None:
@@ -339,7 +339,7 @@ class Daemon:
 
         Sessions call this after each change of their state.
         """
-        has_lines = self.running_files.has_lines or self.status_lines.has_running
+        has_lines = self.running_cell_files.has_lines or self.status_lines.has_running
         if self.is_refresh_scheduled or not has_lines:
             return
         self.is_refresh_scheduled = True
@@ -351,7 +351,7 @@ class Daemon:
         if self.exit_requested.is_set():
             return
         self.status_lines.update(measure_memory=False)
-        self.running_files.update()
+        self.running_cell_files.update()
 
     async def _watch_usage(self) -> None:
         """Shut down idle kernels, and request the exit of a daemon that is not used."""

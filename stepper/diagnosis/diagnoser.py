@@ -28,16 +28,8 @@ from stepper.diagnosis import (
     syntax_suggestion,
 )
 from stepper.diagnosis.agent_images import SavedImages
-from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.diagnosis.file_change_lines import format_file_lines
 from stepper.diagnosis.in_kernel.close_matches import join_items
-from stepper.diagnosis.kernel_facts import (
-    Bound,
-    ErrorFacts,
-    FileFacts,
-    Lost,
-    NamespaceChanges,
-)
 from stepper.diagnosis.name_definitions import NotebookNames
 from stepper.diagnosis.not_found_suggestions import (
     describe_distribution,
@@ -45,8 +37,16 @@ from stepper.diagnosis.not_found_suggestions import (
     explain_module_error,
     explain_name_error,
 )
-from stepper.policy.kernel_namespace import Namespace
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.reported_facts import (
+    Bound,
+    ErrorFacts,
+    FileFacts,
+    Lost,
+    NamespaceChanges,
+)
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
+from stepper.policy.namespace_report import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.diagnosis_protocol import Diagnosis, NoDiagnosis
 from stepper.session.protocols import Execution

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from stepper.common.text import one_line
-from stepper.diagnosis.environment_facts import TICK, ProjectEnvironment
 from stepper.diagnosis.in_kernel.close_matches import join_items
-from stepper.diagnosis.kernel_facts import FileChange, FileFacts
+from stepper.diagnosis.project_environment import TICK, ProjectEnvironment
+from stepper.diagnosis.reported_facts import FileChange, FileFacts
 
 MAX_LIST = 200
 MAX_LINE = 600

@@ -28,8 +28,8 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
 )
 from stepper.policy.journal_events import RunEnded
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Outcome
+from stepper.policy.namespace_report import Namespace
 from stepper.policy.notebook_state import State
 
 BOUND = "bound by"

@@ -19,19 +19,19 @@ from typing import NamedTuple
 from stepper.common.project_walk import ENTRIES, scan_folder
 from stepper.common.text import one_line
 from stepper.diagnosis import distribution_names
-from stepper.diagnosis.environment_facts import ProjectEnvironment
 from stepper.diagnosis.in_kernel.close_matches import (
     find_close_names,
     find_quoted,
     join_items,
     normalize_name,
 )
-from stepper.diagnosis.kernel_facts import ErrorFacts
 from stepper.diagnosis.name_definitions import BOUND, NotebookNames
 from stepper.diagnosis.name_similarity import MAX_PATH
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.reported_facts import ErrorFacts
 from stepper.messages import command_messages
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Fault
+from stepper.policy.namespace_report import Namespace
 
 # Constants of JSON and JavaScript, and how Python writes them.
 FOREIGN_CONSTANTS = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import one_line
-from stepper.diagnosis.environment_facts import ProjectEnvironment
+from stepper.diagnosis.project_environment import ProjectEnvironment
 
 # Characters of a command, of a line of output and of a whole warning.
 MAX_COMMAND = 80

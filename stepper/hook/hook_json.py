@@ -1,8 +1,8 @@
 """The hook JSON that the hook process needs without importing the daemon.
 
-This module and `daemon/claude_code` are the only ones that know Claude Code's field
-names; they were measured, see docs/development/claude-code.md. The hook process imports
-this module only if the daemon can't respond, or to wait for hours.
+This module and `daemon/claude_code_json` are the only ones that know Claude Code's
+field names; they were measured, see docs/development/claude-code.md. The hook process
+imports this module only if the daemon can't respond, or to wait for hours.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from stepper.common import secure_files
 from stepper.common.errors import DaemonError
+from stepper.common.hook_paths import HookPaths
 from stepper.common.paths import Paths
-from stepper.common.socket_path import HookPaths
 
 START_SECONDS = 8.5
 POLL_SECONDS = 0.005

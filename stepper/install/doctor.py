@@ -21,15 +21,15 @@ from stepper.common import project_walk
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, get_ipykernel_folder, read_install_record
 from stepper.common.text import NAME_CONTROLS
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.install import (
     claude_settings,
     mcp_starter,
     permission_mode,
-    skill_files,
+    skill_states,
     user_script,
 )
-from stepper.install.install_files import (
+from stepper.install.installed_files import (
     find_assets,
     format_editor_command,
     read_settings,
@@ -191,7 +191,7 @@ def is_daemon_listening(paths: Paths) -> bool:
         OSError: The socket can't be used.
         StepperError: The socket's folder is not safe.
     """
-    sock = client.connect(paths)
+    sock = daemon_client.connect(paths)
     if sock:
         sock.close()
     return sock is not None
@@ -378,14 +378,14 @@ def _check_skills(paths: Paths) -> str:
             "from the plugin: /stepper:continue and so on "
             "(/continue is Claude Code's own command)"
         )
-    states = skill_files.get_skill_states(Path(paths.project))
+    states = skill_states.get_skill_states(Path(paths.project))
     problems = []
     for name, state in states.items():
         if state == "missing":
             problems.append(f"{name} is missing")
         elif state == "outdated":
             problems.append(f"{name} is from another version")
-    if not skill_files.load_shipped_skills():
+    if not skill_states.load_shipped_skills():
         problems.append("this installation contains no skills")
     if problems:
         raise StepperError("; ".join(problems), format_install_command(paths))
@@ -412,7 +412,7 @@ def _check_personal_skills(paths: Paths) -> str:
     home = permission_mode.get_config_folder() / "skills"
     same = [
         str(home / name)
-        for name in skill_files.load_shipped_skills()
+        for name in skill_states.load_shipped_skills()
         if (home / name / "SKILL.md").exists()
     ]
     if same:
@@ -514,7 +514,7 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
         return []
     import asyncio
 
-    from stepper.daemon import kernels_commands
+    from stepper.daemon import backend_commands
 
     return [
         Check(
@@ -524,7 +524,7 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
             place.mend,
         )
         for place in asyncio.run(
-            kernels_commands.check_configured(paths, limits, os.environ)
+            backend_commands.check_configured(paths, limits, os.environ)
         )
     ]
 

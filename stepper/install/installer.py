@@ -19,7 +19,7 @@ from typing import Any
 from stepper import __version__
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.hook.start import wait_until_stopped
 from stepper.install import (
     claude_settings,
@@ -39,7 +39,9 @@ from stepper.install.install_checks import (
     check_interpreter,
     print_plan,
 )
-from stepper.install.install_files import (
+from stepper.install.install_options import parse_arguments
+from stepper.install.install_output import print_line
+from stepper.install.installed_files import (
     PACKAGE,
     find_assets,
     link,
@@ -48,10 +50,8 @@ from stepper.install.install_files import (
     remove,
     write,
 )
-from stepper.install.install_options import parse_arguments
-from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
-from stepper.install.skill_files import (
+from stepper.install.skill_states import (
     SKILLS,
     get_skill_states,
     list_our_skills,
@@ -332,7 +332,7 @@ def compile_client(target: Path) -> bool:
 
 def _compile(compiler: str, target: Path, options: list[str]) -> bool:
     """Compile the client with further options; return whether it works."""
-    source = Path(client.__file__).with_name("client.c")
+    source = Path(daemon_client.__file__).with_name("client.c")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     version = f'-DVERSION="{__version__}"'
     output = ["-o", str(temporary), str(source)]
@@ -353,11 +353,11 @@ def _stop_old_daemon(paths: Paths) -> None:
     A daemon exits after a request of another version.
     """
     try:
-        sock = client.connect(paths)
+        sock = daemon_client.connect(paths)
         if not sock:
             return
         request = (b"status", b"reinstalled", b"", b"", b"")
-        for _ in client.exchange(paths, sock, *request):
+        for _ in daemon_client.exchange(paths, sock, *request):
             pass
         wait_until_stopped(paths)
         print_line(

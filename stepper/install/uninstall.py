@@ -30,7 +30,8 @@ from stepper.install.install_checks import (
     check_links,
     check_target,
 )
-from stepper.install.install_files import (
+from stepper.install.install_output import print_line
+from stepper.install.installed_files import (
     find_assets,
     read,
     read_settings,
@@ -38,9 +39,8 @@ from stepper.install.install_files import (
     remove_empty,
     write,
 )
-from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
-from stepper.install.skill_files import SKILLS, list_our_skills
+from stepper.install.skill_states import SKILLS, list_our_skills
 
 SHUTDOWN_SECONDS = 60.0
 # The files that stepper keeps in .stepper/. Everything else there is the user's:

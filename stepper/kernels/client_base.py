@@ -31,8 +31,8 @@ from stepper.kernels.outputs.output_area import (
     get_display_id,
 )
 from stepper.kernels.outputs.widgets import Widgets
-from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
 from stepper.policy.model import Death
+from stepper.policy.namespace_report import KernelEnvironment, Namespace
 
 # What handling a message raises that does not follow the protocol.
 MALFORMED_MESSAGE = (AttributeError, KeyError, TypeError, ValueError)

@@ -29,7 +29,7 @@ from stepper.kernels.outputs.output_area import (
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy import error_classification
 from stepper.policy.model import Death, Fault, Limits, Outcome
-from stepper.policy.module_reloads import ModuleChanges
+from stepper.policy.module_changes import ModuleChanges
 from stepper.session.protocols import Execution
 
 # Between two checks of death, deadline and memory: twice that is below 250 ms.

@@ -133,6 +133,6 @@ class NotebookLauncher:
         kind = str(record.get("kind", LOCAL))
         if kind == LOCAL:
             return LOCAL
-        from stepper.kernels import sealed_records
+        from stepper.kernels import sealed_kernel_records
 
-        return kind if sealed_records.is_sealed(self.record, record) else ""
+        return kind if sealed_kernel_records.is_sealed(self.record, record) else ""

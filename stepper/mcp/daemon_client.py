@@ -18,8 +18,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from stepper.common.socket_path import HookPaths
-from stepper.hook import client
+from stepper.common.hook_paths import HookPaths
+from stepper.hook import daemon_client
 from stepper.mcp.mcp_wording import translate
 
 MAX_THREADS = 250  # of each limiter
@@ -124,7 +124,7 @@ class Daemon:
 
         def send() -> bytes | None:
             with suppress(RequestCancelledError):
-                return client.send_request(
+                return daemon_client.send_request(
                     self.paths,
                     verb.encode(),
                     payload,

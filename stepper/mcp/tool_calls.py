@@ -24,7 +24,7 @@ from mcp_types import (
 
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import format_count, one_line
-from stepper.hook.client import DaemonExitedError
+from stepper.hook.daemon_client import DaemonExitedError
 from stepper.mcp import argument_coercion, data_rendering, tool_results
 from stepper.mcp.daemon_client import Daemon, DaemonRequest
 from stepper.mcp.elicitation import Context, StopQuestions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.comparison.rerun_comparison import ChangedOutput
 
 MAX_QUOTED_CELLS = 5  # cells with quoted lines
 MAX_NAMED_CELLS = 20  # further cells, named by number

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.common.text import clean, format_count, one_line
-from stepper.messages import stop_hints
+from stepper.messages import stop_suggestion
 from stepper.messages.marks import FAILED_MARK, STOP_SIGN, get_run_mark
 from stepper.messages.quoted_output import (
     format_estimate,
@@ -30,8 +30,8 @@ from stepper.messages.status_text import format_step as format_plan_step
 from stepper.policy import edit_gate, error_classification, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
-from stepper.policy.kernel_namespace import Namespace, Variable
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
+from stepper.policy.namespace_report import Namespace, Variable
 from stepper.policy.notebook_state import LateOutputSummary, State
 
 # Why the next step, whose cell ran before, has to run again.
@@ -319,7 +319,7 @@ def format_stop(state: State, stop: Stopped) -> tuple[str | None, list[str], str
     if question:
         lines.append(f"The agent asks: {one_line(question)}")
     if run:
-        suggestion = stop_hints.suggest_action(
+        suggestion = stop_suggestion.suggest_action(
             run.outcome, run.verdict, run.fault, commands=state.commands
         )
         lines.append(f"Suggestion: {one_line(suggestion)}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.common.text import clean, format_count, one_line
-from stepper.messages import stop_hints
+from stepper.messages import stop_suggestion
 from stepper.messages.marks import (
     CRITERION_FALSE_MARK,
     FAILED_MARK,
@@ -188,7 +188,7 @@ def format_stop_block(ended: RunSummary, retries: int, suggestion: str = "") -> 
     title = one_line(ended.step.title, 200) if ended.step else "(no step)"
     hint = one_line(suggestion)
     if not hint:
-        hint = stop_hints.suggest_action(
+        hint = stop_suggestion.suggest_action(
             run.outcome, run.verdict, run.fault, ended.comment, ended.commands
         )
     return "\n".join(
@@ -357,7 +357,7 @@ def _format_fault(ended: RunSummary, fault: Fault) -> list[str]:
     parts = []
     if fault.suggestion not in fault.evalue:
         parts.append(f"Suggestion: {one_line(fault.suggestion)}")
-    parts += stop_hints.suggest_more_time(
+    parts += stop_suggestion.suggest_more_time(
         ended.run.outcome, ended.timeout, ended.max_timeout, ended.comment
     )
     parts += _format_failing_lines(fault, ended.cell.source, ended.origins)
@@ -390,7 +390,7 @@ def format_scratch(ended: RunSummary) -> str:
         if fault is not None:
             if fault.suggestion:
                 parts.append(f"Suggestion: {one_line(fault.suggestion)}")
-            parts += stop_hints.suggest_more_time(
+            parts += stop_suggestion.suggest_more_time(
                 run.outcome, ended.timeout, ended.max_timeout, ended.comment
             )
             parts += _format_failing_lines(fault, ended.cell.source, {})

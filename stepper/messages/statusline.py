@@ -12,8 +12,8 @@ from stepper.messages.marks import (
     WAITING_MARK,
 )
 from stepper.messages.quoted_output import format_span
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Key, Step, StepStatus
+from stepper.policy.namespace_report import Namespace
 from stepper.policy.notebook_state import FINISHED, State
 
 OPEN_WORDS = {

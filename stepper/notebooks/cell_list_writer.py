@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from stepper.notebooks.cell_json import make_cell, replace_source
+from stepper.notebooks.cell_updates import make_cell, replace_source
 from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_json import Change, apply_changes, replace_cells
 from stepper.policy.model import Cell

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from stepper.common.errors import NotebookError
-from stepper.notebooks.cell_json import get_tags
+from stepper.notebooks.cell_updates import get_tags
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.model import Cell
 from stepper.session.protocols import CellVersion

@@ -21,14 +21,7 @@ from typing import Any, NamedTuple
 from stepper.common import secure_files
 from stepper.common.errors import NotebookError
 from stepper.notebooks import background_io, cell_list_writer, jupyter_saves
-from stepper.notebooks.atomic_write import (
-    exchange_files,
-    make_temporary_name,
-    remove_file,
-    remove_file_later,
-    stat_file,
-)
-from stepper.notebooks.cell_json import (
+from stepper.notebooks.cell_updates import (
     add_language_info_change,
     add_tag,
     add_widget_change,
@@ -38,6 +31,13 @@ from stepper.notebooks.cell_json import (
     remove_tag,
     replace_id,
     replace_outputs,
+)
+from stepper.notebooks.file_exchange import (
+    exchange_files,
+    make_temporary_name,
+    remove_file,
+    remove_file_later,
+    stat_file,
 )
 from stepper.notebooks.notebook_document import (
     Document,

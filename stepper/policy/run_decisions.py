@@ -24,7 +24,6 @@ from stepper.policy import (
     repeated_errors,
 )
 from stepper.policy.journal_events import PreflightFailed, RunEnded, RunStarted
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import (
     Cell,
     Consent,
@@ -38,6 +37,7 @@ from stepper.policy.model import (
     StepStatus,
     Verdict,
 )
+from stepper.policy.namespace_report import Namespace
 from stepper.policy.notebook_state import Progress, State
 
 VARIABLES_KEPT = "the kernel keeps its variables"

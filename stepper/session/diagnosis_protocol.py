@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, CriterionResult, Fault, Run
+from stepper.policy.namespace_report import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import Execution
 

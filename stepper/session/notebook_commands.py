@@ -29,12 +29,12 @@ from stepper.policy import (
     cell_directives,
     changed_cells,
     edit_gate,
-    execution_time,
     journal_events,
+    measured_duration,
     plan,
 )
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from stepper.policy.model import (
     Cell,
     Key,
@@ -377,7 +377,7 @@ async def evaluate(
                 cells = session.read().cells
         fault, verdict = await judge_execution(session, cell, execution, cells)
         session.record_death(execution, "`stepper eval`")
-        seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
+        seconds = measured_duration.measure_busy_seconds(execution.timings, elapsed)
         run = started.create_run(execution.outcome, verdict, fault, seconds)
         session.journal.log(
             journal_events.ScratchExecuted(

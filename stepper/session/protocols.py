@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import (
     NOTHING_OMITTED,
     Cell,
@@ -24,7 +23,8 @@ from stepper.policy.model import (
     Outcome,
     Plan,
 )
-from stepper.policy.module_reloads import UNCHANGED, ModuleChanges
+from stepper.policy.module_changes import UNCHANGED, ModuleChanges
+from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace
 
 if TYPE_CHECKING:
     from stepper.policy.configuration.kernel_config import BackendConfig

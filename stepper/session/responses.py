@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from stepper.policy.model import Fault
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Death, Fault, Limits
+from stepper.policy.namespace_report import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import Diagnosis

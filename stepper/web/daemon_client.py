@@ -12,8 +12,8 @@ from typing import Any
 from stepper import __version__
 from stepper.common import wire_format
 from stepper.common.errors import StepperError
-from stepper.common.socket_path import HookPaths, encode_path
-from stepper.hook import client
+from stepper.common.hook_paths import HookPaths, encode_path
+from stepper.hook import daemon_client
 
 NOT_RUNNING = "no daemon is running, so this view shows the journal only"
 NOT_RESPONDING = "the daemon does not respond"
@@ -66,12 +66,12 @@ class DaemonClient:
         """Return the kind and body of the response; None if no daemon is running."""
         # The path of the socket may change if another user took its folder.
         paths = HookPaths(self.project)
-        sock = client.connect(paths)
+        sock = daemon_client.connect(paths)
         if sock is None:
             return None
         sock.settimeout(TIMEOUT_SECONDS)
         version = __version__.encode()
         folder = encode_path(self.project)
         parts = (REQUEST, version, b"", folder, request)
-        *_, response = client.exchange(paths, sock, *parts)
+        *_, response = daemon_client.exchange(paths, sock, *parts)
         return response

@@ -11,7 +11,7 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.common.program import find_program
+from stepper.common.program_name import find_program
 from stepper.daemon.config import Config
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.policy.commands.command_lines import CommandLines

@@ -15,7 +15,7 @@ import psutil
 from stepper.common import secure_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.web.access_control import HOST, REDIRECT_PAGE, ViewServer
 from stepper.web.http_server import bind_socket, serve
 from stepper.web.notebook_list import NotebookList
@@ -34,7 +34,7 @@ def view(
     notebooks = NotebookList(paths)
     name = ""
     if notebook:
-        name = notebooks.resolve_name(notebook, client.get_current_folder())
+        name = notebooks.resolve_name(notebook, daemon_client.get_current_folder())
     listener = bind_socket(port)
     # The browser opens a private file that redirects to the address: all users can see
     # the command lines of processes, and the address contains the key.

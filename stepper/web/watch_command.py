@@ -22,7 +22,7 @@ from rich.text import Text
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
 from stepper.common.text import clean, one_line
-from stepper.hook import client
+from stepper.hook import daemon_client
 from stepper.messages.marks import STOP_SIGN
 from stepper.messages.quoted_output import format_span, get_output_text
 from stepper.messages.run_report import format_seconds
@@ -63,7 +63,7 @@ def watch(paths: Paths, notebook: str | None) -> None:
     notebooks = NotebookList(paths)
     name = ""
     if notebook:
-        name = notebooks.resolve_name(notebook, client.get_current_folder())
+        name = notebooks.resolve_name(notebook, daemon_client.get_current_folder())
     no_color = bool(os.environ.get("NO_COLOR")) or None
     console = Console(highlight=False, no_color=no_color)
     interrupts = InterruptFlag()

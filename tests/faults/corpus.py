@@ -23,9 +23,9 @@ from stepper import diagnosis
 from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.environment_facts import ProjectEnvironment
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.kernels.backends.local.available_memory import usage
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
-from stepper.kernels.backends.local.memory_limits import usage
 from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile

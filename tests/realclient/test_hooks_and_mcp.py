@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepper.common.paths import Paths
-from stepper.hook import client as daemon
+from stepper.hook import daemon_client as daemon
 
 from .conftest import ClaudeFactory
 from .model import Block, Message, ScriptedModel, text

@@ -20,7 +20,7 @@ import pytest
 
 from examples import demo
 from stepper.common.paths import Paths
-from stepper.hook.client import send_request
+from stepper.hook.daemon_client import send_request
 from stepper.install import install_options, installer
 from tests.conftest import make_env
 from tests.environments import environment

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stepper.common.project_walk import walk
 from stepper.messages import verify_report
-from stepper.notebooks.atomic_write import TEMPORARY
+from stepper.notebooks.file_exchange import TEMPORARY
 from stepper.policy.comparison.verify_results import FileChange
 
 CHUNK_BYTES = 1 << 20  # read from a file at once

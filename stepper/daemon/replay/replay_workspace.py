@@ -22,7 +22,7 @@ from stepper.common.errors import KernelError, StepperError, UsageError
 from stepper.common.paths import Paths
 from stepper.common.project_walk import scan_folder
 from stepper.common.text import one_line
-from stepper.daemon import kernels_commands
+from stepper.daemon import backend_commands
 from stepper.daemon.replay.replay_file_changes import FolderSnapshot
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels.notebook_launcher import NotebookLauncher
@@ -93,7 +93,7 @@ async def verify_notebook(
     _check_backend(backend, options, session.name)
     metadata = None
     if options.kernel:
-        metadata = await kernels_commands.get_metadata(request, options.kernel)
+        metadata = await backend_commands.get_metadata(request, options.kernel)
     launch = replace(
         workspace.get_launch_config(path, request.caller.environ, backend_name),
         exits_with_daemon=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepper.daemon.workspace.state_file import StateFile
+from stepper.daemon.workspace.daemon_json_file import DaemonJsonFile
 
 MAX_SESSIONS = 50  # the number of client sessions that are remembered
 PROJECT = ""  # the key of the project's current notebook
@@ -14,7 +14,7 @@ class CurrentNotebooks:
     """The current notebooks by client session, with names relative to the project."""
 
     def __init__(self, path: str) -> None:
-        self._file = StateFile(path)
+        self._file = DaemonJsonFile(path)
 
     def get_all(self) -> dict[str, str]:
         """Return the current notebook of each client session.

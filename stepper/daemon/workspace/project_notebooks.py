@@ -19,16 +19,16 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
-from stepper.common.program import find_program
+from stepper.common.program_name import find_program
 from stepper.common.text import escape_controls
 from stepper.daemon.config import Config
-from stepper.daemon.kernel_launch import build_launch_config
+from stepper.daemon.launch_config import build_launch_config
 from stepper.daemon.workspace.current_notebooks import CurrentNotebooks
 from stepper.daemon.workspace.external_changes import ExternalChanges
 from stepper.daemon.workspace.notebook_paths import NotebookPaths, UncoveredError
 from stepper.daemon.workspace.notebook_rows import NotebookRows
 from stepper.daemon.workspace.renamed_notebooks import RenamedNotebooks
-from stepper.daemon.workspace.restored_times import RestoredTimes
+from stepper.daemon.workspace.restored_mtimes import RestoredMtimes
 from stepper.notebooks import new_notebook
 from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
@@ -60,7 +60,7 @@ class Workspace:
         self.resolve = self.notebook_paths.resolve
         self.sessions: dict[str, Session] = {}  # the open ones, by notebook
         self.currents = CurrentNotebooks(paths.state)
-        self.restored_times = RestoredTimes(paths.batch_marker)
+        self.restored_mtimes = RestoredMtimes(paths.batch_marker)
         self.rows = NotebookRows(self)
         self.renames = RenamedNotebooks(
             paths,

@@ -13,22 +13,22 @@ from typing import Any, Callable, Iterable
 from stepper.diagnosis.in_kernel.close_matches import find_quoted
 from stepper.diagnosis.in_kernel.decode_errors import explain_read_error
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, list_user_frames
-from stepper.diagnosis.in_kernel.import_facts import explain_import_error
-from stepper.diagnosis.in_kernel.last_assignment import explain_hidden_name
-from stepper.diagnosis.in_kernel.line_values import (
+from stepper.diagnosis.in_kernel.failing_values import (
     Finding,
     build_rows,
     describe_rows,
     find_explanations,
     make_finding,
 )
-from stepper.diagnosis.in_kernel.missing_keys import (
+from stepper.diagnosis.in_kernel.file_changes import describe_files
+from stepper.diagnosis.in_kernel.import_facts import explain_import_error
+from stepper.diagnosis.in_kernel.last_assignment import explain_hidden_name
+from stepper.diagnosis.in_kernel.lookup_errors import (
     explain_attribute_error,
     explain_call_error,
     explain_key_error,
 )
-from stepper.diagnosis.in_kernel.namespace_changes import list_changes
-from stepper.diagnosis.in_kernel.written_files import describe_files
+from stepper.diagnosis.in_kernel.partial_effects import list_changes
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,

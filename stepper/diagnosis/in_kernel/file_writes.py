@@ -7,7 +7,7 @@ again. With a hook, each audited call (`id`, `sys._getframe` …) takes 0.1 µs 
 hook is therefore added before the first cell whose source may write files.
 
 A handler records a path and the previous state of its file. It raises nothing and keeps
-no object of the user. It stops after MAX_PATHS paths of a cell. `written_files`
+no object of the user. It stops after MAX_PATHS paths of a cell. `file_changes`
 evaluates the records after a failure.
 """
 

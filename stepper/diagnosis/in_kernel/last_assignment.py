@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from stack_data.core import Source
 
 from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, UserFrame
-from stepper.diagnosis.in_kernel.namespace_changes import find_changed_name
+from stepper.diagnosis.in_kernel.partial_effects import find_changed_name
 from stepper.kernels.in_kernel.cell_sources import (
     find_cell_line,
     get_source_lines,

@@ -470,7 +470,7 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
     A module that computes something from them at its import is reloaded as well: its
     values are then those of the new source, as in a new kernel.
     """
-    from stepper.kernels.in_kernel.import_dependents import depends_at_import
+    from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
 
     snapshots = {}
     for name in records:

@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from stepper.kernels.in_kernel.cell_sources import run_state
-from stepper.kernels.in_kernel.importable_modules import describe_loadable
+from stepper.kernels.in_kernel.preflight_names import describe_loadable
 from stepper.kernels.in_kernel.safe_inspect import (
     FUNCTION_TYPES,
     MAX_CLASSES,

@@ -19,8 +19,8 @@ import zmq
 from stepper.kernels.in_kernel import (
     iopub_buffer,
     module_reload,
-    subprocess_output,
-    warmup,
+    output_drain,
+    traceback_warmup,
 )
 from stepper.kernels.in_kernel.cell_sources import (
     remember_scratch,
@@ -47,10 +47,10 @@ HELPER = "_stepper_helper"  # in sys.modules
 # module is imported.
 PART_WORDS = {
     "matplotlib_facts": ("matplotlib", "plt", "plot", "seaborn", "sns"),
-    "warning_checks": ("pandas", "numpy", "except", "warn"),
+    "run_warnings": ("pandas", "numpy", "except", "warn"),
     "shell_commands": ("!", "%", "get_ipython"),
 }
-PARTS_BEFORE_RUN = ("warning_checks", "shell_commands", "file_writes")
+PARTS_BEFORE_RUN = ("run_warnings", "shell_commands", "file_writes")
 PARTS_TO_END = ("matplotlib_facts", "shell_commands", "file_writes")
 # A cell with one of these may write files. Writes of other cells are not attributed.
 WRITES = re.compile(
@@ -141,7 +141,7 @@ def report_run(result: Any) -> None:
     module_changes = run_state.pop("modules", None)
     error = find_error(result)
     facts: dict[str, Any] = {
-        "warnings": call_part("warning_checks", "after", raw, error is None),
+        "warnings": call_part("run_warnings", "after", raw, error is None),
         "figures": call_part("matplotlib_facts", "list_figures"),
         "commands": call_part("shell_commands", "after", raw, error),
     }
@@ -238,16 +238,16 @@ def publish_record(request_id: str) -> None:
 
 def on_pre_run(info: Any) -> None:
     """Handle IPython's `pre_run_cell` event."""
-    warmup.pause()
+    traceback_warmup.pause()
     call_safely(prepare_run, info)
 
 
 def on_post_run(result: Any) -> None:
     """Handle IPython's `post_run_cell` event."""
-    call_safely(subprocess_output.drain)
+    call_safely(output_drain.drain)
     call_safely(report_run, result)
     iopub_buffer.last["payload"] = call_safely(list_payload) or []
-    call_safely(warmup.resume, load_error_parts)
+    call_safely(traceback_warmup.resume, load_error_parts)
 
 
 def list_payload() -> list[Any]:

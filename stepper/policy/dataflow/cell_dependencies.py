@@ -23,8 +23,8 @@ from stepper.policy.dataflow.name_effects import (
     list_changed_arguments,
 )
 from stepper.policy.journal_events import ExternalExecution, RunEnded
-from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Outcome
+from stepper.policy.namespace_report import Namespace
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 

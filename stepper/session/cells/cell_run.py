@@ -19,10 +19,14 @@ from stepper.common.text import one_line
 from stepper.messages import attached_clients, command_messages, module_reloads
 from stepper.messages.quoted_output import Completeness, format_location
 from stepper.messages.run_report import RunSummary
-from stepper.policy import changed_cells, execution_time, journal_events, run_decisions
+from stepper.policy import (
+    changed_cells,
+    journal_events,
+    measured_duration,
+    run_decisions,
+)
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
-from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import (
     Cell,
     Fault,
@@ -34,6 +38,7 @@ from stepper.policy.model import (
     Verdict,
     parse_moment,
 )
+from stepper.policy.namespace_report import UNKNOWN_NAMESPACE
 from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Kernel
 from stepper.session.session import Session
@@ -216,8 +221,8 @@ async def record_execution(
     """
     state = session.state
     cell = work.cell
-    seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
-    work.notes += execution_time.note_waiting_time(
+    seconds = measured_duration.measure_busy_seconds(execution.timings, elapsed)
+    work.notes += measured_duration.note_waiting_time(
         seconds, elapsed, execution.reconnected
     )
     fault, verdict = await judge_execution(

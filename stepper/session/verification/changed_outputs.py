@@ -13,14 +13,10 @@ from typing import Any
 from stepper.common.errors import NotebookError
 from stepper.messages.run_report import RunSummary
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.comparison import (
-    clock_values,
-    recorded_output_comparison,
-    verify_results,
-)
+from stepper.policy.comparison import clock_values, rerun_comparison, verify_results
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import CellOutputs
-from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict, parse_moment
@@ -135,10 +131,10 @@ class RecordedOutputs:
         for summary in compared:
             cell = summary.cell
             recorded = self.recorded[cell.index]
-            new_outputs = recorded_output_comparison.remove_pager_text(
+            new_outputs = rerun_comparison.remove_pager_text(
                 cell.source, recorded, CellOutputs(outputs[cell.index], facts)
             )
-            difference = recorded_output_comparison.find_difference(
+            difference = rerun_comparison.find_difference(
                 CellOutputs(recorded, facts),
                 new_outputs,
                 self._get_run_time(summary),
@@ -147,9 +143,7 @@ class RecordedOutputs:
             )
             if difference is None:
                 continue
-            description = recorded_output_comparison.describe_changed_output(
-                cell, difference
-            )
+            description = rerun_comparison.describe_changed_output(cell, difference)
             changed.append(description)
         return changed
 

@@ -27,7 +27,7 @@ from stepper.policy.comparison.output_comparison import (
     ReplayVerdict,
     compare_outputs,
 )
-from stepper.policy.comparison.recorded_output_comparison import remove_pager_text
+from stepper.policy.comparison.rerun_comparison import remove_pager_text
 from stepper.policy.comparison.verify_results import (
     CellVerdict,
     FileChange,

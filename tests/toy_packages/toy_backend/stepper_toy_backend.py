@@ -20,7 +20,7 @@ from jupyter_client.connect import write_connection_file
 
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.client import KernelClient
 from stepper.kernels.kernel_backend import (
     BackendCheck,
@@ -103,7 +103,7 @@ class ToyLauncher:
             "created": process.create_time(),
             "connection": json.loads(Path(file).read_text()),
         }
-        sealed_records.write(self.context.record, data)
+        sealed_kernel_records.write(self.context.record, data)
         kernel = self._create_client(data)
         try:
             await kernel.connect(START_SECONDS)

@@ -12,7 +12,7 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.jupyter import jupyter_settings
 from stepper.kernels.backends.jupyter.jupyter_process import (
     CHECK_SECONDS,
@@ -81,7 +81,7 @@ class JupyterLauncher:
             "session": uuid.uuid4().hex,
         }
         # Recorded first: if the response is lost, the kernel is found by its session.
-        sealed_records.save(self.record, data)
+        sealed_kernel_records.save(self.record, data)
         try:
             data["kernel"] = await self._request_kernel(server, data)
         except NoAnswerError:
@@ -92,9 +92,11 @@ class JupyterLauncher:
         process = JupyterProcess(data, server, self.record)
         kernel = KernelClient(process, self.parts)
         try:
-            sealed_records.save(self.record, data)
+            sealed_kernel_records.save(self.record, data)
             await kernel.connect(READY_SECONDS)
-            sealed_records.save(self.record, {**data, "life": process.channels.life})
+            sealed_kernel_records.save(
+                self.record, {**data, "life": process.channels.life}
+            )
             # Later clients may have a newer token.
             server.environ = lambda: {**config.environ, **self.environ()}
         except BaseException:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from stepper.common import secure_files
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.kernelspec import kernelspecs
 from stepper.kernels.backends.kernelspec.kernelspec_settings import (
     KIND,
@@ -94,7 +94,7 @@ class KernelspecLauncher:
         """Return whether the record is that of a provisioner's kernel."""
         try:
             record = json.loads(secure_files.read(self.record))
-            return record.get("kind") == KIND and sealed_records.is_sealed(
+            return record.get("kind") == KIND and sealed_kernel_records.is_sealed(
                 self.record, record
             )
         except (OSError, ValueError, AttributeError, RecursionError):

@@ -21,7 +21,7 @@ from jupyter_client.manager import AsyncKernelManager
 from stepper.common import secure_files
 from stepper.common.errors import KernelError, KernelStartError
 from stepper.common.text import one_line
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.kernelspec import provisioner_manager
 from stepper.kernels.backends.kernelspec.kernelspec_settings import KIND
 from stepper.kernels.backends.kernelspec.kernelspecs import Kernelspec
@@ -83,7 +83,7 @@ class ProvisionerLauncher:
             "provisioner_name": kernelspec.provisioner,
         }
         # Recorded first: the next daemon knows of a start that it interrupts.
-        sealed_records.save(self.record, data)
+        sealed_kernel_records.save(self.record, data)
         spec = provisioner_manager.read_spec(kernelspec, config.python)
         connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
         manager = provisioner_manager.create_manager(spec, kernel_id, connection_file)
@@ -94,7 +94,7 @@ class ProvisionerLauncher:
             data["connection"] = provisioner_manager.get_connection(manager)
             info = await provisioner.get_provisioner_info()
             data["provisioner_info"] = provisioner_manager.decode_bytes(info)
-            sealed_records.save(self.record, data)
+            sealed_kernel_records.save(self.record, data)
         except BaseException as error:
             await self._abandon(manager, data)
             if isinstance(error, Exception) and not isinstance(error, KernelError):
@@ -262,6 +262,6 @@ class ProvisionerLauncher:
             if data.get("ending"):
                 secure_files.remove(self.record)
                 return
-            sealed_records.save(self.record, {**data, "ending": True})
+            sealed_kernel_records.save(self.record, {**data, "ending": True})
             raise
         process.forget()

@@ -22,7 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.kernelspec import provisioner_manager
 from stepper.kernels.backends.local import process_identity
 from stepper.kernels.error_parsing import ESCAPES
@@ -171,7 +171,7 @@ class ProvisionerProcess(RemoteProcess):
         if not self.may_be_running:
             return
         with contextlib.suppress(OSError):
-            sealed_records.write(self.record, {**self.data, "ending": True})
+            sealed_kernel_records.write(self.record, {**self.data, "ending": True})
         raise KernelError(
             f"the provisioner {self.provisioner_name} did not end the kernel {self.id},"
             f" which may still be running{reason}"

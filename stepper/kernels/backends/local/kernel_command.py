@@ -15,7 +15,7 @@ from subprocess import DEVNULL, Popen
 from typing import IO, Any
 
 from stepper.common import secure_files
-from stepper.kernels.backends.local import memory_limits
+from stepper.kernels.backends.local import available_memory
 from stepper.kernels.backends.local.kernel_files import get_socket_path
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session.protocols import LaunchConfig
@@ -118,5 +118,5 @@ def start_process(
         env=kernel_environ,
         start_new_session=True,
     )
-    memory_limits.kill_first(process.pid)
+    available_memory.kill_first(process.pid)
     return process, connection

@@ -17,9 +17,9 @@ import psutil
 
 from stepper.common import secure_files
 from stepper.kernels.backends.local import kernel_files, process_identity
+from stepper.kernels.backends.local.available_memory import OomKills, usage
+from stepper.kernels.backends.local.interrupted_processes import ProcessGroup
 from stepper.kernels.backends.local.kernel_files import KernelFiles
-from stepper.kernels.backends.local.memory_limits import OomKills, usage
-from stepper.kernels.backends.local.process_group import ProcessGroup
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.memory_guard import Usage

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from stepper.common.errors import KernelError
-from stepper.common.socket_path import encode_path, fnv1a
+from stepper.common.hook_paths import encode_path, fnv1a
 from stepper.common.text import one_line
 
 # The environment variables that SLURM's commands get.

@@ -26,7 +26,7 @@ from stepper.common.errors import (
     KernelError,
     KernelStartError,
 )
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli, slurm_settings
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
 from stepper.kernels.backends.slurm.slurm_process import (
@@ -173,7 +173,7 @@ class SlurmLauncher:
             data = json.loads(secure_files.read(self.record))
             if data.get("kind") != KIND:
                 return {}
-            if not sealed_records.is_sealed(self.record, data):
+            if not sealed_kernel_records.is_sealed(self.record, data):
                 return {}
             settings = _parse_settings(data)
             kernel_id = uuid.UUID(data["kernel"]).hex
@@ -230,7 +230,7 @@ class SlurmLauncher:
         script = batch_job.build_script(settings, python, file, config.cwd)
         batch_job.write_files(file, script)
         # Recorded first: the next daemon finds a submitted job by its name.
-        sealed_records.write(self.record, data)
+        sealed_kernel_records.write(self.record, data)
         try:
             await self._run_submit_command(data, settings, script, config)
         except slurm_cli.RefusedError:
@@ -258,7 +258,7 @@ class SlurmLauncher:
             max_seconds = await self.slurm.get_time_limit(settings.partition)
         options = batch_job.build_options(settings, name, file, max_seconds)
         data["job"] = await self.slurm.submit(options, script, config.environ)
-        sealed_records.write(self.record, data)
+        sealed_kernel_records.write(self.record, data)
 
     def _forget(self, data: Mapping[str, Any]) -> None:
         secure_files.remove(self.record)
@@ -315,7 +315,7 @@ class SlurmLauncher:
         data["connection"] = connection
         if settings.via:
             data["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        sealed_records.write(self.record, data)
+        sealed_kernel_records.write(self.record, data)
         running_job = job if job and job.is_running else None
         process = self._create_process(data, settings, running_job)
         kernel = KernelClient(process, self.parts, self.runtime)

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
@@ -159,7 +159,7 @@ class SlurmProcess(RemoteProcess):
             return
         self.slurm.cancel_later(self.name, self.step_job_id)
         with contextlib.suppress(OSError):
-            sealed_records.write(self.record, {**self.data, "ending": True})
+            sealed_kernel_records.write(self.record, {**self.data, "ending": True})
         target = f"job {self.job_id}"
         command = f"scancel {self.job_id}"
         if self.is_step:

@@ -16,7 +16,7 @@ import zmq
 
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.ssh import ssh_errors, ssh_settings
 from stepper.kernels.backends.ssh.remote_launcher import CHANNELS
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
@@ -102,7 +102,7 @@ class SshLauncher:
             "ports": ports,
         }
         # The next daemon finds the kernel even if this one exits now.
-        sealed_records.write(self.record, data)
+        sealed_kernel_records.write(self.record, data)
         process = SshProcess(data, link, self.record)
         kernel = KernelClient(process, self.parts, self.runtime)
         try:

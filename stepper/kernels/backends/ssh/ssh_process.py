@@ -13,7 +13,7 @@ from typing import Any
 
 from stepper.common import secure_files
 from stepper.common.errors import KernelError, KernelUnreachableError
-from stepper.kernels import sealed_records
+from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
@@ -117,7 +117,7 @@ class SshProcess(RemoteProcess):
             self.may_be_running = False
             return
         with contextlib.suppress(OSError):
-            sealed_records.write(self.record, {**self.data, "ending": True})
+            sealed_kernel_records.write(self.record, {**self.data, "ending": True})
         pid = self.remote_process["pid"]
         command = ssh_errors.format_ssh_command(self.link.settings)
         raise KernelError(

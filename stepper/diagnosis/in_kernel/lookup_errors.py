@@ -23,18 +23,18 @@ from stepper.diagnosis.in_kernel.close_matches import (
     select_public,
 )
 from stepper.diagnosis.in_kernel.expression_values import DATA, UserFrame, get_columns
-from stepper.diagnosis.in_kernel.import_facts import (
-    explain_changed_file,
-    find_loaded_modules,
-)
-from stepper.diagnosis.in_kernel.last_assignment import find_assignment
-from stepper.diagnosis.in_kernel.line_values import (
+from stepper.diagnosis.in_kernel.failing_values import (
     Finding,
     describe_sources,
     iterate_with_callers,
     make_finding,
     note_uncalled,
 )
+from stepper.diagnosis.in_kernel.import_facts import (
+    explain_changed_file,
+    find_loaded_modules,
+)
+from stepper.diagnosis.in_kernel.last_assignment import find_assignment
 from stepper.diagnosis.in_kernel.value_summary import (
     CALLABLE,
     describe_value,

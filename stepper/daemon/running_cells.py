@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable
 
 from stepper.common import secure_files
-from stepper.daemon import claude_code
+from stepper.daemon import claude_code_json
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.session import status_queries
 from stepper.session.session import Session
 
 
-class RunningFiles:
+class RunningCellFiles:
     """Writes the two files."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -72,7 +72,7 @@ class RunningFiles:
         ]
         self._next_notice_at = time.monotonic() + min(intervals)
         notice = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
-        secure_files.replace(self.paths.notice, claude_code.format_notice(notice))
+        secure_files.replace(self.paths.notice, claude_code_json.format_notice(notice))
 
 
 def _is_busy(session: Session) -> bool:

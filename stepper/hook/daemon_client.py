@@ -13,7 +13,7 @@ import sys
 from stepper import __version__
 from stepper.common import wire_format
 from stepper.common.errors import DaemonError, StepperError
-from stepper.common.socket_path import HookPaths, encode_path
+from stepper.common.hook_paths import HookPaths, encode_path
 
 if False:  # for the type checker: importing typing costs time
     from collections.abc import Callable, Iterator, Mapping

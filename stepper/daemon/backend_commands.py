@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths
-from stepper.daemon.kernel_launch import format_unknown_backend
+from stepper.daemon.launch_config import format_unknown_backend
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels import backend_registry
 from stepper.policy.configuration import kernel_config

@@ -11,10 +11,10 @@ import pytest
 
 from stepper.kernels.outputs import image_diff
 from stepper.messages import changed_outputs
-from stepper.policy.comparison import clock_values, recorded_output_comparison
+from stepper.policy.comparison import clock_values, rerun_comparison
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import CellOutputs
-from stepper.policy.comparison.recorded_output_comparison import ChangedOutput
+from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from tests.conftest import Notebook, Project, reused
 from tests.verify.pairs import PAIRS, Pair, out, shown
 
@@ -33,7 +33,7 @@ def project(lasting: Project) -> Iterator[Project]:
 def differs(then: str, now: str, run: RunTime = QUIET) -> bool:
     """Whether a printed text counts as different, and the same text as the value of a cell."""
     found = {
-        recorded_output_comparison.find_difference(
+        rerun_comparison.find_difference(
             CellOutputs(make(then)), CellOutputs(make(now)), run, lambda *_: None
         )
         is not None
@@ -111,7 +111,7 @@ def test_the_pairs_of_verify_without_a_second_fresh_run(
     pair: Pair, reads_clock: bool
 ) -> None:
     run = RunTime(time.time(), 1.0, reads_clock)
-    found = recorded_output_comparison.find_difference(
+    found = rerun_comparison.find_difference(
         CellOutputs(pair.then), CellOutputs(pair.now), run, image_diff.compare_pixels
     )
     assert (found is not None) is pair.real

@@ -8,7 +8,7 @@ from typing import Any
 from stepper.common import secure_files
 
 
-class StateFile:
+class DaemonJsonFile:
     """A JSON object in a file. It is read once, and written when it changes."""
 
     def __init__(self, path: str) -> None:

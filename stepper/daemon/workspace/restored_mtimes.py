@@ -8,14 +8,14 @@ this: the daemon may be killed, and the hook script checks whether the file exis
 
 from __future__ import annotations
 
-from stepper.daemon.workspace.state_file import StateFile
+from stepper.daemon.workspace.daemon_json_file import DaemonJsonFile
 
 
-class RestoredTimes:
+class RestoredMtimes:
     """The notebooks with a restored time, and the sessions that edited them."""
 
     def __init__(self, path: str) -> None:
-        self._file = StateFile(path)
+        self._file = DaemonJsonFile(path)
 
     def add(self, notebook: str, session: str) -> None:
         """Record that a notebook has a restored time until the message is complete."""

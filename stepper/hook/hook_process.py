@@ -1,0 +1,314 @@
+"""The hook process: forwards standard input to the daemon and prints the response.
+
+It imports only `stepper.common` and the client. The compiled client.c does the same as
+long as nothing fails, and executes this module in all other cases; PROTOCOL.md
+describes what both do.
+"""
+
+import _socket
+import posix
+import sys
+
+from stepper.common.errors import DaemonError, StepperError
+from stepper.common.hook_paths import HookPaths
+from stepper.hook.daemon_client import (
+    DaemonExitedError,
+    build_exited_error,
+    build_silent_error,
+    parse_error,
+    send_request,
+)
+
+if False:  # for the type checker: importing typing costs time
+    from collections.abc import Callable
+
+# Events that matter only while a notebook is in progress.
+ONLY_IN_PROGRESS = ("SessionStart", "UserPromptSubmit", "Stop")
+# Events that never start a daemon.
+NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
+# Events of the processes that wait, maybe for hours, to notify the agent.
+NOTIFIERS = ("Wake", "Wake again", "Rearm")
+# client.c has the same values.
+RETRY_SECONDS = 0.5
+DAEMON_WAIT_SECONDS = 20
+
+
+def hook() -> None:
+    """Forward standard input and print the response; the exit code is 0 in every case.
+
+    Another exit code would make the user's edit fail. The arguments of the process are
+    the folder of this package, the result of the compiled client if it ran before, the
+    project's folder, and the name of the event.
+    """
+    *client_result, root, event = sys.argv[2:]
+    payload_bytes = b""
+    try:
+        with open(0, "rb", 0, closefd=False) as stdin:
+            payload_bytes = stdin.readall()
+        posix.chdir(root)
+        paths = HookPaths(posix.getcwd())
+        response: bytes | None = b""
+        if event in NOTIFIERS:
+            result = client_result[0] if client_result else ""
+            notified = notify_agent(paths, event, payload_bytes, result)
+            posix._exit(2 if notified else 0)
+        if event not in ONLY_IN_PROGRESS or _is_in_progress(paths):
+            error = (
+                build_client_error(client_result[0], paths) if client_result else None
+            )
+            response = forward_event(paths, event, payload_bytes, error)
+        # The event is checked first: the payload of an edit holds the notebook twice.
+        is_prompt = not response and event in NEVER_LAUNCH
+        if is_prompt and b"notebook" in payload_bytes.lower():
+            from stepper.hook import hook_json
+
+            response = hook_json.respond_without_daemon(event, payload_bytes)
+    except Exception as error:
+        from stepper.hook import hook_json
+
+        response = hook_json.format_failure(event, error, payload_bytes, root)
+    try:
+        while response:
+            response = response[posix.write(1, response) :]
+    except OSError:
+        pass  # Claude Code no longer reads it
+    # Nothing is buffered, and shutting the interpreter down costs 3 ms.
+    posix._exit(0)
+
+
+def _is_in_progress(paths: HookPaths) -> bool:
+    return posix.access(paths.active_marker, posix.F_OK)
+
+
+def forward_event(
+    paths: HookPaths, event: str, payload: bytes, error: "StepperError | None"
+) -> "bytes | None":
+    """Return the daemon's response to an event; raise as `send_request` does.
+
+    `error` is the error of the compiled client, if it ran before. If the daemon exits
+    while a cell runs, the request is sent `again` to the next daemon, whose journal
+    contains what ran.
+    """
+    command = b"hook " + event.encode()
+    on_progress = create_reader_check()
+    launch = event not in NEVER_LAUNCH
+    environ = posix.environ
+    try:
+        if error is not None:
+            raise error
+        return send_request(paths, command, payload, on_progress, launch, environ)
+    except DaemonExitedError as exited:
+        if event != "PostToolUse":
+            raise
+        first_error = exited
+    try:
+        response = send_request(
+            paths, command + b" again", payload, on_progress, environ=environ
+        )
+    except Exception as second:
+        if isinstance(second, StepperError):
+            reported = second
+        else:
+            reported = DaemonError(f"{type(second).__name__}: {second}")
+        reported.accepted = reported.accepted or first_error.accepted
+        raise reported from None
+    if not response:
+        raise first_error
+    return response
+
+
+def notify_agent(
+    paths: HookPaths, event: str, payload_bytes: bytes, client_result: str
+) -> bool:
+    """Wait for a message to the agent and print it on standard error.
+
+    Return whether there was one: exit code 2 then notifies the agent. If the compiled
+    client ran before, its daemon exited: start one, and execute the compiled client
+    again, which needs less memory while it waits.
+    """
+    import os
+    import time
+
+    from stepper.hook import hook_json
+
+    parent = os.getppid()
+    is_first = event == "Wake" and not client_result
+    if is_first:
+        is_ready = can_notify(parent) and wait_for_daemon(paths, parent)
+    else:
+        is_ready = ensure_daemon(paths, parent, event, client_result)
+    if not is_ready:
+        return False
+    if not is_first and event != "Rearm":
+        event = "Wake again"
+    request = hook_json.remove_notebook_copies(payload_bytes)
+    compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
+    if client_result and os.access(compiled_client, os.X_OK):
+        os.lseek(0, 0, os.SEEK_SET)
+        arguments = [sys.executable, sys.argv[1], sys.argv[-2], event]
+        os.execv(compiled_client, [compiled_client, *arguments])  # noqa: S606
+    check_reader = create_reader_check()
+    messages = list[bytes]()
+    sockets = list[_socket.socket]()
+
+    def handle_progress(body: bytes) -> None:
+        nonlocal request
+        check_reader(body)
+        if body[:1] == b"\0":
+            request = body[1:]  # the request for the next daemon
+        elif body:
+            try:
+                # Acknowledge before printing: otherwise the next daemon repeats it.
+                sockets[-1].sendall(b"+")
+            except OSError:
+                return
+            os.write(2, body)
+            messages.append(body)
+
+    while not messages:
+        try:
+            send_request(
+                paths,
+                b"hook " + event.encode(),
+                request,
+                handle_progress,
+                True,
+                posix.environ,
+                sockets.append,
+            )
+            break
+        except DaemonError:
+            if os.getppid() != parent:
+                break
+            time.sleep(RETRY_SECONDS)
+            if event != "Rearm":
+                event = "Wake again"
+    return bool(messages)
+
+
+def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
+    """Wait for the daemon that the hook of the edit starts; return whether it runs."""
+    import time
+
+    from stepper.hook.daemon_client import connect
+
+    deadline = time.monotonic() + DAEMON_WAIT_SECONDS
+    time.sleep(RETRY_SECONDS)
+    while not (sock := connect(paths)):
+        if time.monotonic() > deadline or posix.getppid() != parent:
+            return False
+        time.sleep(RETRY_SECONDS)
+    sock.close()
+    return True
+
+
+def ensure_daemon(
+    paths: HookPaths, parent: int, event: str, client_result: str
+) -> bool:
+    """Start a daemon unless one runs.
+
+    Return False if the client exited or no report is pending.
+    """
+    import time
+
+    from stepper.hook.daemon_client import connect
+    from stepper.hook.start import start_daemon, wait_until_stopped
+
+    if client_result == "stale":
+        wait_until_stopped(paths)
+    sock = connect(paths)
+    if not sock and event == "Rearm":
+        # A daemon removes the marker before it exits if everything is delivered.
+        time.sleep(RETRY_SECONDS)
+        if not posix.access(f"{paths.home}/handed", posix.F_OK):
+            return False
+    while not sock:
+        try:
+            sock = connect(paths) or start_daemon(paths, connect)
+        except DaemonError:
+            if posix.getppid() != parent:
+                return False
+            time.sleep(RETRY_SECONDS)
+    sock.close()
+    return True
+
+
+def can_notify(parent: int) -> bool:
+    """Return whether the client can notify its agent; client.c has the same rule.
+
+    A client that prints one response and exits (`claude -p`) can't, unless it reads a
+    stream of messages.
+    """
+    import _stat
+    import select
+
+    entrypoint = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
+    if not entrypoint.startswith(b"sdk-"):
+        return True
+    try:
+        stdin = posix.open(f"/proc/{parent}/fd/0", posix.O_RDONLY | posix.O_NONBLOCK)
+        poll = select.poll()
+        poll.register(stdin, select.POLLIN)
+        mode = posix.fstat(stdin).st_mode
+        is_device = _stat.S_ISCHR(mode) and not posix.isatty(stdin)
+        is_closed = any(events & select.POLLHUP for _, events in poll.poll(0))
+        if _stat.S_ISREG(mode) or is_device or is_closed:
+            return False
+    except OSError:
+        pass  # standard input may be a socket
+    if entrypoint != b"sdk-cli":
+        return True
+    try:
+        with open(f"/proc/{parent}/cmdline", "rb") as stream:
+            command_line = stream.read().replace(b"\0", b"=")
+    except OSError:
+        return False
+    return b"--input-format=stream-json" in command_line
+
+
+def create_reader_check() -> "Callable[[bytes], None]":
+    """Return a progress handler that exits if Claude Code no longer reads the response.
+
+    The daemon then cancels the cell.
+    """
+    parent = posix.getppid()
+    is_first = True
+
+    def check_reader(_: bytes) -> None:
+        nonlocal is_first
+        # The first heartbeat arrives immediately: short cells skip the check.
+        if is_first:
+            is_first = False
+            return
+        import select
+
+        poll = select.poll()
+        poll.register(1, 0)  # POLLERR and POLLHUP are always reported
+        is_closed = any(
+            events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)
+        )
+        # If Claude Code is killed, only its end of our standard output is closed, or
+        # our parent process has changed.
+        if is_closed or posix.getppid() != parent:
+            posix._exit(0)
+
+    return check_reader
+
+
+def build_client_error(result: str, paths: HookPaths) -> StepperError:
+    """Return the error of the compiled client, by the result that it passes on.
+
+    For `failed`, the daemon's response is readable as file descriptor 3.
+    """
+    if result == "failed":
+        with open(3, "rb") as stream:
+            return parse_error(stream.read())
+    error: StepperError
+    if result.endswith("unread"):
+        error = StepperError("the hook can't read or buffer its standard input")
+    elif result.endswith("gone"):
+        error = build_exited_error(paths, True)
+    else:
+        error = build_silent_error(paths)
+    error.accepted = result.startswith("accepted")
+    return error
