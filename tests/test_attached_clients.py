@@ -78,7 +78,7 @@ def shown(project: Project) -> str:
 # --- how one gets there ----------------------------------------------------------------------------------------------
 
 
-def test_attach_tells_the_file_the_command_and_the_two_settings(
+def test_attach_prints_file_command_and_settings(
     project: Project, notebook: Notebook
 ) -> None:
     told = project.json("attach", notebook.path.name.removesuffix(".ipynb"))
@@ -104,7 +104,7 @@ def test_attach_tells_the_file_the_command_and_the_two_settings(
     assert not os.path.exists(again)
 
 
-def test_without_a_living_kernel_the_command_is_named_that_starts_one(
+def test_attach_without_kernel_names_the_start_command(
     project: Project,
 ) -> None:
     made = project.new()
@@ -118,7 +118,7 @@ def test_without_a_living_kernel_the_command_is_named_that_starts_one(
     project.stepper("attach")
 
 
-def test_without_a_console_the_package_is_named(
+def test_attach_without_console_names_the_package(
     project: Project, notebook: Notebook, monkeypatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -129,7 +129,7 @@ def test_without_a_console_the_package_is_named(
     assert "pip install jupyter-console" in done.stderr
 
 
-def test_a_real_console_is_started_and_what_it_binds_is_known(
+def test_names_bound_in_jupyter_console_are_tracked(
     project: Project, notebook: Notebook, monkeypatch
 ) -> None:
     console = Path(environment(sys.executable, *CONSOLE)).parent
@@ -186,7 +186,7 @@ class Said:
 
 
 @pytest.mark.nightly
-def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(
+def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
     project: Project, notebook: Notebook
 ) -> None:
     told = project.json("attach")
@@ -209,7 +209,7 @@ def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(
 # --- what they run ---------------------------------------------------------------------------------------------------
 
 
-def test_what_another_client_runs_is_known_told_once_and_in_the_history(
+def test_external_execution_is_reported_once_and_journaled(
     project: Project, notebook: Notebook
 ) -> None:
     with other(project) as client:
@@ -257,7 +257,7 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(
     assert "x = a + 1" in project.stepper("history").stdout
 
 
-def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> None:
+def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None:
     made = project.new("Set", "Read")
     made.insert("a = 1")
     with other(project) as client:
@@ -283,7 +283,7 @@ def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> N
     assert project.json("status")["hidden"] == []
 
 
-def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
+def test_same_source_reruns_after_external_execution_defined_the_name(
     project: Project, notebook: Notebook
 ) -> None:
     cell, answer = notebook.insert("print(there)")
@@ -294,7 +294,7 @@ def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
 
 
 @pytest.mark.nightly
-def test_what_ran_while_the_daemon_was_dead_has_bound_names(
+def test_names_bound_while_daemon_was_down_are_tracked(
     project: Project, notebook: Notebook
 ) -> None:
     file = project.json("attach")["file"]
@@ -318,7 +318,7 @@ def test_what_ran_while_the_daemon_was_dead_has_bound_names(
 
 
 @pytest.mark.nightly
-def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
+def test_cell_waits_for_external_execution(
     project: Project, notebook: Notebook, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -375,7 +375,7 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
 
 
 @pytest.mark.nightly
-def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
+def test_new_daemon_does_not_interrupt_external_execution(
     project: Project, notebook: Notebook, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -399,7 +399,7 @@ def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
 
 
 @pytest.mark.nightly
-def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
+def test_cell_queued_behind_failed_external_execution_runs(
     tmp_path: Path,
 ) -> None:
     """The kernel drops what waits behind an error, and a deadline is the cell's own time."""
@@ -429,7 +429,7 @@ def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
     asyncio.run(played())
 
 
-def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
+def test_lost_idle_of_external_execution_does_not_block_cells(tmp_path: Path) -> None:
     async def played() -> None:
         runtime = tmp_path / "r"
         runtime.mkdir()
@@ -454,7 +454,7 @@ def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
+def test_jupyter_server_without_reload_is_reported(
     untouched: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served("server", f"--ServerApp.root_dir={untouched.folder}")
@@ -479,7 +479,7 @@ def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
     assert "jupyter-collaboration" not in untouched.stepper("doctor", check=None).stdout
 
 
-def test_one_that_shows_another_folder_is_not_named(
+def test_jupyter_server_of_other_folder_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))

@@ -62,7 +62,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         ("ask", "plan", False),
     ],
 )
-def test_a_cell_runs_where_its_edit_was_accepted(
+def test_cell_runs_if_its_edit_was_accepted(
     shared: Project, how, auto_run: str, mode: str, runs: bool
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
@@ -100,7 +100,7 @@ def read(notebook: Notebook, mode: str, session: str) -> str:
 
 
 @pytest.mark.parametrize("auto_run", ["always", "ask"])
-def test_manual_mode_shows_once_a_session_what_approving_a_code_cell_means(
+def test_manual_mode_explains_approval_once_per_session(
     shared: Project, auto_run: str
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
@@ -141,7 +141,7 @@ def test_manual_mode_shows_once_a_session_what_approving_a_code_cell_means(
         ("ask", "plan", "stepper run book", "deny"),
     ],
 )
-def test_no_command_of_the_agents_runs_what_no_edit_may(
+def test_agent_commands_are_refused_where_edits_are(
     shared: Project, auto_run: str, mode: str, command: str, decision: str | None
 ) -> None:
     """`--allow` has the client call stepper without a question: what it refuses in a hook it would run in a shell."""
@@ -209,7 +209,7 @@ RAN, NEW = (
         ),  # the client asks, the cell waits
     ],
 )
-def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
+def test_auto_mode_asks_the_user_before_a_cell_runs(
     shared: Project,
     auto_run: str,
     mode: str,
@@ -226,7 +226,7 @@ def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
     assert ("approving this edit runs the cell immediately" in reason) == asked
 
 
-def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
+def test_step_asks_once_in_manual_mode(shared: Project) -> None:
     """Its new text is not asked for by itself: it runs nothing, replaces nothing, and the code below it is asked for."""
     shared.config("")
     text, planned = (
@@ -279,7 +279,7 @@ def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
 @pytest.mark.parametrize(
     ("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)]
 )
-def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(
+def test_agent_is_not_continued_to_cells_that_need_approval(
     shared: Project, mode: str, sent: bool
 ) -> None:
     shared.config("auto_run: ask\n")
@@ -291,7 +291,7 @@ def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(
     assert ("1 of 1 steps" in shared.hook("Stop", stop).text) == sent
 
 
-def test_the_environment_that_a_kernel_does_not_get(
+def test_kernel_environment_excludes_listed_variables(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
@@ -322,6 +322,6 @@ def test_the_environment_that_a_kernel_does_not_get(
         "hide_env: ['']",
     ],
 )
-def test_wrong_values_are_named(text: str) -> None:
+def test_invalid_values_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=f"line 1: `{text.partition(':')[0]}` must be"):
         config.parse(text + "\n", "config.yaml")

@@ -35,7 +35,7 @@ class Client:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
+def test_report_in_delivery_is_not_delivered_twice(taken: bool) -> None:
     """A turn may end, and its hook stand by, while the client still takes what another hook wakes the agent with."""
 
     async def played() -> None:

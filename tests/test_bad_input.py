@@ -59,7 +59,7 @@ def shared(
         (b'{"tool_input": {"notebook_path": "/x.ipynb"}}', "tool_name"),
     ],
 )
-def test_payloads_that_are_none(shared: Project, stdin: bytes, said: str) -> None:
+def test_invalid_payloads(shared: Project, stdin: bytes, said: str) -> None:
     answer = shared.hook("PostToolUse", stdin)
     assert "the cell was NOT run" in answer.text
     assert said in answer.text
@@ -124,7 +124,7 @@ def make(kind: str, path: str) -> None:
         ("bad cells", "not a valid notebook"),
     ],
 )
-def test_notebooks_that_are_none(shared: Project, kind: str, said: str) -> None:
+def test_invalid_notebooks(shared: Project, kind: str, said: str) -> None:
     path = str(shared.folder / "notebooks" / f"{kind}.ipynb")
     make(kind, path)
     answer = shared.hook("PostToolUse", edit(shared, path))
@@ -133,7 +133,7 @@ def test_notebooks_that_are_none(shared: Project, kind: str, said: str) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_an_unreadable_notebook(project: Project) -> None:
+def test_unreadable_notebook(project: Project) -> None:
     notebook = project.notebook("shut.ipynb")
     notebook.path.chmod(0)
     assert (
@@ -152,7 +152,7 @@ def test_an_unreadable_notebook(project: Project) -> None:
         "notebooks/link.ipynb",
     ],
 )
-def test_paths_outside_of_the_notebooks_folder_are_refused(
+def test_paths_outside_the_notebooks_folder_are_refused(
     shared: Project, where: str
 ) -> None:
     outside = shared.folder / "elsewhere.ipynb"
@@ -176,7 +176,7 @@ def test_paths_outside_of_the_notebooks_folder_are_refused(
 
 
 @ONE_CLIENT
-def test_a_link_inside_the_folder_works(project: Project) -> None:
+def test_symlink_inside_the_folder_works(project: Project) -> None:
     notebook = project.new()
     os.symlink(notebook.path.name, project.folder / "notebooks" / "alias.ipynb")
     _, answer = Notebook(project, project.folder / "notebooks" / "alias.ipynb").insert(
@@ -187,14 +187,14 @@ def test_a_link_inside_the_folder_works(project: Project) -> None:
 
 
 @ONE_CLIENT
-def test_an_unknown_cell_is_named(project: Project) -> None:
+def test_unknown_cell_is_reported(project: Project) -> None:
     notebook = project.new()
     payload = edit(project, str(notebook.path))
     assert "no cell 'abc'" in project.hook("PostToolUse", payload).text
 
 
 @ONE_CLIENT
-def test_no_interpreter_names_the_command(project: Project) -> None:
+def test_missing_interpreter_error_names_the_command(project: Project) -> None:
     Path(project.paths.install_record).unlink()
     notebook = project.new()
     _, answer = notebook.insert("1")
@@ -204,7 +204,7 @@ def test_no_interpreter_names_the_command(project: Project) -> None:
 
 
 @ONE_CLIENT
-def test_an_interpreter_without_ipykernel_names_the_command(project: Project) -> None:
+def test_missing_ipykernel_error_names_the_command(project: Project) -> None:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"],
         check=True,
@@ -221,7 +221,7 @@ def test_an_interpreter_without_ipykernel_names_the_command(project: Project) ->
 
 
 @ONE_CLIENT
-def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(
+def test_kernel_start_failure_reports_stderr(
     project: Project,
 ) -> None:
     python = project.folder / "python"
@@ -237,7 +237,7 @@ def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(
 
 
 @ONE_CLIENT
-def test_a_wrong_config_is_named_with_line_and_nearest_key(project: Project) -> None:
+def test_config_error_names_line_and_nearest_key(project: Project) -> None:
     notebook = project.new()
     project.config("# limits\ncell_timeout: 10\n")
     _, answer = notebook.insert("1")
@@ -250,7 +250,7 @@ def test_a_wrong_config_is_named_with_line_and_nearest_key(project: Project) -> 
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> None:
+def test_hanging_daemon_is_reported_within_ten_seconds(project: Project) -> None:
     project.daemons = False  # who ends one by force knows it by its command line
     notebook = project.new()
     pid = project.json("status")["daemon"]["pid"]
@@ -271,7 +271,7 @@ def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> Non
 
 @pytest.mark.nightly
 @ONE_CLIENT
-def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(
+def test_daemon_hanging_during_a_cell_does_not_report_not_run(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -285,7 +285,7 @@ def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(
     os.kill(pid, signal.SIGCONT)
 
 
-def test_a_daemon_that_can_not_start_is_said(project: Project) -> None:
+def test_daemon_start_failure_is_reported(project: Project) -> None:
     notebook = project.new()
     project.stepper("shutdown")
     os.rename(
@@ -303,7 +303,7 @@ def test_a_daemon_that_can_not_start_is_said(project: Project) -> None:
 
 
 @ONE_CLIENT
-def test_frames_that_are_none_are_turned_away(project: Project) -> None:
+def test_invalid_frames_are_rejected(project: Project) -> None:
     import socket
 
     project.stepper("status")  # there is no notebook, but the daemon runs
@@ -322,7 +322,7 @@ def test_frames_that_are_none_are_turned_away(project: Project) -> None:
     project.new()
 
 
-def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_request_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(data: bytes) -> list[bytes]:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
@@ -339,7 +339,7 @@ def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @ONE_CLIENT
-def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
+def test_files_are_private_to_the_user(project: Project) -> None:
     project.new().insert("1")
     for folder, _, names in os.walk(project.folder / ".stepper"):
         for name in names:
@@ -350,7 +350,7 @@ def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
 
 
 @ONE_CLIENT
-def test_wrong_usage_is_exit_code_2(project: Project) -> None:
+def test_usage_error_exits_2(project: Project) -> None:
     assert project.stepper("nosuch", check=2).stdout == ""
     assert "no current notebook" in project.stepper("history", check=2).stderr
     assert "there is no notebook" in project.stepper("run", "nosuch", check=2).stderr
@@ -358,7 +358,7 @@ def test_wrong_usage_is_exit_code_2(project: Project) -> None:
 
 
 @ONE_CLIENT
-def test_half_a_character_is_no_source(project: Project) -> None:
+def test_lone_surrogate_in_source_is_reported(project: Project) -> None:
     """JSON can hold a lone surrogate, Python source can't: the cell is named, and the next one runs."""
     book = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])
     text = book.write([code("x = 1\n'\ud800'", "half")]).text

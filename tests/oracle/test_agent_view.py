@@ -32,7 +32,7 @@ def models(notebook: Notebook) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_an_output_widget_takes_what_is_its_own(widgets: Notebook) -> None:
+def test_output_widget_captures_its_outputs(widgets: Notebook) -> None:
     widgets.insert("import ipywidgets as w\nout = w.Output()\nout")
     cell, answer = widgets.insert(
         "with out:\n    print('inside')\n    1 / 0\nprint('outside')"
@@ -72,7 +72,7 @@ def test_an_output_widget_takes_what_is_its_own(widgets: Notebook) -> None:
     nbformat.validate(nbformat.read(widgets.path, 4))
 
 
-def test_the_state_of_widgets_is_bounded_and_what_is_left_out_is_said(
+def test_widget_state_is_bounded_and_omissions_are_reported(
     widgets: Notebook,
 ) -> None:
     widgets.project.config("max_widget_state_bytes: 20000\n")
@@ -87,7 +87,7 @@ def test_the_state_of_widgets_is_bounded_and_what_is_left_out_is_said(
     assert len(json.dumps(models(widgets))) < 20000
 
 
-def test_what_a_pager_shows_and_what_jupyter_would_make_is_told(
+def test_pager_text_and_unsupported_payloads_are_reported(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -113,7 +113,9 @@ def test_what_a_pager_shows_and_what_jupyter_would_make_is_told(
     "source",
     some_nightly(["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"], "%pdb on\n1 / 0"),
 )
-def test_a_debugger_is_named_and_nothing_hangs(project: Project, source: str) -> None:
+def test_debugger_call_is_reported_and_does_not_hang(
+    project: Project, source: str
+) -> None:
     _, answer = project.new().insert(source)
     assert (
         "StdinNotImplementedError" in answer.stop
@@ -122,7 +124,7 @@ def test_a_debugger_is_named_and_nothing_hangs(project: Project, source: str) ->
 
 
 @pytest.mark.nightly
-def test_a_debugger_that_shows_its_error_itself_ends_well_as_in_jupyter(
+def test_debugger_that_prints_its_own_error_leaves_the_cell_ok(
     project: Project,
 ) -> None:
     _, answer = project.new().insert("%%debug\nx = 1")
@@ -132,7 +134,7 @@ def test_a_debugger_that_shows_its_error_itself_ends_well_as_in_jupyter(
     )
 
 
-def test_cells_that_share_an_id_get_ids_of_their_own_before_anything_runs(
+def test_duplicate_cell_ids_are_replaced_before_cells_run(
     project: Project,
 ) -> None:
     cells = [
@@ -162,9 +164,7 @@ def test_cells_that_share_an_id_get_ids_of_their_own_before_anything_runs(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("timing", some_nightly([True, False], True))
-def test_the_same_run_again_changes_the_timings_and_nothing_else(
-    project: Project, timing: bool
-) -> None:
+def test_rerun_changes_only_timings(project: Project, timing: bool) -> None:
     project.config(f"record_timing: {str(timing).lower()}\n")
     made = nbformat.v4.new_notebook(
         cells=[

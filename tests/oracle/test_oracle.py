@@ -116,7 +116,7 @@ def is_as_jupyter_saves_it(opened: Notebook) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
-def test_stepper_run(theirs: Ran, folder: Path, time: int) -> None:
+def test_stepper_run_matches_the_oracle(theirs: Ran, folder: Path, time: int) -> None:
     opened = run.by_run(theirs.python, theirs.name, folder)
     same(run.settled(opened), theirs, folder / "notebooks")
     is_as_jupyter_saves_it(opened)
@@ -124,7 +124,9 @@ def test_stepper_run(theirs: Ran, folder: Path, time: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
-def test_the_hook_edit_by_edit(theirs: Ran, folder: Path, time: int) -> None:
+def test_hook_matches_the_oracle_edit_by_edit(
+    theirs: Ran, folder: Path, time: int
+) -> None:
     opened, told = run.by_hook(theirs.python, theirs.name, folder)
     same(run.settled(opened), theirs, folder / "notebooks")
     assert all(text.startswith("stepper: ") for text in told)
@@ -132,14 +134,14 @@ def test_the_hook_edit_by_edit(theirs: Ran, folder: Path, time: int) -> None:
     assert not [text for text in told if any(word in text for word in partial)]
 
 
-def test_there_are_cells_enough_and_each_flag_is_needed() -> None:
+def test_corpus_is_large_and_each_flag_is_needed() -> None:
     cells = [sheet for name in NAMES for sheet in sheets(name)]
     assert len(cells) >= 400
     assert {flag for sheet in cells for flag in sheet.flags} == set(FLAGS)
     assert sum(bool(sheet.flags) for sheet in cells) < len(cells) / 5
 
 
-def test_the_differences_are_those_of_the_documentation() -> None:
+def test_differences_match_the_documentation() -> None:
     cells = [sheet for name in NAMES for sheet in sheets(name)]
     text = (ROOT / "docs" / "development" / "outputs.md").read_text()
     assert f"Seven notebooks of {len(cells)} cells" in text and len(NAMES) == 7

@@ -32,9 +32,7 @@ CELLS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("limit", [1 << 20, 5000])
-def test_nothing_is_lost_and_nothing_is_left_out_unsaid(
-    project: Project, limit: int
-) -> None:
+def test_no_output_is_lost_or_truncated_silently(project: Project, limit: int) -> None:
     project.config(f"max_output_bytes: {limit}\nmax_retries: 100\n")
     notebook = project.new()
     with Ear(project) as ear:
@@ -58,7 +56,7 @@ def test_nothing_is_lost_and_nothing_is_left_out_unsaid(
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_is_killed_costs_no_character_of_the_run(
+def test_killed_daemon_loses_no_output(
     project: Project,
 ) -> None:
     notebook = project.new()

@@ -45,7 +45,7 @@ def add_notebook(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_no_code_runs_without_approval_in_codex_exec(
+def test_codex_exec_runs_no_code_without_approval(
     start: Start, installed: Path
 ) -> None:
     put(installed, "codex")
@@ -73,7 +73,7 @@ def test_no_code_runs_without_approval_in_codex_exec(
 
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_the_documented_line_lets_the_calls_pass(start: Start, installed: Path) -> None:
+def test_documented_setting_approves_calls(start: Start, installed: Path) -> None:
     settings = put(installed, "codex")
     line = 'default_tools_approval_mode = "approve"'
     for page in (DOCS, GUIDE):
@@ -97,9 +97,7 @@ def test_the_documented_line_lets_the_calls_pass(start: Start, installed: Path) 
 
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_a_project_that_is_not_trusted_has_no_server(
-    start: Start, installed: Path
-) -> None:
+def test_untrusted_project_has_no_server(start: Start, installed: Path) -> None:
     put(installed, "codex")
     client = start(installed, "", "Done.")
     assert isinstance(client, Codex)

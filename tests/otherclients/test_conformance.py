@@ -63,9 +63,7 @@ def url(installed: Path) -> Iterator[str]:
             server.terminate()
 
 
-def test_the_inspector_finds_nothing_in_the_tools(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_inspector_reports_no_warnings(installed: Path, tmp_path: Path) -> None:
     inspector = npm("inspector", INSPECTOR, "clients/launcher/build/index.js")
     server = [str(installed / ".stepper/env/bin/stepper"), "mcp"]
     known = [f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}"]
@@ -89,7 +87,7 @@ def test_the_inspector_finds_nothing_in_the_tools(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
+def test_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
     suite = npm("conformance", CONFORMANCE, "dist/index.js")
     flags = ["--suite", "all", "--spec-version", era, "-o", str(tmp_path / "found")]
     done = subprocess.run(

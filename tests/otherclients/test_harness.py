@@ -28,7 +28,7 @@ def servers(kind: type[Client]) -> str:
     )
 
 
-def test_what_a_client_makes_of_each_kind_of_answer(
+def test_client_passes_each_kind_of_response_to_the_model(
     kind: type[Client], start: Start, tmp_path: Path
 ) -> None:
     client = start(

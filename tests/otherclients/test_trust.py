@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("kind", [Gemini], indirect=True, ids=["gemini"])
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])
-def test_with_folder_trust_the_projects_file_needs_a_trusted_folder(
+def test_project_config_requires_a_trusted_folder(
     start: Start, installed: Path, trusted: bool
 ) -> None:
     put(installed, "gemini")

@@ -68,7 +68,7 @@ def close_terminal(client: InteractiveClaude, process: psutil.Process) -> None:
 @pytest.mark.parametrize(
     "rest", ["import time; time.sleep(600)", "while True: pass"], ids=["sleep", "loop"]
 )
-def test_nobody_waits(
+def test_hook_and_cell_stop_when_client_exits(
     project: Path,
     scripted_model: Model,
     interactive_claude: InteractiveFactory,

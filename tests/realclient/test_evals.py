@@ -188,7 +188,7 @@ def graded(
 
 
 @pytest.mark.parametrize("name", AS_ASKED)
-def test_what_the_skills_ask_for_passes(
+def test_graders_pass_expected_behavior(
     claude_binary: Path, plugin: Path, tmp_path: Path, name: str
 ) -> None:
     found = graded(claude_binary, plugin, tmp_path, name, AS_ASKED[name])
@@ -197,7 +197,7 @@ def test_what_the_skills_ask_for_passes(
 
 
 @pytest.mark.parametrize("name", AS_FORBIDDEN)
-def test_what_they_forbid_does_not(
+def test_graders_fail_forbidden_behavior(
     claude_binary: Path, plugin: Path, tmp_path: Path, name: str
 ) -> None:
     script, wanted = AS_FORBIDDEN[name]
@@ -205,7 +205,7 @@ def test_what_they_forbid_does_not(
     assert {each for each, (passed, _) in found.items() if not passed} >= wanted, found
 
 
-def test_a_shell_of_theirs_reaches_no_daemon(
+def test_sandboxed_shell_cannot_reach_the_daemon(
     claude_binary: Path, plugin: Path, tmp_path: Path
 ) -> None:
     """Why no case is granted one: the client confines it, whoever runs the case, and nothing lets `stepper` out."""
@@ -242,7 +242,7 @@ def test_a_shell_of_theirs_reaches_no_daemon(
     )
 
 
-def test_nothing_is_left_running(tmp_path: Path) -> None:
+def test_no_processes_remain(tmp_path: Path) -> None:
     import psutil
 
     assert not [

@@ -102,7 +102,7 @@ def sources(notebook: Path) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_a_hooks_context_is_shown_at_the_next_turn(
+def test_hook_context_is_shown_in_next_turn(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     hooked(project, ANSWER)
@@ -121,7 +121,7 @@ def test_a_hooks_context_is_shown_at_the_next_turn(
 
 
 @pytest.mark.nightly
-def test_a_turn_can_take_cell_ids_from_what_was_shown(
+def test_turn_can_use_cell_ids_from_tool_results(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     hooked(project, ANSWER)
@@ -148,7 +148,7 @@ def test_a_turn_can_take_cell_ids_from_what_was_shown(
 
 
 @pytest.mark.nightly
-def test_the_hook_is_not_spawned_for_other_notebooks(
+def test_hook_is_not_spawned_for_other_notebooks(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     hooked(project, ANSWER)
@@ -162,7 +162,7 @@ def test_the_hook_is_not_spawned_for_other_notebooks(
 
 
 @pytest.mark.nightly
-def test_a_session_goes_on_over_several_prompts(
+def test_session_continues_over_several_prompts(
     scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     model = scripted_model([text("first answer")])
@@ -203,7 +203,7 @@ def test_permissions_can_be_left_to_the_client(
 
 
 @pytest.mark.nightly
-def test_the_failure_of_a_script_ends_the_prompt(
+def test_script_failure_stops_the_prompt(
     scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     def broken(messages: list[Message]) -> list[Block]:
@@ -233,7 +233,7 @@ def test_without_npm_tests_are_skipped_but_fail_in_ci(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(60)
-def test_the_screen_shows_a_hooks_message(
+def test_screen_shows_hook_message(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     hooked(project, ANSWER)
@@ -253,7 +253,7 @@ def test_the_screen_shows_a_hooks_message(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(60)
-def test_escape_ends_a_hook_with_sigterm(
+def test_escape_sends_sigterm_to_hook(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     hooked(project, SLEEP)
@@ -270,7 +270,7 @@ def test_escape_ends_a_hook_with_sigterm(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("open_to_the_end", [True, False])
-def test_a_hook_that_ends_later_wakes_the_agent_and_the_client_says_so(
+def test_async_hook_notifies_the_agent_when_it_exits(
     project: Path,
     scripted_model: Model,
     stream_claude: StreamFactory,
@@ -334,7 +334,7 @@ def said(path: Path, timeout: float = 20) -> str:
 
 
 @pytest.mark.nightly
-def test_the_pictures_can_be_drawn_again(claude_binary: Path) -> None:
+def test_screenshots_can_be_regenerated(claude_binary: Path) -> None:
     """The client's own lines may change with its version; those of stepper stand below the edits, and below the prompt."""
     from docs.pictures import session
 

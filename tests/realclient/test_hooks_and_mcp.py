@@ -36,7 +36,7 @@ def ask(folder: Path, verb: str, **given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_an_edit_after_another_agents_cell_is_not_refused(
+def test_edit_after_cell_of_another_agent_is_accepted(
     project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     name, ids = str(notebook), list[str]()

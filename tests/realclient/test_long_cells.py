@@ -112,7 +112,7 @@ def flat(screen: str) -> str:
     return " ".join(screen.split())
 
 
-def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
+def test_agent_continues_when_its_long_cell_finishes(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -165,7 +165,7 @@ def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
 
 
 @pytest.mark.nightly
-def test_the_agent_is_woken_where_prompts_come_as_a_stream(
+def test_agent_is_notified_in_stream_input_mode(
     project: Path, notebook: Path, scripted_model: Model, stream_claude: StreamFactory
 ) -> None:
     model = scripted_model(
@@ -190,7 +190,7 @@ def test_the_agent_is_woken_where_prompts_come_as_a_stream(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_agent_whom_nobody_could_wake_waits_for_the_end(
+def test_agent_without_notifications_waits_for_the_cell(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -214,7 +214,7 @@ def test_an_agent_whom_nobody_could_wake_waits_for_the_end(
 
 
 @pytest.mark.nightly
-def test_a_subagent_waits_for_the_end(
+def test_subagent_waits_for_the_cell(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -251,7 +251,7 @@ def test_a_subagent_waits_for_the_end(
 @pytest.mark.parametrize(
     "how", ["Stop the cell.", "/notebook-status stop", "stepper interrupt"]
 )
-def test_the_person_ends_a_long_cell(
+def test_user_interrupts_a_long_cell(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -285,7 +285,7 @@ def test_the_person_ends_a_long_cell(
 
 
 @pytest.mark.nightly
-def test_a_shutdown_ends_a_long_cell_and_starts_nothing(
+def test_shutdown_cancels_long_cell_and_starts_nothing(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -310,7 +310,7 @@ def test_a_shutdown_ends_a_long_cell_and_starts_nothing(
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_dies_loses_nothing(
+def test_killed_daemon_loses_no_output(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -342,7 +342,7 @@ def test_a_daemon_that_dies_loses_nothing(
 
 
 @pytest.mark.nightly
-def test_a_kernel_that_dies_wakes_the_agent(
+def test_agent_is_notified_of_kernel_death(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -368,7 +368,7 @@ def test_a_kernel_that_dies_wakes_the_agent(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("ended", ["/exit", "kill -9"])
-def test_the_next_session_is_told_what_became_of_it(
+def test_next_session_gets_the_result(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -396,7 +396,7 @@ def test_the_next_session_is_told_what_became_of_it(
 
 
 @pytest.mark.nightly
-def test_the_next_session_is_woken_by_what_goes_on(
+def test_next_session_is_notified_when_the_run_finishes(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -421,7 +421,7 @@ def test_the_next_session_is_woken_by_what_goes_on(
 
 
 @pytest.mark.nightly
-def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
+def test_matching_line_notifies_the_agent_and_the_cell_continues(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -458,7 +458,7 @@ def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("queue", [False, True])
-def test_further_cells_of_the_notebook_wait_and_other_notebooks_go_on(
+def test_later_cells_wait_and_other_notebooks_continue(
     project: Path,
     notebook: Path,
     scripted_model: Model,

@@ -82,7 +82,7 @@ def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
 
 
 @pytest.mark.nightly
-def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
+def test_manual_mode_asks_once_per_step_and_explains_approval(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     """Then comes a notebook that nothing covers: its edit is asked for, and one line says that nothing ran."""
@@ -120,7 +120,7 @@ def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
 
 
 @pytest.mark.nightly
-def test_in_manual_mode_the_line_stands_above_a_code_cell_that_comes_first(
+def test_manual_mode_explains_approval_for_a_first_code_cell(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     """A notebook without a plan, whose first edit is a code cell; the second one is asked for without the line."""
@@ -166,7 +166,7 @@ def test_in_manual_mode_the_line_stands_above_a_code_cell_that_comes_first(
         ("dontAsk", "", 0, 0),
     ],
 )
-def test_what_each_mode_asks_and_runs(
+def test_prompts_and_runs_per_permission_mode(
     project: Path,
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
@@ -189,7 +189,7 @@ def test_what_each_mode_asks_and_runs(
 
 
 @pytest.mark.nightly
-def test_a_rule_of_allow_covers_what_the_patterns_cover_and_no_more(
+def test_allow_rule_covers_only_notebooks_matching_the_patterns(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     """Without a person there (`-p`) what no rule allows is denied."""

@@ -147,7 +147,7 @@ def new(folder: Path) -> Path:
         pytest.param(["--profile", "directory"], id="directory"),
     ],
 )
-def test_the_client_finds_nothing_wrong_with_it(
+def test_client_validates_the_plugin(
     claude_binary: Path, home: Path, repository: Path, more: list[str]
 ) -> None:
     for target in (repository, repository / ".claude-plugin" / "plugin.json"):
@@ -163,7 +163,7 @@ def test_the_client_finds_nothing_wrong_with_it(
         )
 
 
-def test_alone(
+def test_plugin_without_installation(
     project: Path,
     installed: Callable[..., str],
     scripted_model: Model,
@@ -252,7 +252,7 @@ def test_alone(
 
 
 @pytest.mark.nightly  # by day the script alone: tests/test_plugin.py
-def test_beside_an_installation(
+def test_plugin_next_to_an_installation(
     project: Path,
     installed: Callable[..., str],
     scripted_model: Model,
@@ -295,7 +295,7 @@ def test_beside_an_installation(
 
 
 @pytest.mark.nightly
-def test_by_the_dialogs_of_the_interactive_client(
+def test_install_and_remove_in_interactive_dialogs(
     project: Path,
     home: Path,
     repository: Path,

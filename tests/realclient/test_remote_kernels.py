@@ -194,7 +194,7 @@ def kernels_of(job: int) -> list[psutil.Process]:
     return found
 
 
-def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_that_fails(
+def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     cluster: Lab,
     project: Path,
     scripted_model: Model,
@@ -320,7 +320,7 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     assert cluster.empty() and not kernels_of(third)
 
 
-def test_on_a_jupyter_server_whose_websocket_is_cut_twice(
+def test_jupyter_server_with_websocket_cut_twice(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     served = Served("server")

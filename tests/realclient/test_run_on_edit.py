@@ -168,7 +168,7 @@ def news(model: ScriptedModel, turn: int) -> str:
     return shown_in(model.requests[turn][before:])
 
 
-def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
+def test_analysis_from_slash_command_to_finished_notebook(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     path: list[Path] = []
@@ -284,7 +284,7 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
 @pytest.mark.parametrize(
     "messages", ["EEE E", "ERE E", "EER E E", "REE E", "EE EE RE E", "EBE B R E"]
 )
-def test_all_edits_of_a_message_are_made_and_run_in_order(
+def test_edits_of_one_message_run_in_order(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory, messages: str
 ) -> None:
     made, script = 0, [[read(notebook)]]
@@ -334,7 +334,7 @@ def test_all_edits_of_a_message_are_made_and_run_in_order(
 
 
 @pytest.mark.nightly
-def test_a_replaced_cell_runs_again_and_markdown_and_deletion_say_nothing(
+def test_replaced_cell_reruns_and_markdown_and_deletion_are_silent(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     ids: list[str] = []
@@ -368,7 +368,7 @@ def test_a_replaced_cell_runs_again_and_markdown_and_deletion_say_nothing(
 
 
 @pytest.mark.nightly
-def test_a_notebook_that_is_written_whole_runs_from_the_top_to_the_first_failure(
+def test_written_notebook_runs_until_the_first_failure(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     notebook = project / "notebooks" / "written whole.ipynb"
@@ -393,7 +393,7 @@ def test_a_notebook_that_is_written_whole_runs_from_the_top_to_the_first_failure
 
 
 @pytest.mark.nightly
-def test_a_notebook_without_cell_ids_runs_the_right_cells(
+def test_correct_cells_run_in_notebook_without_ids(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     notebook = project / "notebooks" / "old.ipynb"
@@ -425,7 +425,7 @@ def test_a_notebook_without_cell_ids_runs_the_right_cells(
 
 
 @pytest.mark.nightly
-def test_the_next_session_of_the_client_sees_the_variables(
+def test_next_session_sees_the_variables(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     model = scripted_model(
@@ -440,7 +440,7 @@ def test_the_next_session_of_the_client_sees_the_variables(
 
 
 @pytest.mark.nightly
-def test_the_person_sees_one_line_a_run_and_escape_cancels_the_cell(
+def test_user_sees_one_line_per_run_and_escape_cancels_the_cell(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     begun = notebook.with_name("begun")
@@ -544,7 +544,7 @@ def test_edits_of_other_files_start_nothing(
 
 
 @pytest.mark.nightly
-def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names(
+def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     def below(source: str) -> Callable[[list[Message]], list[Block]]:
@@ -623,7 +623,7 @@ def pictures_in(content: Any) -> list[Block]:
 
 
 @pytest.mark.nightly
-def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
+def test_magic_and_late_outputs_are_in_their_cells_and_reported(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     def next_cell(source: str) -> Callable[[list[Message]], list[Block]]:

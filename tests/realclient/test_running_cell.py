@@ -31,7 +31,7 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_the_person_sees_how_a_long_cell_gets_on(
+def test_user_sees_progress_of_a_long_cell(
     project: Path,
     scripted_model: Callable[..., ScriptedModel],
     interactive_claude: InteractiveFactory,

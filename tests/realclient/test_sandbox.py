@@ -31,7 +31,7 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_cells_run_and_a_shell_is_told_what_lets_it_out(
+def test_cells_run_and_confined_shell_gets_a_hint(
     project: Path,
     home: Path,
     scripted_model: Callable[..., ScriptedModel],

@@ -77,7 +77,7 @@ def failing(notebook: Path) -> list[Callable[[list[Message]], list[Block]]]:
     ]
 
 
-def test_each_command_shows_the_user_in_one_line_what_it_did(
+def test_each_command_prints_one_line_for_the_user(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     notebook = new(project, "commands", "Load", "Plot", "Save")
@@ -112,7 +112,7 @@ def test_each_command_shows_the_user_in_one_line_what_it_did(
     client.wait_for("stepper continue:", 20)
 
 
-def test_stop_the_cell_says_what_became_of_the_cell(
+def test_stop_the_cell_reports_the_result(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     (project / ".stepper/config.yaml").write_text("report_after_seconds: 2\n")
@@ -132,7 +132,7 @@ def test_stop_the_cell_says_what_became_of_the_cell(
     assert "was CANCELLED after" in said
 
 
-def test_after_a_machine_restart_user_and_agent_read_the_way_out_first(
+def test_instructions_come_first_after_machine_restart(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     notebook = new(project, "restart", "Load", "Plot")
@@ -173,7 +173,7 @@ def test_after_a_machine_restart_user_and_agent_read_the_way_out_first(
     assert "| 43" in model.shown()
 
 
-def test_a_notebook_that_the_agent_renames_goes_on_with_its_kernel(
+def test_renamed_notebook_keeps_its_kernel(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     notebook = new(project, "rename", "Load", "Count")
@@ -190,7 +190,7 @@ def test_a_notebook_that_the_agent_renames_goes_on_with_its_kernel(
     assert "its kernel, plan and history continue under the new name" in model.shown()
 
 
-def test_no_edit_of_a_notebook_that_nothing_covers_is_silent(
+def test_edits_of_uncovered_notebooks_are_reported(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     top = project / "top.ipynb"

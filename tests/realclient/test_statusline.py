@@ -20,7 +20,7 @@ from .model import ScriptedModel
 pytestmark = pytest.mark.nightly
 
 
-def test_it_stands_below_the_persons_own(
+def test_status_line_is_below_the_users_own(
     interactive_claude: InteractiveFactory,
     scripted_model: Callable[..., ScriptedModel],
     project: Path,

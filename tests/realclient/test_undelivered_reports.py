@@ -67,7 +67,7 @@ def statuses(notebook: Path) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
+def test_every_report_is_delivered_and_turns_end_without_warnings(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -138,7 +138,7 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
 
 
 @pytest.mark.nightly
-def test_another_session_reads_what_the_first_one_could_not(
+def test_next_session_gets_undelivered_reports(
     project: Path,
     notebook: Path,
     scripted_model: Model,
@@ -170,7 +170,7 @@ def test_another_session_reads_what_the_first_one_could_not(
 
 
 @pytest.mark.nightly
-def test_a_shell_that_changes_no_notebook_starts_nothing(
+def test_shell_command_without_notebook_changes_starts_no_hook(
     project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     new = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
@@ -185,7 +185,7 @@ def test_a_shell_that_changes_no_notebook_starts_nothing(
 
 
 @pytest.mark.nightly
-def test_a_failing_notebook_without_a_plan_is_told_at_the_end_of_the_turn(
+def test_failing_notebook_without_plan_is_reported_at_end_of_turn(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     made = (
@@ -209,7 +209,7 @@ def test_a_failing_notebook_without_a_plan_is_told_at_the_end_of_the_turn(
 
 
 @pytest.mark.nightly
-def test_the_lines_of_runs_tell_the_person_what_the_agent_reads(
+def test_run_lines_show_the_user_what_the_agent_reads(
     project: Path,
     notebook: Path,
     scripted_model: Model,

@@ -73,7 +73,7 @@ def project(claude_binary: Path, tmp_path: Path, path: str) -> Iterator[Path]:
         Path(Paths(str(folder)).runtime).rmdir()  # empty now
 
 
-def test_a_session_in_a_project_of_uvs(
+def test_session_in_a_uv_project(
     project: Path,
     path: str,
     scripted_model: Callable[..., ScriptedModel],

@@ -57,7 +57,7 @@ def edits(
     return lambda _: [edit(notebook, source, ids(notebook)[place])]
 
 
-def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
+def test_notebook_edited_out_of_order_is_fixed_until_it_reproduces(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     notebook = made(project, "Rain in inches")
@@ -99,7 +99,7 @@ def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
     assert [line for line in stepper(project, "status").splitlines() if HELD in line]
 
 
-def test_verify_auto_is_told_with_the_next_prompt_and_holds_until_a_source_changes(
+def test_verify_auto_is_reported_and_valid_until_a_source_changes(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     (project / ".stepper" / "config.yaml").write_text("verify: auto\n")
@@ -140,7 +140,7 @@ def test_verify_auto_is_told_with_the_next_prompt_and_holds_until_a_source_chang
     assert f"{HELD}; outdated: a cell changed since" in text_of
 
 
-def test_esc_ends_a_replay(
+def test_escape_cancels_a_replay(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     notebook = made(project, "Slow")

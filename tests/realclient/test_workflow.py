@@ -215,7 +215,7 @@ LACKS = "give the agent a hint: /fix HINT, or /skip to skip this step"
 DECIDE = "answer the question: /continue ANSWER, or /fix HINT"
 
 
-def test_a_plan_is_worked_through_until_the_notebook_is_complete(
+def test_plan_runs_until_the_notebook_is_complete(
     project: Path, scripted_model: Model, client: Client
 ) -> None:
     steps = "- {title: Load, criterion: three rows}\n- Count\n- {title: Check, kind: validation}\n"
@@ -275,7 +275,7 @@ def test_a_plan_is_worked_through_until_the_notebook_is_complete(
     assert not Path(Paths(str(project)).socket).exists()
 
 
-def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
+def test_three_failed_retries_stop_the_notebook_until_fix(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     def again_in_its_place(messages: list[Message]) -> list[Block]:
@@ -363,7 +363,7 @@ PERSONS = (
 
 
 @pytest.mark.parametrize("permissions", ["default", "bypassPermissions"])
-def test_the_agents_own_call_of_the_persons_commands_is_refused(
+def test_agent_cannot_call_user_commands(
     notebook: Path, scripted_model: Model, client: Client, permissions: str
 ) -> None:
     ran(notebook, 'raise RuntimeError("STOP: which one?")')
@@ -388,7 +388,7 @@ def test_the_agents_own_call_of_the_persons_commands_is_refused(
     assert standing(notebook) == ("stopped", ["failed", "pending", "pending"])
 
 
-def test_skip_takes_a_reason_with_any_signs_and_executes_nothing_of_it(
+def test_skip_reason_with_shell_characters_is_not_executed(
     project: Path, notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     reason = """it's "odd" $(touch x) `touch y` ; touch z"""
@@ -493,7 +493,7 @@ def test_notebook_status_shows_and_changes_nothing(
     assert standing(notebook) == ("ready", ["done", "failed", "pending"])
 
 
-def test_the_status_of_a_stopped_notebook_says_the_ways_out(
+def test_status_of_stopped_notebook_lists_commands(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     ran(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
@@ -510,7 +510,7 @@ def test_the_status_of_a_stopped_notebook_says_the_ways_out(
         assert f"\n  .stepper/env/bin/stepper {way} " in said, said
 
 
-def test_a_new_notebook_on_the_screen_has_no_empty_keys(
+def test_new_notebook_on_screen_has_no_empty_keys(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     """In a git repository the client shows forty lines of each file that a shell command made."""
@@ -532,7 +532,7 @@ def test_a_new_notebook_on_the_screen_has_no_empty_keys(
     assert '"criterion"' not in seen and '"kind"' not in seen
 
 
-def test_plain_words_are_commands(
+def test_plain_text_prompts_are_commands(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     ran(notebook, 'raise RuntimeError("STOP: which one?")')
@@ -576,7 +576,7 @@ def test_plain_words_are_commands(
     assert standing(notebook) == ("ready", ["skipped", "pending", "pending"])
 
 
-def test_asked_for_the_status_in_plain_words_the_agent_is_not_sent_on(
+def test_plain_text_status_request_does_not_continue_the_agent(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     ran(notebook, "rows = 3")
@@ -587,7 +587,7 @@ def test_asked_for_the_status_in_plain_words_the_agent_is_not_sent_on(
     assert len(model.requests) == 1, news(model, 1)
 
 
-def test_the_rest_of_a_message_whose_first_cell_fails_is_denied(
+def test_rest_of_a_message_whose_first_cell_fails_is_denied(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     model = scripted_model(
@@ -614,7 +614,7 @@ def test_the_rest_of_a_message_whose_first_cell_fails_is_denied(
     assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
 
 
-def test_the_rest_of_a_message_whose_first_cell_stops_is_denied(
+def test_rest_of_a_message_whose_first_cell_stops_is_denied(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     model = scripted_model(
@@ -646,7 +646,7 @@ def test_the_rest_of_a_message_whose_first_cell_stops_is_denied(
 
 
 @pytest.mark.timeout(60)
-def test_the_person_sees_the_stop_and_goes_on_with_a_slash_command(
+def test_user_sees_the_stop_and_continues_with_a_slash_command(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     model = scripted_model(
@@ -675,7 +675,7 @@ def test_the_person_sees_the_stop_and_goes_on_with_a_slash_command(
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
 
 
-def test_hello_is_answered_and_nothing_else(
+def test_greeting_starts_no_work(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     ran(notebook, "rows = 3")
@@ -687,7 +687,7 @@ def test_hello_is_answered_and_nothing_else(
     assert f"the notebook notebooks/{notebook.name} is under way" in model.shown()
 
 
-def test_the_agent_is_sent_on_once_without_progress(
+def test_agent_is_continued_once_without_progress(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     model = scripted_model(
@@ -719,7 +719,7 @@ def test_the_agent_is_sent_on_once_without_progress(
         "Two columns fit.\n\nShall I take **the first one?**",
     ],
 )
-def test_the_agent_that_asks_the_person_is_not_sent_on(
+def test_agent_that_asks_the_user_is_not_continued(
     notebook: Path, scripted_model: Model, client: Client, last: str
 ) -> None:
     model = scripted_model(
@@ -730,7 +730,7 @@ def test_the_agent_that_asks_the_person_is_not_sent_on(
     assert len(model.requests) == 3
 
 
-def test_the_agent_is_not_sent_on_in_plan_mode(
+def test_agent_is_not_continued_in_plan_mode(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     ran(notebook, 'raise RuntimeError("STOP: which one?")')
@@ -743,7 +743,7 @@ def test_the_agent_is_not_sent_on_in_plan_mode(
 
 
 @pytest.mark.parametrize("words", ["/fix", "fix and retry"])
-def test_after_a_command_the_agent_is_sent_on_once(
+def test_agent_is_continued_once_after_a_command(
     notebook: Path, scripted_model: Model, client: Client, words: str
 ) -> None:
     ran(notebook, "1 / 0")
@@ -759,7 +759,7 @@ def test_after_a_command_the_agent_is_sent_on_once(
     assert 'Next: step 1 of 3 "Load" (its cell failed)' in news(model, 1)
 
 
-def test_a_resumed_session_adds_to_the_same_notebook(
+def test_resumed_session_adds_to_the_same_notebook(
     project: Path, notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     model = scripted_model(
@@ -793,7 +793,7 @@ def test_a_resumed_session_adds_to_the_same_notebook(
     assert [source for source, _ in code(notebook)][1:] == ["count = len(rows)"]
 
 
-def test_two_sessions_do_not_steer_each_others_notebook(
+def test_sessions_do_not_control_each_others_notebook(
     project: Path, scripted_model: Model, client: Client
 ) -> None:
     def session(name: str) -> tuple[str, Path]:
@@ -844,7 +844,7 @@ def test_two_sessions_do_not_steer_each_others_notebook(
     )
 
 
-def test_a_write_that_drops_the_metadata_keeps_the_plan_and_the_count(
+def test_write_that_drops_metadata_keeps_plan_and_attempt_count(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     plan = json.loads(notebook.read_text())["metadata"]["stepper"]
@@ -879,7 +879,7 @@ class _Late(BaseHTTPRequestHandler):
         """Nothing is printed."""
 
 
-def test_a_transient_error_heals_by_itself(
+def test_transient_error_is_retried(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Late)
@@ -908,7 +908,7 @@ def test_a_transient_error_heals_by_itself(
     assert status(notebook)["steps"][0]["attempts"] == 0
 
 
-def test_a_question_is_answered_in_one_message(
+def test_question_is_answered_in_one_message(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     """As the person sees it: the question below the block, her plain reply left alone, `/continue ANSWER` handed on."""
@@ -951,7 +951,7 @@ def test_a_question_is_answered_in_one_message(
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
 
 
-def test_the_agents_own_skill_is_not_in_the_persons_menu(
+def test_agent_skill_is_not_in_user_menu(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     model = scripted_model(
@@ -968,7 +968,7 @@ def test_the_agents_own_skill_is_not_in_the_persons_menu(
     )
 
 
-def test_in_plan_mode_no_notebook_is_made(
+def test_plan_mode_creates_no_notebook(
     project: Path, scripted_model: Model, client: Client
 ) -> None:
     model = scripted_model(
@@ -988,7 +988,7 @@ def test_in_plan_mode_no_notebook_is_made(
     ]
 
 
-def test_a_criterion_that_is_false_leaves_the_step_open(
+def test_false_criterion_leaves_the_step_open(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     notebook = new(project, "a score", "Train :: score > 0.9", "Tell")
@@ -1041,7 +1041,7 @@ def two_stopped(
     return model, made
 
 
-def test_a_slash_command_without_a_name_resumes_none_of_two_stopped_notebooks(
+def test_ambiguous_slash_command_resumes_no_notebook(
     two_stopped: tuple[ScriptedModel, list[Path]], client: Client
 ) -> None:
     model, notebooks = two_stopped
@@ -1061,7 +1061,7 @@ def test_a_slash_command_without_a_name_resumes_none_of_two_stopped_notebooks(
     assert states == ["ready", "stopped"]
 
 
-def test_plain_words_resume_none_of_two_stopped_notebooks(
+def test_ambiguous_plain_text_resumes_no_notebook(
     two_stopped: tuple[ScriptedModel, list[Path]], client: Client
 ) -> None:
     model, notebooks = two_stopped
@@ -1079,7 +1079,7 @@ def test_plain_words_resume_none_of_two_stopped_notebooks(
         assert status(notebook)["state"] == "stopped"
 
 
-def test_a_stop_ends_with_its_notebook_but_not_by_what_the_agent_writes(
+def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     def other(name: str) -> str:
@@ -1144,7 +1144,7 @@ def test_a_stop_ends_with_its_notebook_but_not_by_what_the_agent_writes(
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_ci_job_reads_of_a_stop_in_the_status(
+def test_ci_job_sees_the_stop_in_status(
     project: Path, notebook: Path, scripted_model: Model, client: Client, output: str
 ) -> None:
     model = scripted_model(
@@ -1178,7 +1178,7 @@ def test_a_ci_job_reads_of_a_stop_in_the_status(
 IS_COMPLETE = 'import json, sys; sys.exit(json.load(sys.stdin)["state"] != "complete")'
 
 
-def test_after_a_restart_of_the_machine_user_and_agent_read_the_way_out_first(
+def test_instructions_come_first_after_machine_restart(
     project: Path,
     notebook: Path,
     scripted_model: Model,
