@@ -228,7 +228,7 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
         (
             "ModuleNotFoundError",
             "No module named 'utils.plots'",
-            ["`utils` is the file utils.py here, not a package"],
+            ["`utils` is the file utils.py, not a package"],
             {"project": LOCAL},
             r"not a package; src/utils/plots.py .* is on sys.path",
         ),

@@ -426,10 +426,10 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
     ("code", "line"),
     [
         ("old = people[people.age > 400]", "old has 0 rows; people has 100"),
-        ("people = people[people.age > 400]", "people has 0 rows now; before: 100"),
+        ("people = people[people.age > 400]", "people has 0 rows now (100 before)"),
         (
             "people.drop(people.index, inplace=True)",
-            "people has 0 rows now; before: 100",
+            "people has 0 rows now (100 before)",
         ),
         (
             "adults = people.query('age > 400').copy()\nadults['pay'] = 1",
@@ -445,7 +445,7 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ),
         (
             "for limit in (30, 60, 90):\n    people = people[people.age > limit]",
-            "people has 0 rows now; before: 100",
+            "people has 0 rows now (100 before)",
         ),
         (
             "def choose(frame): return frame[frame.age > 400]\nchosen = choose(people)",
@@ -459,27 +459,27 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ),
         (
             "people = people.dropna(subset=['city'])\nmerged = people.merge(twice, on='city', how='left')",
-            "merged has 100 rows: more than people (75) and twice (4)",
+            "merged has 100 rows, more than people (75) and twice (4)",
         ),
         (
             "merged = people.merge(twice, on='city', how='left')",
-            "merged has 125 rows: more than people (100) and twice (4)",
+            "merged has 125 rows, more than people (100) and twice (4)",
         ),
         (
             "people = people.merge(twice, on='city', how='left')",
-            "people has 125 rows: more than people (100) and twice (4)",
+            "people has 125 rows, more than people (100) and twice (4)",
         ),
         (
             "merged = pd.merge(people, twice, how='left', left_on='city', right_on='city').reset_index()\nmerged.shape",
-            "merged has 125 rows: more than people (100) and twice (4)",
+            "merged has 125 rows, more than people (100) and twice (4)",
         ),
         (
             "merged = twice.merge(people[['city', 'id']], on='city', how='right')",
-            "merged has 125 rows: more than twice (4) and people (100)",
+            "merged has 125 rows, more than twice (4) and people (100)",
         ),
         (
             "a = pd.concat([people, people])\nmerged = a.merge(orders, on='id')",
-            "merged has 500 rows: more than a (200) and orders (250)",
+            "merged has 500 rows, more than a (200) and orders (250)",
         ),
         (
             "merged = people.merge(codes, left_on='city', right_on='code')",

@@ -1,4 +1,7 @@
-"""Similar names, and joined lists of limited length. Used in the kernel and outside."""
+"""The search for similar names, and the formatting of long lists.
+
+Both the kernel and the daemon use this module.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ def find_close_names(
     count: int = 3,
     cutoff: float = 0.6,
 ) -> list[str]:
-    """Return the names most similar to one.
+    """Return up to `count` names that are similar to a name, the most similar first.
 
-    Names with the same letters or words come first, whatever their case, separators and
-    order. `cutoff` is the similarity that the others need, 1 for equal names.
+    Names that differ only in case, separators or word order come first, then names with
+    a similarity of at least `cutoff` (from 0 to 1), then names that contain `name` or
+    are contained in `name`.
     """
     candidates = dict.fromkeys(names)
     candidates.pop(name, None)
@@ -44,14 +48,14 @@ def find_close_names(
 
 
 def _contains(letters: str, part: str) -> bool:
-    """Return whether a name contains another one that is long enough."""
+    """Return whether `letters` contains `part`, a part of at least MIN_PART letters."""
     if len(part) < MIN_PART:
         return False
     return part in letters
 
 
 def split_words(name: str) -> list[str]:
-    """Return the words of a name in lower case, sorted."""
+    """Return the words of a name, in lower case and sorted."""
     words = re.split(r"[\W_]+", name.lower())
     return sorted(words)
 
@@ -63,7 +67,10 @@ def normalize_name(name: str) -> str:
 
 
 def join_items(items: Sequence[str], limit: int = MAX_LIST) -> str:
-    """Return items joined by commas, with the number of those left out by `limit`."""
+    """Return items joined by commas, cut to about `limit` characters.
+
+    A cut list ends with the number of omitted items: `a, b and 3 more`.
+    """
     text = ""
     for index, item in enumerate(items):
         if not text:
@@ -78,7 +85,7 @@ def join_items(items: Sequence[str], limit: int = MAX_LIST) -> str:
 
 
 def find_quoted(text: str) -> str:
-    """Return the first quoted part of a text, or an empty string."""
+    """Return the first quoted part of a text without its quotes, or an empty string."""
     match = re.search(r"['\"](.+?)['\"]", text)
     if match is None:
         return ""

@@ -1,8 +1,8 @@
 """The evaluation of a step's criterion without running the user's code.
 
-Names are looked up as in `expression_values`, then plain values are compared. An
-expression that would have to run code has an unknown result. Functions of numpy and
-pandas are called on numbers only.
+Names are looked up as in `expression_values`, and plain values are compared. The result
+of an expression that would have to run the user's code is unknown. The only methods of
+numpy and pandas objects that are called reduce numbers or search for missing values.
 """
 
 from __future__ import annotations
@@ -66,16 +66,17 @@ COMPARISONS: dict[Any, Any] = {
     ast.GtE: operator.ge,
 }
 LITERALS = (ast.Constant, ast.Tuple, ast.List, ast.Set)
-# Methods of any data frame or column, and of those with numbers only.
+# Methods that may be called on any small pandas object.
 MISSING_VALUE_METHODS = {"isna", "isnull", "notna", "notnull"}
+# Methods that may be called only on numbers.
 REDUCTIONS = {"all", "any", "max", "mean", "min", "sum"}
 NUMBER_KINDS = "biuf"  # numpy's kinds of bool, int, unsigned int and float
 
 
-def holds(text: str) -> dict[str, Any] | None:
-    """Return whether an expression is true, and the values that it compares.
+def evaluate_criterion(text: str) -> dict[str, Any] | None:
+    """Return whether a criterion is true (`holds`) and the compared values (`values`).
 
-    Return None if the result is unknown.
+    Return None if the criterion is not a boolean expression or its result is unknown.
     """
     values = CriterionValues({**FUNCTIONS, **shell.user_ns})
     try:
@@ -93,7 +94,10 @@ def holds(text: str) -> dict[str, Any] | None:
 
 
 class CriterionValues(Values):
-    """Evaluates the expressions that a criterion may contain."""
+    """Evaluates the expressions of a criterion.
+
+    Raises CannotEval if an expression could run the user's code.
+    """
 
     def __init__(self, names: Any) -> None:
         super().__init__(names)
@@ -116,7 +120,10 @@ class CriterionValues(Values):
         return to_python_value(value)
 
     def compute(self, node: ast.BinOp) -> Any:
-        """Return the result of arithmetic with numbers."""
+        """Return the result of arithmetic with numbers.
+
+        Raise CannotEval for another operator or another type of operand.
+        """
         left = self[node.left]
         right = self[node.right]
         if not isinstance(node.op, ARITHMETIC):
@@ -126,7 +133,7 @@ class CriterionValues(Values):
         return Evaluator.__getitem__(self, node)
 
     def compare(self, node: ast.Compare) -> Any:
-        """Return the result of a comparison; record the compared values."""
+        """Return the result of a comparison, and record the compared values."""
         for side in (node.left, *node.comparators):
             value = self[side]
             if isinstance(side, LITERALS) or not is_shown(value):
@@ -139,7 +146,7 @@ class CriterionValues(Values):
         right = self[node.comparators[0]]
         comparison = node.ops[0]
         is_membership = isinstance(comparison, (ast.In, ast.NotIn))
-        if is_membership and is_pandas(right):
+        if is_membership and is_pandas_object(right):
             of_standard_types(left, **CHECK_ALL_ITEMS)
             check_labels(right)
             is_label = bool(left in right)  # of a column or a row
@@ -150,7 +157,10 @@ class CriterionValues(Values):
         return Evaluator.__getitem__(self, node)
 
     def call(self, node: ast.Call) -> Any:
-        """Return the result of a known function or method."""
+        """Return the result of calling a function or method that is safe to call.
+
+        Raise CannotEval for any other call.
+        """
         if node.keywords:
             raise CannotEval
         if isinstance(node.func, ast.Attribute):
@@ -177,10 +187,13 @@ class CriterionValues(Values):
         return function(checked_items)
 
     def call_method(self, owner: Any, name: str) -> Any:
-        """Return the result of a method of an array, a column or a data frame."""
+        """Return the result of a method of an array, a column or a data frame.
+
+        Raise CannotEval if the method is not safe to call.
+        """
         is_allowed = name in REDUCTIONS and is_numeric(owner)
         if name in MISSING_VALUE_METHODS:
-            is_allowed = is_pandas(owner) and is_small(owner)
+            is_allowed = is_pandas_object(owner) and is_small(owner)
         if not is_allowed:
             raise CannotEval
         method = getattr(owner, name)
@@ -201,9 +214,9 @@ def is_shown(value: Any) -> bool:
 
 
 def to_python_value(value: Any) -> Any:
-    """Return a library's number as a Python number, and a dtype as its name.
+    """Convert a library's number to a Python number, and a dtype to its name.
 
-    Other values are returned unchanged.
+    Return other values unchanged.
     """
     if not is_library_object(value):
         return value
@@ -219,21 +232,21 @@ def to_python_value(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that is not huge."""
+    """Return whether a value is a bool, a float or an int of at most MAX_BITS bits."""
     if type(value) is int:
         return value.bit_length() <= MAX_BITS
     return is_one_of(type(value), (bool, float))
 
 
-def is_pandas(value: Any) -> bool:
-    """Return whether a value is an object of pandas."""
+def is_pandas_object(value: Any) -> bool:
+    """Return whether the class of a value is defined by pandas."""
     if not is_library_object(value):
         return False
     return top_module(type(value)) == "pandas"
 
 
 def is_small(value: Any) -> bool:
-    """Return whether a library can compute quickly with a value."""
+    """Return whether a value has at most MAX_COMPUTED_ITEMS items."""
     size = getattr(value, "size", None)
     return type(size) is int and size <= MAX_COMPUTED_ITEMS
 
@@ -252,7 +265,7 @@ def is_numeric(value: Any) -> bool:
 
 
 def is_number_dtype(dtype: Any) -> bool:
-    """Return whether a library's dtype is one of numbers."""
+    """Return whether a dtype of numpy or pandas is numeric or boolean."""
     if not is_library_object(dtype):
         return False
     kind = getattr(dtype, "kind", "O")

@@ -1,12 +1,12 @@
 """Warnings about data frames that a cell changed.
 
 A frame can become empty, a merge can multiply its rows, and columns can lose all their
-values. There is no warning if the cell does this on purpose: it searches for missing
-values, fills a column with nothing, or selects rows.
+values. There is no warning if the cell seems to do this on purpose, for example if it
+searches for missing values or selects rows.
 
-The assignments that the cell itself executes are read as text; nothing is evaluated.
-Only pandas' own classes are inspected, with their own methods. Their sizes and labels
-are kept, never the objects.
+The assignments are read from the cell's source; nothing is evaluated. Only instances of
+pandas' own classes are inspected, not of the user's subclasses. Their sizes and labels
+are stored, but the objects are not, so that their memory can be freed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROW_ADDITION = re.compile(
     r"\b(?:explode|melt|stack|concat|append|reindex|resample|repeat|wide_to_long"
     r"|asfreq)\(|\bvalidate="
 )
-# Replaces values by others, or by none.
+# Calls that replace values, possibly by missing values.
 VALUE_MAPPING = re.compile(
     r"\b(?:map|to_numeric|to_datetime|to_timedelta|reindex|where)\("
 )
@@ -76,7 +76,10 @@ Fact = dict[str, Any]
 
 
 class FrameState:
-    """The size of a data frame or series, and its labels, at one moment."""
+    """The number of rows and the labels of a data frame or series at one moment.
+
+    `labels` is empty and `blank` is None if the frame was too large to inspect.
+    """
 
     def __init__(self, value: Any, deadline: float) -> None:
         self.id = id(value)
@@ -96,10 +99,14 @@ class FrameState:
         frame = value
         if not self.is_frame:
             frame = value.to_frame()
-        call_safely(self.read, frame, deadline)
+        call_safely(self.read_columns, frame, deadline)
 
-    def read(self, frame: Any, deadline: float) -> None:
-        """Read the labels and find the columns without values."""
+    def read_columns(self, frame: Any, deadline: float) -> None:
+        """Set `labels` and `blank` from a data frame.
+
+        Neither is set if a label or dtype could run the user's code. Only `labels` is
+        set if the deadline passes.
+        """
         # The `isna` of another dtype could be the user's code.
         for dtype in frame.dtypes.tolist():
             if top_module(type(dtype)) not in LIBRARIES:
@@ -137,7 +144,10 @@ class FrameState:
 
 
 def is_plain_label(label: Any) -> bool:
-    """Return whether a label consists of plain values, whose text is known."""
+    """Return whether a label is a plain value or a tuple of plain values.
+
+    `str()` of another label could run the user's code.
+    """
     kind = type(label)
     if kind is tuple:
         return all(map(is_plain_label, label))
@@ -145,7 +155,10 @@ def is_plain_label(label: Any) -> bool:
 
 
 def capture_frames(source: str, deadline: float) -> dict[str, FrameState]:
-    """Return the states of the frames and series that a cell names."""
+    """Return the states of the frames and series that a cell names, by variable.
+
+    Frames that are reached after the deadline have a state without labels.
+    """
     pandas = vars(sys.modules["pandas"])
     kinds = (pandas.get("DataFrame"), pandas.get("Series"))
     variables = list(shell.user_ns.items())
@@ -164,11 +177,11 @@ def capture_frames(source: str, deadline: float) -> dict[str, FrameState]:
 
 
 class Assignment(NamedTuple):
-    """An assignment to a name, or to columns of it."""
+    """An assignment to a variable, or to columns of the data frame in a variable."""
 
-    name: str
-    columns: list[str]
-    value: str  # as source
+    name: str  # of the variable
+    columns: list[str]  # empty for an assignment to the variable itself
+    value: str  # source of the assigned expression
     in_loop: bool
 
 
@@ -176,7 +189,10 @@ def iterate_assignments(
     body: list[ast.stmt],
     in_loop: bool = False,
 ) -> Iterator[Assignment]:
-    """Yield the assignments of statements in order, except those inside functions."""
+    """Yield the assignments in statements, except in functions and classes, in order.
+
+    `in_loop` is whether the statements are part of a loop.
+    """
     for statement in body:
         if isinstance(statement, SCOPES):
             continue
@@ -232,15 +248,16 @@ def compare_frames(
     after: dict[str, FrameState],
     trees: list[ast.Module],
 ) -> list[Fact]:
-    """Return the facts on frames after a run, at most one of each kind per frame.
+    """Return facts about suspicious changes, at most one of each kind per frame.
 
+    `before` and `after` are the states before and after the run, by variable name.
     `trees` are the syntax trees of the executed code.
     """
     comparison = FrameComparison(before, after, trees)
     checks = (
-        comparison.check_multiplied,
-        comparison.check_empty,
-        comparison.check_blank,
+        comparison.find_multiplied_rows,
+        comparison.find_lost_rows,
+        comparison.find_blank_columns,
     )
     facts: dict[Any, Fact] = {}
     for check in checks:
@@ -255,12 +272,12 @@ def compare_frames(
 
 
 def create_fact(kind: str, text: str) -> Fact:
-    """Return a fact for a report."""
+    """Return a fact: its kind, such as "empty", and the text for the report."""
     return {"kind": kind, "text": text}
 
 
 def shorten_name(name: str) -> str:
-    """Return a name for a message."""
+    """Return a name shortened for a message."""
     return shorten(name, NAME_LIMIT)
 
 
@@ -274,7 +291,7 @@ def format_operands(row_counts: dict[str, Any]) -> str:
 
 
 def format_row_counts(row_counts: dict[str, int]) -> str:
-    """Return the first frames with their rows: `a has 10, b has 20`."""
+    """Return the first frames with their numbers of rows: `a has 10, b has 20`."""
     parts: list[str] = []
     for name, rows in row_counts.items():
         if len(parts) == MAX_SHOWN:
@@ -285,7 +302,7 @@ def format_row_counts(row_counts: dict[str, int]) -> str:
 
 
 def format_columns(columns: list[str]) -> str:
-    """Return the first columns in quotes, and the number of the others."""
+    """Return the first column labels in quotes, and the number of further columns."""
     parts = []
     for column in columns[:MAX_SHOWN]:
         short_name = shorten_name(column)
@@ -298,7 +315,10 @@ def format_columns(columns: list[str]) -> str:
 
 
 def is_problem_search(source: str, names: list[str]) -> bool:
-    """Return whether an expression with these names selects problematic rows."""
+    """Return whether an expression seems to select rows with problems.
+
+    Such rows are, for example, duplicates. `names` are the names in the expression.
+    """
     if PROBLEM_SEARCH.search(source):
         return True
     words = [*names, *STRING.findall(source)]
@@ -306,7 +326,7 @@ def is_problem_search(source: str, names: list[str]) -> bool:
 
 
 class FrameComparison:
-    """Frames before and after a run, and the assignments between."""
+    """The states of frames before and after a run, and the assignments in the run."""
 
     def __init__(
         self,
@@ -336,7 +356,7 @@ class FrameComparison:
     ) -> dict[str, int | None]:
         """Return the number of rows of each frame in an assignment to `name`.
 
-        The numbers are those at the time of the assignment, or None if unknown.
+        A number is the count at the time of the assignment, or None if it is unknown.
         """
         counts = {}
         for operand in list_names(assignment.value):
@@ -371,10 +391,11 @@ class FrameComparison:
             return None
         return state.rows
 
-    def check_multiplied(self, name: str, state: FrameState) -> Fact | None:
-        """Return a fact if a merge has more rows than its operands allow.
+    def find_multiplied_rows(self, name: str, state: FrameState) -> Fact | None:
+        """Return a fact if a merge has too many rows, or None.
 
-        A one-to-one or one-to-many merge cannot have so many rows.
+        The result of a one-to-one or one-to-many merge cannot have more rows than its
+        operands together.
         """
         bindings = self.list_bindings(name)
         if not bindings:
@@ -403,11 +424,11 @@ class FrameComparison:
             return None
         short_name = shorten_name(name)
         sizes = format_operands(operands)
-        text = f"{short_name} has {state.rows:,} rows: more than {sizes}"
+        text = f"{short_name} has {state.rows:,} rows, more than {sizes}"
         return create_fact("multiplied", text)
 
-    def check_empty(self, name: str, state: FrameState) -> Fact | None:
-        """Return a fact if a frame is now unintentionally empty."""
+    def find_lost_rows(self, name: str, state: FrameState) -> Fact | None:
+        """Return a fact if a frame became empty unintentionally, or None."""
         if state.rows:
             return None
         bindings = self.list_bindings(name)
@@ -429,7 +450,7 @@ class FrameComparison:
         sources = {operand: count for operand, count in counts.items() if count}
         if list(sources) == [name]:
             old_count = sources[name]
-            text = f"{short_name} has 0 rows now; before: {old_count:,}"
+            text = f"{short_name} has 0 rows now ({old_count:,} before)"
             return create_fact("empty", text)
         text = f"{short_name} has 0 rows"
         if sources:
@@ -443,7 +464,7 @@ class FrameComparison:
         return old_state.rows > 0
 
     def _is_inspected(self, name: str) -> bool:
-        """Return whether the cell shows the size of a frame, or gets it from a loop."""
+        """Return whether the cell shows a frame or its size, or sets it in a `for`."""
         pattern = (
             rf"\b{name}\.(?:empty|shape|size)\b"
             rf"|\b(?:len|display|print|assert)\b.*\b{name}\b"
@@ -456,8 +477,8 @@ class FrameComparison:
     def _is_intended(self, name: str, bindings: list[Assignment]) -> bool:
         """Return whether a frame is empty on purpose.
 
-        This is so if the frame is assigned in a loop, created empty, computed from an
-        empty frame, or the result of a search for problems.
+        A frame is empty on purpose if it is assigned in a loop, created empty, computed
+        from an empty frame, or the result of a search for problems.
         """
         for assignment in bindings:
             value = assignment.value
@@ -474,9 +495,10 @@ class FrameComparison:
         return bool(PROBLEM_NAMES.search(name))
 
     def _has_empty_frame(self, names: list[str], target: str) -> bool:
-        """Return whether one of these frames is empty.
+        """Return whether a frame with one of these names is empty.
 
-        Frames are compared before and after the run, `target` only before.
+        The states before and after the run are checked, for `target` only the state
+        before.
         """
         for name in names:
             states = [self.before.get(name)]
@@ -487,8 +509,8 @@ class FrameComparison:
                     return True
         return False
 
-    def check_blank(self, name: str, state: FrameState) -> Fact | None:
-        """Return a fact if columns of a frame lost all their values."""
+    def find_blank_columns(self, name: str, state: FrameState) -> Fact | None:
+        """Return a fact if columns of a frame lost all their values, or None."""
         if not state.blank or state.rows < 2:
             return None
         if re.search(rf"\bfor .*\b{name}\b.* in ", self.source):
@@ -542,7 +564,7 @@ class FrameComparison:
         return False not in had_values and True in had_values
 
     def _may_have_been_blank(self, name: str, label: str) -> bool:
-        """Return whether a column was blank before the run, or may have been."""
+        """Return whether a column may have been blank before the run."""
         state = self.before.get(name)
         if state is None:
             return False
@@ -554,7 +576,11 @@ class FrameComparison:
         label: str,
         bindings: list[str],
     ) -> list[str]:
-        """Return the expressions assigned to a column, also by `df.assign(label=…)`."""
+        """Return the expressions assigned to a column.
+
+        `bindings` are the expressions assigned to the frame: those with `label=`, such
+        as `df.assign(label=…)`, assign the column, too.
+        """
         values = []
         for assignment in self.assignments:
             if assignment.name == name and label in assignment.columns:
@@ -573,9 +599,10 @@ class FrameComparison:
         name: str,
         label: str,
     ) -> list[bool | None]:
-        """Return whether each frame and column in an expression had values.
+        """Return, for each frame in an expression and each column, if it had values.
 
-        The entry is None if this is unknown.
+        An entry is None if this is unknown. For the column `label` of the frame `name`,
+        only the state before the run counts.
         """
         results: list[bool | None] = []
         for frame in list_names(source):

@@ -1,4 +1,4 @@
-"""Explanations of texts, bytes and files that could not be read.
+"""Explanations of errors in reading texts, bytes and files.
 
 An explanation names the likely encoding or file type, and the position at which reading
 stopped.
@@ -23,7 +23,7 @@ CONTEXT_SIZE = 12  # before and after a position
 SEARCHED_SIZE = 200  # before a position, to find it in a file
 # With fewer non-ASCII bytes, the encoding is uncertain.
 MIN_HIGH_BYTES = 6
-# First bytes of files that are not text, or not the type that their names promise.
+# First bytes of files that are not text, and the type of these files.
 FILE_TYPES = (
     (b"PK\x03\x04", "a zip archive (.xlsx files are zip archives)"),
     (b"\x1f\x8b", "compressed with gzip"),
@@ -51,7 +51,7 @@ FORMAT_MESSAGES = "(?i)magic|file format|not a gzip|pickled"
 
 
 def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterator[str]:
-    """Yield sentences on the text or file that an error is about."""
+    """Yield sentences on the text, bytes or file that could not be read."""
     name = type(error).__name__
     message = get_message(error)
     data = peek(error, "object")
@@ -81,7 +81,7 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
 
 
 def is_read_error(name: str, message: str) -> bool:
-    """Return whether the name or message of an error is about a file's content."""
+    """Return whether an error with this name and message is about a file's content."""
     if re.search(READ_ERRORS, name):
         return True
     match = re.search(FORMAT_MESSAGES, message)
@@ -89,19 +89,19 @@ def is_read_error(name: str, message: str) -> bool:
 
 
 def describe_character(text: str, position: int, encoding: Any) -> str:
-    """Return a sentence on a character that an encoding does not have."""
+    """Return a sentence on a character that an encoding cannot encode."""
     start = max(0, position - CONTEXT_SIZE)
     end = position + CONTEXT_SIZE
     context = shorten(text[start:end], 40)
     character = shorten(text[position])
-    return (
-        f"{encoding} does not have the character {character!r} in {context!r}; utf-8"
-        " has it"
-    )
+    sentence = f"{encoding} cannot encode the character {character!r} in {context!r}"
+    if "\ud800" <= text[position] <= "\udfff":
+        return f"{sentence}, because it is a lone surrogate"
+    return f"{sentence}; utf-8 can"
 
 
 def quote_line(path: str, number: int) -> Iterator[str]:
-    """Yield the line of a file that an error names, if the file has it."""
+    """Yield a sentence that quotes a line of a file, if the file has this line."""
     content = read_start(path, MAX_FILE_SIZE)
     lines = content.split(b"\n")
     if number > len(lines):
@@ -113,7 +113,7 @@ def quote_line(path: str, number: int) -> Iterator[str]:
 
 
 def find_files(frames: list[UserFrame]) -> Iterator[str]:
-    """Yield the paths of existing files that the failing lines name or opened."""
+    """Yield the paths of existing files that the failing lines name or have open."""
     for frame in frames:
         paths: dict[str, None] = {}
         for _, value, _ in frame.iterate_values():
@@ -131,7 +131,10 @@ def find_files(frames: list[UserFrame]) -> Iterator[str]:
 
 
 def get_path(value: Any) -> str:
-    """Return a value as a path, or an empty string if it cannot be one."""
+    """Return the path in a string, path object or open file.
+
+    Return an empty string for any other value.
+    """
     kind = type(value)
     if is_one_of(kind, STREAMS):
         value = value.name
@@ -146,7 +149,7 @@ def get_path(value: Any) -> str:
 
 
 def read_start(path: str, size: int = HEAD_SIZE) -> bytes:
-    """Return the first bytes of a file, or no bytes if the file cannot be read."""
+    """Return the first bytes of a file, or `b""` if the file cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(size)
@@ -155,7 +158,7 @@ def read_start(path: str, size: int = HEAD_SIZE) -> bytes:
 
 
 def find_file_type(head: bytes) -> str:
-    """Return the type of a file with these first bytes.
+    """Return a description of the type of a file with these first bytes.
 
     Return an empty string if the type is unknown.
     """
@@ -166,20 +169,28 @@ def find_file_type(head: bytes) -> str:
 
 
 def describe_file(path: str, head: bytes) -> str:
-    """Return the size, type and first bytes of a file."""
+    """Return a sentence on the size, type and first bytes of a file.
+
+    `head` is empty if the file is empty or cannot be read.
+    """
     name = shorten(path, 120)
+    size = os.path.getsize(path)
+    if not head and size:
+        return f"`{name}` ({size:,} bytes) cannot be read"
     if not head:
         return f"`{name}` is empty (0 bytes)"
     file_type = find_file_type(head)
     verb = f" is {file_type}:" if file_type else ":"
-    size = os.path.getsize(path)
     first_bytes = repr(head[:40])
     start = shorten(first_bytes)
     return f"`{name}` ({size:,} bytes){verb} it begins with {start}"
 
 
 def describe_document_position(text: str, position: int) -> str:
-    """Return the line on which a text is not valid JSON, and the line before it."""
+    """Return a sentence that quotes the line at which the parser of a text stopped.
+
+    The line before is quoted, too, because it often contains the mistake.
+    """
     if not text.strip():
         return "the text is empty"
     line_start = text.rfind("\n", 0, position) + 1
@@ -190,7 +201,7 @@ def describe_document_position(text: str, position: int) -> str:
         shown_start = max(line_start, position - 40)
     line, _, _ = text[shown_start:].partition("\n")
     shown = shorten(line.strip(), 100)
-    sentence = f"line {number} of {count} of the text is `{shown}`"
+    sentence = f"line {number} of {count} in the text is `{shown}`"
     text_above = text[:line_start].rstrip()
     if text_above:
         lines = text_above.splitlines()
@@ -200,7 +211,10 @@ def describe_document_position(text: str, position: int) -> str:
 
 
 def describe_byte(data: bytes, position: int, files: list[str]) -> str:
-    """Return a byte that could not be decoded, the likely encoding, and its line."""
+    """Return a sentence on a byte that could not be decoded.
+
+    It contains the likely encoding and, if one of the files has the byte, its line.
+    """
     byte = f"byte 0x{data[position]:02x} at position {position:,}"
     file_type = find_file_type(data)
     if file_type:
@@ -225,14 +239,14 @@ def describe_byte(data: bytes, position: int, files: list[str]) -> str:
 
 
 def describe_encodings(encodings: list[str], context: bytes) -> str:
-    """Return the clause on the likely encodings, with the bytes decoded by each."""
+    """Return a clause with the likely encodings and the text decoded with each."""
     texts = []
     for encoding in encodings:
         decoded = context.decode(encoding, "replace")
         text = shorten(decoded, 40)
         texts.append(repr(text))
     if len(encodings) == 1:
-        return f"the bytes look like {encodings[0]}, which reads {texts[0]}"
+        return f"the bytes look like {encodings[0]} ({texts[0]})"
     choices = []
     for encoding, text in zip(encodings, texts):
         choices.append(f"{encoding} ({text})")
@@ -241,9 +255,10 @@ def describe_encodings(encodings: list[str], context: bytes) -> str:
 
 
 def find_byte_line(path: str, data: bytes, position: int) -> int | None:
-    """Return the line of a byte in the file that contains the bytes before it.
+    """Return the line number of a byte in a file.
 
-    Return None if the file does not contain them.
+    The byte is found with the bytes that precede it in `data`. Return None if the file
+    does not contain these bytes.
     """
     start = max(0, position - SEARCHED_SIZE)
     searched = data[start : position + 1]
@@ -267,7 +282,7 @@ def is_decodable(data: bytes, encoding: str) -> bool:
 def guess_encodings(data: bytes) -> list[str]:
     """Return the encodings that a text may have, the likeliest first.
 
-    There are several only for texts with few non-ASCII bytes.
+    More than one is returned only for a text with few non-ASCII bytes.
     """
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
@@ -279,8 +294,8 @@ def guess_encodings(data: bytes) -> list[str]:
         return [encoding]
     if is_decodable(data, "utf-8"):
         return ["utf-8"]
-    # Western texts have few non-ASCII bytes, each between letters. Cyrillic, Chinese
-    # and Japanese texts consist of them.
+    # Western texts have few non-ASCII bytes. Cyrillic, Chinese and Japanese texts
+    # consist mostly of non-ASCII bytes.
     high_count = sum(byte > 127 for byte in data)
     if high_count * 4 < len(data):
         return ["cp1252"]

@@ -1,8 +1,8 @@
 """The facts on a failed cell for its report.
 
 The kernel loads this module when the first cell fails, because most cells do not need
-it. EXPLAINERS names the function that is called first for each class of exceptions. The
-values on the failing lines are searched for every class.
+it. EXPLAINERS contains the function that is called first for a class of exceptions.
+Then, for most classes, the values on the failing lines are searched.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Iterable
 
+from stepper.diagnosis.in_kernel.call_errors import explain_call_error
 from stepper.diagnosis.in_kernel.close_matches import find_quoted
 from stepper.diagnosis.in_kernel.decode_errors import explain_read_error
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, list_user_frames
@@ -25,7 +26,6 @@ from stepper.diagnosis.in_kernel.import_facts import explain_import_error
 from stepper.diagnosis.in_kernel.last_assignment import explain_hidden_name
 from stepper.diagnosis.in_kernel.lookup_errors import (
     explain_attribute_error,
-    explain_call_error,
     explain_key_error,
 )
 from stepper.diagnosis.in_kernel.partial_effects import list_changes
@@ -69,8 +69,12 @@ EXPLAINER_FIRST = ("KeyError", "AttributeError")
 MISSING_KEY_MESSAGES = r"\bnot (?:in|found|a valid|present)\b"
 
 
-def facts(error: BaseException) -> dict[str, Any]:
-    """Return the facts on an error for the report."""
+def collect_facts(error: BaseException) -> dict[str, Any]:
+    """Return the facts on an error for the report.
+
+    `look` contains the findings, `changed` the changed names and `files` the changed
+    files.
+    """
     return {
         "look": call_safely(find_facts, error) or {},
         "changed": call_safely(list_changes, error),
@@ -79,7 +83,7 @@ def facts(error: BaseException) -> dict[str, Any]:
 
 
 def find_facts(error: BaseException) -> dict[str, Any]:
-    """Return the findings, and the names or paths to search for in the project."""
+    """Return the findings, and the names or path to search for in the project."""
     deadline = clock() + SECONDS
     frames = call_safely(list_user_frames, error.__traceback__) or []
     names = set(class_names(type(error)))
@@ -107,7 +111,10 @@ def find_facts(error: BaseException) -> dict[str, Any]:
 
 
 def find_path(message: str, frames: list[UserFrame]) -> str:
-    """Return the string constant of a failing line that an error message contains."""
+    """Return a string constant of the failing lines that an error message contains.
+
+    Return an empty string if the message contains none of these constants.
+    """
     for frame in frames:
         for text in frame.list_strings():
             if len(text) > 2 and text in message:
@@ -116,7 +123,7 @@ def find_path(message: str, frames: list[UserFrame]) -> str:
 
 
 def explain_name_error(error: BaseException, frames: list[UserFrame]) -> dict[str, Any]:
-    """Return the reason why a name is hidden, and the local names."""
+    """Return a finding on the scope that hides a name, if any, and the local names."""
     name = str(peek(error, "name") or find_quoted(get_message(error)))
     finding = explain_hidden_name(name, frames[0])
     return {
@@ -129,6 +136,7 @@ def list_local_names(frames: list[UserFrame]) -> list[str]:
     """Return the local names of the function that failed.
 
     For a comprehension or lambda, the names of the enclosing function are included.
+    Return an empty list if the code failed outside a function.
     """
     names: list[str] = []
     for frame in frames:
@@ -178,7 +186,10 @@ def _list_results(search: Callable[[], Iterable[Any]]) -> list[Any]:
 
 
 def describe_missing_program(error: BaseException) -> dict[str, Any]:
-    """Return facts if the missing file is a program that could not be started."""
+    """Return facts on a missing program that `subprocess` was to start.
+
+    Return an empty dict if another file is missing.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -189,5 +200,5 @@ def describe_missing_program(error: BaseException) -> dict[str, Any]:
         return {}
     if trace.tb_frame.f_locals.get("cwd") == name:
         return {}
-    finding = make_finding(f"there is no program {name!r}")
+    finding = make_finding(f"the program {name!r} was not found")
     return {"program": True, "findings": [finding]}

@@ -1,9 +1,9 @@
 """The failing lines of the user's code, and the values of expressions on them.
 
-Nothing of the user's is executed. `executing` finds the failing expression in the
+None of the user's code is executed. `executing` finds the failing expression in the
 sources that IPython's traceback has already read. `pure_eval` looks up names, stored
-attributes and items of plain containers. IPython depends on both. This module adds what
-objects of known libraries contain.
+attributes and items of plain containers. IPython depends on both packages. This module
+adds the lookup of properties and items of objects of known libraries.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ MAX_CHECKED_LABELS = 10_000
 
 
 class Values(Evaluator):
-    """Looks up the values of expressions; raise CannotEval if a value is unknown."""
+    """Looks up the values of expressions.
+
+    Raises CannotEval if a value cannot be looked up without running the user's code.
+    """
 
     def __getitem__(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Call):
@@ -81,9 +84,9 @@ class Values(Evaluator):
 
 
 def get_attribute(owner: Any, name: str) -> Any:
-    """Return a property of a library's object, or a column.
+    """Return a property of a library's object, or a column of a data frame.
 
-    Return `missing` if the value is unknown.
+    Return `missing` if the object has neither, or if the property copies too much data.
     """
     if is_library_object(owner) and name in PROPERTIES:
         if name in COPYING_PROPERTIES and is_large(owner):
@@ -98,8 +101,8 @@ def get_attribute(owner: Any, name: str) -> Any:
 def get_item(owner: Any, key: Any) -> Any:
     """Return an item of a dict, or of a library's object at a label or position.
 
-    A dict's `__missing__` is not called. Raise CannotEval if there is no such item;
-    return `missing` if the key is not a scalar.
+    Return `missing` if the key of a dict is not a scalar. Raise CannotEval if the item
+    does not exist or cannot be looked up safely. A dict's `__missing__` is not called.
     """
     if is_a(owner, dict):
         if not is_one_of(type(key), SCALARS):
@@ -119,9 +122,9 @@ def get_item(owner: Any, key: Any) -> Any:
 
 
 def check_labels(value: Any) -> None:
-    """Raise CannotEval if a pandas label is an object of the user's own class.
+    """Raise CannotEval if pandas labels may be objects of the user's own class.
 
-    The search for another label would call its `__eq__`.
+    A search for any label would call the `__eq__` of these objects.
     """
     if is_library_object(value) and name_of(type(value)).endswith("Indexer"):
         value = getattr(value, "obj", value)
@@ -144,7 +147,8 @@ def check_labels(value: Any) -> None:
 def get_columns(value: Any) -> Any:
     """Return the columns of a data frame, or None for any other value.
 
-    The result is an Index: its truth value raises an error.
+    The columns are usually a pandas Index, whose truth value raises an error: compare
+    the result with None.
     """
     if not is_library_object(value):
         return None
@@ -159,7 +163,7 @@ def get_columns(value: Any) -> Any:
 
 
 def is_large(value: Any) -> bool:
-    """Return whether a value has many items, or an unknown number."""
+    """Return whether a value has too many items to copy, or an unknown number."""
     size = getattr(value, "size", 0)
     return type(size) is not int or size > MAX_COPIED_ITEMS
 
@@ -167,7 +171,7 @@ def is_large(value: Any) -> bool:
 class UserFrame:
     """A frame of the user's code in a traceback, at its failing line.
 
-    `nodes` contains the expressions of that line, the failing one first.
+    `nodes` contains the expressions of the line, the failing expression first.
     """
 
     def __init__(self, trace: TracebackType) -> None:
@@ -192,9 +196,9 @@ class UserFrame:
         self.values = Values(collect_names(self.frame))
 
     def list_enclosing(self, *kinds: Any) -> list[Any]:
-        """Return the nodes of these kinds around the failing expression.
+        """Return the nodes of these classes that contain the failing expression.
 
-        The innermost one comes first.
+        The innermost node comes first.
         """
         node = self.nodes[0] if self.nodes else self.statement
         enclosing = []
@@ -217,7 +221,7 @@ class UserFrame:
     def iterate_values(self, nodes: Any = None) -> Iterator[tuple[str, Any, Any]]:
         """Yield (text, value, node) for names, attributes and items with known values.
 
-        `nodes` defaults to those of the failing line.
+        `nodes` defaults to the nodes of the failing line.
         """
         if nodes is None:
             nodes = self.nodes
@@ -233,7 +237,7 @@ class UserFrame:
 
 
 def collect_names(frame: FrameType) -> dict[str, Any]:
-    """Return the names that a frame can use.
+    """Return the names that code in a frame can use, with their values.
 
     A namespace of the user's own class is left out, because it may run the user's code.
     """
@@ -248,7 +252,7 @@ def collect_names(frame: FrameType) -> dict[str, Any]:
 
 
 def list_expressions(statement: Any) -> list[ast.expr]:
-    """Return the expressions of a statement, without those of statements inside it."""
+    """Return the expressions of a statement, except those in nested statements."""
     pending: list[Any] = []
     if statement is not None:
         pending.append(statement)
@@ -264,7 +268,7 @@ def list_expressions(statement: Any) -> list[ast.expr]:
 
 
 def list_user_frames(trace: TracebackType | None) -> list[UserFrame]:
-    """Return the innermost frames of the user's code, the last called first."""
+    """Return up to MAX_FRAMES frames of the user's code, the innermost frame first."""
     entries: list[TracebackType] = []
     while trace is not None:
         if is_user_file(trace.tb_frame.f_code.co_filename):

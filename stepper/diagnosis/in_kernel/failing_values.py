@@ -1,9 +1,9 @@
-"""The values on the failing lines, and how an error message relates to them.
+"""The values on the failing lines, and the search for the value that caused an error.
 
 A row is a name, an attribute or an item on a failing line, with its value. The rows of
-the failing expression come first. The message selects the searches: each looks in the
-values for an item that explains the error, such as a quoted text, a missing or negative
-number, an item of the wrong type, or a duplicate.
+the failing expression come first. The error message selects the searches. A search
+looks in the values for an item that explains the error, such as a quoted text, a
+missing or negative number, an item of the wrong type, or a duplicate.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ NOT_JSON = re.compile(r"type (\w+) is not JSON")
 QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"([^\"\n]*)\"")
 CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
-# Returns the text on an item of a value, from its path on, or an empty string.
+# Takes a value and returns a text on one of its items, or an empty string. The text
+# begins with the path of the item.
 Search = Callable[[Any], str]
-# "text", and in "bound" the last assignment of what the text describes
+# "text" is a sentence on a value, "bound" the last assignment of the value or None.
 Finding = dict[str, Any]
 
 
@@ -106,22 +107,22 @@ class Row:
 
 
 def make_finding(text: str, bound: Bound | None = None) -> Finding:
-    """Return a finding."""
+    """Return a finding with a text and the last assignment of the described value."""
     return {"text": text, "bound": bound}
 
 
 def iterate_with_callers(
     user_frames: list[UserFrame],
 ) -> Iterator[tuple[UserFrame, UserFrame | None]]:
-    """Yield each failing line with the line that called its function."""
+    """Return the pairs of a frame and its caller. The last frame has no caller."""
     callers = [*user_frames[1:], None]
     return zip(user_frames, callers)
 
 
 def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
-    """Return the values on the failing lines, the innermost line first.
+    """Return the rows of the failing lines, the innermost line first.
 
-    Functions and modules are included if the message is about functions.
+    Functions and modules are included if the message is about a function or module.
     """
     callables: tuple[type, ...] = ()
     if FUNCTION_WORDS.search(message):
@@ -146,7 +147,10 @@ def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
 
 
 def is_row_value(value: Any, node: Any, callables: tuple[type, ...]) -> bool:
-    """Return whether a value is data, or one of these callables without its call."""
+    """Return whether a value is data, or an uncalled function of one of these classes.
+
+    `node` is the expression of the value.
+    """
     if is_data(value):
         return True
     if is_called(node):
@@ -163,8 +167,8 @@ def is_called(node: Any) -> bool:
     return False
 
 
-def note_uncalled(value: Any) -> str:
-    """Return a note on a function whose value is used without a call."""
+def describe_missing_call(value: Any) -> str:
+    """Return a clause for a function, or an empty string for any other value."""
     if is_a(value, CALLABLE):
         return ", which is not called here"
     return ""
@@ -184,7 +188,10 @@ def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding
 
 
 def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
-    """Yield the last lines of an error's output that are not in its message."""
+    """Yield the last line of each output that an error stores, such as `stderr`.
+
+    Lines that the error's message contains are left out.
+    """
     for name, value in own_names(error).items():
         if name not in OUTPUT_ATTRIBUTES:
             continue
@@ -204,7 +211,10 @@ def list_error_names(error: BaseException) -> set[str]:
 
 
 def find_last_line(name: str, value: Any) -> str:
-    """Return the last line of the output in an attribute, or an empty string."""
+    """Return the last line of the output in an error's attribute.
+
+    Return an empty string if the attribute contains no text.
+    """
     output = value
     if name == "response":
         output = own_names(value).get("_content", value)
@@ -224,9 +234,10 @@ def describe_rows(
     rows: list[Row],
     user_frames: list[UserFrame],
 ) -> Iterator[Finding]:
-    """Yield descriptions of the values, those that the message mentions first.
+    """Yield descriptions of the rows, first of values that the message mentions.
 
-    These also have their last assignment and the values that it used.
+    For mentioned and for empty values, the description includes the last assignment and
+    the values that the assignment used.
     """
     message = get_message(error)
     mentioned = []
@@ -253,18 +264,18 @@ def describe_rows(
         user_frame = user_frames[0]
         sources = describe_sources(user_frame.statement, user_frame)
         if sources:
-            yield make_finding(f"the unpacked value is made of {sources}")
+            yield make_finding(f"the unpacked value is computed from {sources}")
 
 
 def describe_row(row: Row) -> str:
     """Return an expression with the description of its value."""
     description = describe_value(row.value)
-    note = note_uncalled(row.value)
+    note = describe_missing_call(row.value)
     return f"`{row.text}`: {description}{note}"
 
 
 def describe_row_with_sources(row: Row) -> Finding:
-    """Return a value with the values that its last assignment used."""
+    """Return a finding on a value and the values that its last assignment used."""
     text = describe_row(row)
     bound, assigned = find_assignment(row.node, row.user_frame, row.caller)
     if assigned is None:
@@ -287,7 +298,10 @@ def is_mentioned(value: Any, message: str) -> bool:
 
 
 def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -> str:
-    """Return the values that an expression uses, and the folder of a glob pattern."""
+    """Return the values that an expression uses, and the folders of glob patterns.
+
+    `excluded` is an expression that is left out.
+    """
     nodes = list(ast.walk(node))
     descriptions: dict[str, str] = {}
     for text, value, _ in user_frame.iterate_values(nodes):
@@ -319,7 +333,7 @@ def find_pattern_folder(value: Any) -> str:
 
 
 def describe_source(value: Any) -> str:
-    """Return a string itself, and a description of other values."""
+    """Return the text of a string, or a description of any other value."""
     if type(value) is not str:
         return describe_value(value)
     return format_plain_value(value, 100) or "str"
@@ -329,7 +343,7 @@ def describe_source(value: Any) -> str:
 
 
 def select_searches(message: str, error_names: set[str]) -> Iterator[Search]:
-    """Yield the searches that a message calls for, the most reliable first."""
+    """Yield the searches that fit an error's message, the most reliable first."""
     texts = find_quoted_texts(message)
     if "ValueError" in error_names and texts:
         test = partial(is_quoted, texts=texts)
@@ -351,7 +365,7 @@ def select_searches(message: str, error_names: set[str]) -> Iterator[Search]:
 
 
 def find_quoted_texts(message: str) -> set[str]:
-    """Return the last five texts in quotes."""
+    """Return the last five quoted texts of a message."""
     pairs = QUOTED.findall(message)
     texts: set[str] = set()
     for pair in pairs[-5:]:
@@ -361,7 +375,7 @@ def find_quoted_texts(message: str) -> set[str]:
 
 
 def is_quoted(item: Any, texts: set[str]) -> bool:
-    """Return whether an item is one of these texts."""
+    """Return whether an item is a string in `texts`."""
     return type(item) is str and item in texts
 
 
@@ -481,7 +495,10 @@ def is_small_array(value: Any) -> bool:
 
 
 def find_first_item(value: Any, test: Callable[[Any], bool]) -> str:
-    """Return the text on the first item that passes a test, and how many do."""
+    """Return a text on the first item that passes a test, with the number of matches.
+
+    Return an empty string if no item passes the test.
+    """
     matches = []
     for item in iterate_items(value):
         if item.path and test(item.value):
@@ -491,7 +508,7 @@ def find_first_item(value: Any, test: Callable[[Any], bool]) -> str:
     text = format_item(matches[0])
     count = len(matches)
     if count > 1:
-        text += f", {count:,} such items"
+        text += f", the first of {count:,} such items"
     return text
 
 
@@ -505,7 +522,10 @@ def format_item(item: Item) -> str:
 
 
 def find_odd_item(value: Any, message: str) -> str:
-    """Return the text on the first item of a type in the message among other types."""
+    """Return a text on an item that has another type than most items of its list.
+
+    Only types that the message names count. Return an empty string without such items.
+    """
     names = set()
     for name in CLASS_NAME.findall(message):
         _, _, short_name = name.rpartition(".")
@@ -519,12 +539,15 @@ def find_odd_item(value: Any, message: str) -> str:
         text = format_item(odd_items[0])
         usual_kind = shorten(kinds[0], 40)
         count = len(items)
-        return f"{text}; of {count:,} most are {usual_kind}"
+        return f"{text}; most of the {count:,} items are {usual_kind}"
     return ""
 
 
 def group_items(value: Any) -> list[list[Item]]:
-    """Return the items by list or column, and last all items with a subscript."""
+    """Return the items grouped by list or column.
+
+    The last group contains all items with a subscript.
+    """
     groups: dict[str, list[Item]] = {}
     for item in iterate_items(value):
         group = groups.setdefault(item.group, [])
@@ -546,12 +569,14 @@ def list_kinds(items: list[Item]) -> list[str]:
 
 
 def find_duplicate(value: Any) -> str:
-    """Return the text on the most frequent label of a table, or item of a list."""
+    """Return a text on the most frequent index label of a table, or item of a list.
+
+    Return an empty string if there are no duplicates.
+    """
     items: Any = []
-    noun = "times"
-    if is_pandas(value, "NDFrame"):
+    is_table = is_pandas(value, "NDFrame")
+    if is_table:
         items = value.index[:MAX_ITEMS].tolist()
-        noun = "rows with the label"
     elif is_one_of(type(value), SEQUENCES):
         items = value[:MAX_ITEMS]
     counts = collections.Counter[str]()
@@ -560,6 +585,8 @@ def find_duplicate(value: Any) -> str:
         if text and "…" not in text:
             counts[text] += 1
     for text, count in counts.most_common(1):
+        if count > 1 and is_table:
+            return f"` has {count} rows with the label {text}"
         if count > 1:
-            return f"` has {count} {noun} {text}"
+            return f"` contains {text} {count} times"
     return ""

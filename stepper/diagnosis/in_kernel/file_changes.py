@@ -1,8 +1,8 @@
 """Changes that a failed cell made to the project's files.
 
-Compares the notes of `file_writes` with the files as they are now. Writes by child
-processes, and by libraries that do not use Python's file functions (HDF5, Arrow), raise
-no audit event. /proc shows those files if they are still open when the cell ends.
+The records of `file_writes` are compared with the current files. Writes by child
+processes and by libraries that do not use Python's file functions (HDF5, Arrow) raise
+no audit event. Their files are found in /proc if they are still open after the cell.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Iterator
 from stepper.diagnosis.in_kernel import file_writes
 from stepper.diagnosis.in_kernel.file_writes import (
     Note,
-    file_hash,
+    get_status,
+    hash_file,
     is_inside,
     list_child_processes,
     notes,
-    status,
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely
 
@@ -28,10 +28,15 @@ WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 def describe_files() -> dict[str, Any]:
-    """Return the changed files of the project and those that are open for writing."""
+    """Return facts on the project's files after a cell.
+
+    `changes` contains the changed files, `open` the files that are open for writing,
+    `earlier` the files that earlier cells wrote and that did not change since, and
+    `began` the start of the cell in nanoseconds.
+    """
     changes = []
     for path, note in list(notes.items()):
-        current = status(path)
+        current = get_status(path)
         change = classify_change(note, current, path)
         if not change:
             continue
@@ -56,7 +61,8 @@ def describe_files() -> dict[str, Any]:
 def classify_change(note: Note, current: os.stat_result | None, path: str) -> str:
     """Return the kind of a file's change during the cell.
 
-    Return an empty string if the file did not change.
+    The kinds are "written", "same" (written with the same content), "new folder",
+    "renamed" and "deleted". Return an empty string if the file did not change.
     """
     before = note.before
     if current is None:
@@ -72,18 +78,21 @@ def classify_change(note: Note, current: os.stat_result | None, path: str) -> st
     size = before.st_size
     if note.digest is None or size != current.st_size:
         return "written"
-    digest = file_hash(path, size)
+    digest = hash_file(path, size)
     return "same" if digest == note.digest else "written"
 
 
 def get_version(status: os.stat_result) -> tuple[int, int, int]:
-    """Return the values that differ after a file is written or replaced."""
+    """Return a file's modification time in nanoseconds, its size and its inode.
+
+    At least one of these values changes when the file is written or replaced.
+    """
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def is_unchanged(path: str) -> bool:
-    """Return whether an earlier cell's file is unchanged since this cell began."""
-    current = status(path)
+    """Return whether a file of an earlier cell did not change during this cell."""
+    current = get_status(path)
     if current is None:
         return False
     version = (current.st_mtime_ns, current.st_size)
@@ -93,8 +102,7 @@ def is_unchanged(path: str) -> bool:
 def find_open_files() -> dict[str, bool]:
     """Return the project's files that the kernel or its children have open for writing.
 
-    The value is True if the process certainly belongs to the cell: it was started while
-    the cell ran.
+    The value of a path is True if a process that the cell started has the file open.
     """
     paths = dict.fromkeys(list_open_files("self"), False)
     older = file_writes.state["processes"]
@@ -126,7 +134,10 @@ def list_open_files(process: int | str) -> Iterator[str]:
 
 
 def is_writable(info_path: str) -> bool:
-    """Return whether a descriptor is open for writing, from its `fdinfo` file."""
+    """Return whether the file of a descriptor is open for writing.
+
+    `info_path` is the descriptor's `fdinfo` file in /proc.
+    """
     with open(info_path, "rb") as stream:
         lines = stream.read(400).split(b"\n")
     flags = 0

@@ -1,14 +1,14 @@
 """Records of the project's files that the kernel writes, renames or removes.
 
-This uses Python's audit events. An audit hook cannot be removed, so each kernel gets at
-most one: a function of three lines in a namespace of its own that looks up the event in
-a table. When the helper is replaced, it empties the table, and the new helper fills it
-again. With a hook, each audited call (`id`, `sys._getframe` …) takes 0.1 µs longer. The
-hook is therefore added before the first cell whose source may write files.
+The records are based on Python's audit events. An audit hook cannot be removed, so each
+kernel gets at most one: a three-line function in a separate namespace that looks up the
+event in a table. A helper that is replaced empties the table, and the new helper fills
+the table again. With a hook, each audited call (`id`, `sys._getframe` …) takes 0.1 µs
+longer. The hook is therefore added before the first cell whose source may write files.
 
-A handler records a path and the previous state of its file. It raises nothing and keeps
-no object of the user. It stops after MAX_PATHS paths of a cell. `file_changes`
-evaluates the records after a failure.
+An event handler records a path and the state of its file before the event. A handler
+raises no errors and keeps no reference to the user's objects. At most MAX_PATHS paths
+are recorded for a cell. `file_changes` evaluates the records after a failure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ all_tasks = asyncio.all_tasks
 
 
 class Note:
-    """The state of a path before the first event on it."""
+    """The state of a path before the cell's first event for this path."""
 
     def __init__(self, before: Any, digest: bytes | None, own: bool) -> None:
         self.before = before  # os.stat_result, or None if the path did not exist
@@ -69,7 +69,7 @@ class Note:
 notes: dict[str, Note] = {}
 # Folder as named → its path in the project, or an empty string if it is outside.
 folders: dict[str, str] = {}
-# Files that earlier cells wrote → (time, size) at the start of the present cell.
+# Files that earlier cells wrote → (time, size) at the start of the current cell.
 earlier: dict[str, tuple[int, int]] = {}
 state: dict[str, Any] = {
     "left": MAX_TOTAL_HASHED,  # bytes that may still be hashed for this cell
@@ -84,8 +84,8 @@ state: dict[str, Any] = {
 }
 
 
-def begin() -> None:
-    """Fill the table of the kernel's audit hook; add the hook if there is none."""
+def install() -> None:
+    """Fill the table of the kernel's audit hook, and add the hook if it is missing."""
     helper: Any = sys.modules["_stepper_helper"]
     table = getattr(helper, TABLE, None)
     if type(table) is not dict:
@@ -99,19 +99,22 @@ def begin() -> None:
         table[event] = suppress_errors(handler)
 
 
-def end() -> None:
-    """Empty the table: the hook then does nothing and keeps nothing."""
+def uninstall() -> None:
+    """Empty the hook's table, so that the hook does nothing, and delete all records."""
     state.get("table", {}).clear()
     notes.clear()
     folders.clear()
     earlier.clear()
 
 
-def before(raw: str) -> None:
-    """Start a new cell: store the threads and tasks of earlier cells."""
+def start_run(raw: str) -> None:
+    """Reset the records for a new cell.
+
+    The existing threads and tasks are stored, because they belong to earlier cells.
+    """
     earlier.clear()
     for path in list(notes):
-        current = status(path)
+        current = get_status(path)
         if current is not None:
             earlier[path] = (current.st_mtime_ns, current.st_size)
     notes.clear()
@@ -144,9 +147,9 @@ def get_file_time() -> int:
 
 
 def is_own() -> bool:
-    """Return whether the present event belongs to the cell.
+    """Return whether the current cell caused the current event.
 
-    It does not if a thread or task that existed before the cell causes it.
+    Events in threads and tasks that existed before the cell belong to earlier cells.
     """
     thread = get_thread()
     if thread != state["thread"]:
@@ -166,7 +169,7 @@ def get_running_task() -> Any:
 
 
 def suppress_errors(handler: Callable[..., None]) -> Callable[[Any], None]:
-    """Return a handler that raises only interrupts of the user's code."""
+    """Return a handler that suppresses all errors except an interrupt of the cell."""
 
     def handle(args: Any) -> None:
         try:
@@ -183,54 +186,54 @@ def suppress_errors(handler: Callable[..., None]) -> Callable[[Any], None]:
 def handle_open(path: Any, mode: Any, flags: Any) -> None:
     if type(flags) is not int or not flags & WRITING:
         return
-    note(path, new=bool(flags & os.O_EXCL))
+    record_path(path, new=bool(flags & os.O_EXCL))
 
 
 def handle_rename(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
     if source_dir != -1 or target_dir != -1:
         return
-    moved = note(source)
-    note(target)
+    moved = record_path(source)
+    record_path(target)
     if moved is not None:
-        moved.renamed_to = resolve(target) or realpath(target)
+        moved.renamed_to = resolve_path(target) or realpath(target)
 
 
 def handle_link(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
     if target_dir == -1:
-        note(target, new=True)
+        record_path(target, new=True)
 
 
 def handle_remove(path: Any, folder: Any) -> None:
     if folder == -1:
-        note(path)
+        record_path(path)
 
 
 def handle_rmtree(path: Any, folder: Any = None) -> None:
     if folder is None:
-        note(path)
+        record_path(path)
 
 
 def handle_mkdir(path: Any, mode: Any, folder: Any) -> None:
     if folder == -1:
-        note(path, new=True)
+        record_path(path, new=True)
 
 
 def handle_utime(path: Any, times: Any, ns: Any, folder: Any) -> None:
     if folder == -1:
-        note(path)
+        record_path(path)
 
 
 def handle_truncate(path: Any, length: Any) -> None:
-    note(path)
+    record_path(path)
 
 
 def handle_sqlite(database: Any, *_: Any) -> None:
-    """Record only a new database: an existing one may only be read."""
-    note(database, new=True)
+    """Record only a new database, because an existing database may only be read."""
+    record_path(database, new=True)
 
 
 def handle_process(*_: Any) -> None:
-    """Store the present child processes: new ones belong to the cell."""
+    """Store the current child processes, because later processes belong to the cell."""
     if not is_own():
         state["processes_unclear"] = True
     elif state["processes"] is None:
@@ -259,12 +262,13 @@ EVENTS: dict[str, Callable[..., None]] = {
 # --- notes
 
 
-def note(value: Any, new: bool = False) -> Note | None:
-    """Record the state of a path before it changes.
+def record_path(value: Any, new: bool = False) -> Note | None:
+    """Record the state of a path before it changes, and return the record.
 
-    `new` means that only a path that does not exist yet is recorded.
+    If `new` is true, only a path that does not exist yet is recorded. Return None if
+    the path is not recorded.
     """
-    path = resolve(value)
+    path = resolve_path(value)
     if not path:
         return None
     existing_note = notes.get(path)
@@ -273,12 +277,12 @@ def note(value: Any, new: bool = False) -> Note | None:
         return existing_note
     if len(notes) >= MAX_PATHS:
         return None
-    before = status(path)
+    before = get_status(path)
     if before is not None and stat.S_ISLNK(before.st_mode):
         path = realpath(path)
         if not is_inside(path) or path in notes:
             return notes.get(path)
-        before = status(path)
+        before = get_status(path)
     if before is not None and (new or not is_file_or_folder(before)):
         return None
     digest = hash_small_file(path, before)
@@ -287,11 +291,11 @@ def note(value: Any, new: bool = False) -> Note | None:
     return new_note
 
 
-def resolve(value: Any) -> str:
+def resolve_path(value: Any) -> str:
     """Return the absolute path of a project file.
 
-    Return an empty string for other paths, for hidden folders, and for a value that is
-    not a path.
+    Return an empty string for a path outside the project or in a hidden folder, and for
+    a value that is not a path.
     """
     kind = type(value)
     if kind is not str:
@@ -333,7 +337,7 @@ def is_file_or_folder(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
 
 
-def status(path: str) -> os.stat_result | None:
+def get_status(path: str) -> os.stat_result | None:
     """Return the status of a path, or None if it does not exist."""
     try:
         return lstat(path)
@@ -342,22 +346,23 @@ def status(path: str) -> os.stat_result | None:
 
 
 def hash_small_file(path: str, status: os.stat_result | None) -> bytes | None:
-    """Return the hash of a small file.
+    """Return the hash of a small file, and count its bytes for the cell's limit.
 
-    Return None for other files and beyond the limits.
+    Return None for any other path, or if the cell's limit is reached.
     """
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
     if status.st_size > min(MAX_HASHED_SIZE, state["left"]):
         return None
     state["left"] -= status.st_size
-    return file_hash(path, status.st_size)
+    return hash_file(path, status.st_size)
 
 
-def file_hash(path: str, size: int) -> bytes | None:
-    """Return the hash of a file of that size, or None if it cannot be read.
+def hash_file(path: str, size: int) -> bytes | None:
+    """Return the hash of a file's first `size` + 1 bytes, or None if it is unreadable.
 
-    Python's file objects would take three times as long.
+    The file is read with `os.read`, because Python's file objects would take three
+    times as long.
     """
     try:
         descriptor = open_file(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -373,7 +378,7 @@ def file_hash(path: str, size: int) -> bytes | None:
 
 
 def list_child_processes(process: int) -> list[int]:
-    """Return the child processes of a process, with their own children."""
+    """Return the ids of a process's child processes and of their descendants."""
     processes: list[int] = []
     pending = [process]
     while pending and len(processes) < MAX_PROCESSES:

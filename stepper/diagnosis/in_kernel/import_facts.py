@@ -1,8 +1,9 @@
 """Explanations of failed imports.
 
-An explanation names other modules of the package that define the name, the closest
-names, and a module file that changed after the import. Loaded modules are inspected,
-and source files are read up to limits of number, size and time. Nothing is imported.
+An explanation names other modules of the package that define the missing name, the
+closest names, and a module file that changed after the import. Loaded modules are
+inspected, and source files are read within limits of number, size and time. Nothing is
+imported.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def explain_import_error(
     error: BaseException,
     frames: list[UserFrame],
 ) -> Finding | None:
-    """Return the finding on a missing name or module, with the closest names."""
+    """Return a finding on the name or module that could not be imported.
+
+    Return None if the package of the missing module is not loaded.
+    """
     is_module = is_a(error, ModuleNotFoundError)
     module_name = str(peek(error, "name") or "")
     missing_name = peek(error, "name_from") or find_quoted(get_message(error))
@@ -82,7 +86,7 @@ def explain_import_error(
         if is_user_file(path):
             path = os.path.relpath(path)
         short_path = shorten(path, 200)
-        text = f"`{module_name}` is the file {short_path} here, not a package"
+        text = f"`{module_name}` is the file {short_path}, not a package"
         return make_finding(text)
     imported_names: list[str] = []
     statement = frames[0].statement if frames else None
@@ -105,7 +109,7 @@ def explain_import_error(
 
 
 def split_missing_module(module_name: str, missing_name: str) -> tuple[str, str]:
-    """Return the loaded package of a missing module, and the missing part."""
+    """Return the innermost loaded package of a missing module, and the missing name."""
     full_name = module_name
     while "." in module_name:
         if module_name in sys.modules and module_name != full_name:
@@ -121,7 +125,10 @@ def describe_alternatives(
     searched_names: list[str],
     imported_names: list[str],
 ) -> list[str]:
-    """Return sentences on where the names are, or on the names that the module has."""
+    """Return sentences on the modules that define the names, and on similar names.
+
+    If there are none, return a sentence that lists the names of the module.
+    """
     names = list_module_names(module, imported_names)
     close_names = find_close_names(missing_name, names, 5)
     has_same_letters = False
@@ -152,7 +159,7 @@ def describe_alternatives(
 
 
 def list_module_names(module: Any, imported_names: list[str]) -> list[str]:
-    """Return the public names of a module, with its submodules.
+    """Return the public names and the submodules of a module.
 
     The names that the failed statement imports are left out.
     """
@@ -207,7 +214,7 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
-    """Return a sentence on a name that only a module's changed file defines.
+    """Return a sentence on a name that a module's file defines since the import.
 
     Return an empty string if the file did not change after the import, or does not
     define the name.
@@ -232,20 +239,20 @@ def explain_changed_file(module_name: str, name: str) -> str:
     number = text.count("\n", 0, definition.start()) + 1
     file = shorten(os.path.relpath(path), 200)
     return (
-        f"line {number} of {file} defines `{name}`: the file changed after the kernel"
-        " imported it, and the kernel has the older module (importlib.reload or a"
-        " restart loads the new one)"
+        f"line {number} of {file} defines `{name}`, but the file changed after the"
+        " kernel imported the module: to load the new version, use importlib.reload or"
+        " restart the kernel"
     )
 
 
 def compile_definition(name: str) -> re.Pattern[str]:
-    """Return the pattern of a definition of a name at the top level of a module."""
+    """Return a pattern for the definition of a name at the top level of a module."""
     pattern = DEFINITION.format(re.escape(name))
     return re.compile(pattern, re.MULTILINE)
 
 
 def read_source(path: str) -> str:
-    """Return the beginning of a source file."""
+    """Return the beginning of a source file as text."""
     content = read_start(path, MAX_FILE_SIZE)
     return content.decode("utf-8", "replace")
 
@@ -254,16 +261,17 @@ def read_source(path: str) -> str:
 
 
 class SourceNames(NamedTuple):
-    """The modules whose files define a name, or similar names of the package."""
+    """The modules whose files define a name, or else similar names of the package."""
 
     modules: list[str]
     similar: list[str]  # dotted names
 
 
 def search_sources(package: str, name: str, known_names: set[str]) -> SourceNames:
-    """Return the modules whose files define a name, else similar names.
+    """Search the source files of a package for the definition of a name.
 
-    Similar names are dotted names of the package that are not in `known_names`.
+    Return the modules that define the name, or else similar names that are not in
+    `known_names`. The search stops after SECONDS.
     """
     deadline = clock() + SECONDS
     pattern = compile_definition(name)
@@ -287,7 +295,7 @@ def search_sources(package: str, name: str, known_names: set[str]) -> SourceName
 
 
 def iterate_sources(package: str) -> Iterator[tuple[str, str]]:
-    """Yield (public dotted name, path) of a package's source files.
+    """Yield the public dotted name and the path of each source file of a package.
 
     The files near the top of the package come first.
     """

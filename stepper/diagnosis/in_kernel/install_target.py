@@ -1,7 +1,8 @@
 """The search for the interpreter into which a shell command installs packages.
 
-Only an interpreter other than the kernel's is reported. Nothing is executed: the
-command line, the script's first line and environment variables are read.
+Only an interpreter other than the kernel's is reported. Nothing is executed: only the
+command line, the first line of the installer's script and environment variables are
+read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ CONDA_PROGRAMS = {"conda", "mamba", "micromamba"}
 COMMAND_PREFIXES = ("sudo", "env", "time", "command", "exec")
 VARIABLE_ASSIGNMENT = re.compile(r"\w+=")
 REDIRECTION = re.compile(r"[\d&]*[<>]")
-# The first line of a script; the second form is that of long paths.
+# The first line of a script. The second form is used for long paths.
 SHEBANG = re.compile(
     rb"#! *(\S*python[\d.]*)\s|#!/bin/sh\n'''exec' \"?([^\"\n]+?)\"? \"\$0\""
 )
@@ -55,9 +56,9 @@ REQUIREMENT_LIMIT = 100  # characters
 class Installer(NamedTuple):
     """A command that may install packages.
 
-    `program` is the path of the program that decides on the interpreter, or an empty
-    string without one. `words` begin with the subcommand. `python` is the interpreter
-    or environment that the command names.
+    `program` is the path of the program that determines the interpreter, or an empty
+    string if there is none. `words` begin with the subcommand. `python` is the
+    interpreter or environment that the command names, or an empty string.
     """
 
     program: str
@@ -73,11 +74,11 @@ def find_install_target(
     has_succeeded: bool,
     lacks_pip: bool,
 ) -> dict[str, Any] | None:
-    """Return the packages that a command installs into another interpreter.
+    """Return facts on a command that installs packages into another interpreter.
 
-    `into` is that interpreter, or an empty string if the kernel's own interpreter lacks
-    pip. Return None if the packages are installed for the kernel, or if this is
-    unknown.
+    `wanted` lists the requirements, `into` is the other interpreter and `own` the
+    kernel's interpreter. `into` is empty if the kernel's interpreter lacks pip. Return
+    None if the packages are installed for the kernel, or if this is unknown.
     """
     for words in split_commands(command):
         installer = parse_installer(words)
@@ -106,7 +107,7 @@ def find_install_target(
 
 
 def split_commands(command: str) -> list[list[str]]:
-    """Return the simple commands of a command line as words.
+    """Split a command line into simple commands, and return the words of each command.
 
     Variable assignments and programs such as `sudo` before a command are removed.
     """
@@ -131,7 +132,7 @@ def split_commands(command: str) -> list[list[str]]:
 
 
 def is_command_prefix(word: str) -> bool:
-    """Return whether a word only precedes a command."""
+    """Return whether a word is a variable assignment or a program such as `sudo`."""
     if word in COMMAND_PREFIXES:
         return True
     match = VARIABLE_ASSIGNMENT.match(word)
@@ -139,7 +140,10 @@ def is_command_prefix(word: str) -> bool:
 
 
 def parse_installer(words: list[str]) -> Installer:
-    """Parse the words of a simple command."""
+    """Parse the words of a simple command.
+
+    Return NO_INSTALLER if the command cannot install packages.
+    """
     program = words[0]
     name = os.path.basename(program)
     arguments = words[1:]
@@ -174,7 +178,7 @@ def parse_installer(words: list[str]) -> Installer:
 
 
 def is_installer(name: str) -> bool:
-    """Return whether a program with this name installs packages."""
+    """Return whether a program with this name can install packages."""
     if name == "uv" or name in CONDA_PROGRAMS:
         return True
     match = PIP.fullmatch(name)
@@ -193,7 +197,10 @@ def find_python_option(arguments: list[str]) -> str:
 
 
 def get_option(arguments: list[str], *names: str) -> str:
-    """Return the value of an option, or an empty string if it is not given."""
+    """Return the value of an option with one of these names.
+
+    Return an empty string if the option is not given.
+    """
     for index, argument in enumerate(arguments[:-1]):
         if argument in names:
             return arguments[index + 1]
@@ -201,9 +208,9 @@ def get_option(arguments: list[str], *names: str) -> str:
 
 
 def find_conda_python(arguments: list[str]) -> str:
-    """Return the interpreter of the environment that conda installs into.
+    """Return the interpreter of the environment into which conda installs packages.
 
-    Return an empty string if it is unknown.
+    Return an empty string if the environment is unknown.
     """
     prefix = get_option(arguments, "-p", "--prefix")
     has_name = "-n" in arguments or "--name" in arguments
@@ -213,16 +220,20 @@ def find_conda_python(arguments: list[str]) -> str:
 
 
 def get_python_path(environment: str) -> str:
-    """Return the interpreter of an environment, or an empty string without one."""
+    """Return the path of an environment's interpreter.
+
+    Return an empty string if `environment` is empty.
+    """
     if not environment:
         return ""
     return os.path.join(environment, "bin", "python")
 
 
 def find_active_python() -> str:
-    """Return the interpreter that uv installs for.
+    """Return the interpreter of the environment into which uv installs packages.
 
-    This is that of the active environment, else of a `.venv` in this folder or above.
+    This is the active environment, or else the `.venv` of the working directory or its
+    nearest parent. Return an empty string if there is no environment.
     """
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         environment = os.environ.get(variable)
@@ -241,7 +252,7 @@ def find_active_python() -> str:
 
 
 def list_requirements(words: list[str]) -> list[str]:
-    """Return the requirements of an install command, with `-r FILE`."""
+    """Return the requirements of an install command, including `-r` and its file."""
     requirements: list[str] = []
     option = ""
     for word in words[1:]:
@@ -262,10 +273,11 @@ def is_option_or_folder(word: str) -> bool:
 
 
 def find_interpreter(program: str, python: str) -> str:
-    """Return the interpreter of a command, or an empty string if it is unknown.
+    """Return the interpreter for which a command installs packages.
 
-    This is the interpreter that the command names, else the program itself, or the
-    interpreter in the first line of the script.
+    This is `python`, the interpreter that the command names, or else the program itself
+    or the interpreter in the first line of its script. Return an empty string if the
+    interpreter is unknown.
     """
     if python:
         if os.path.isdir(python):
@@ -292,17 +304,20 @@ def find_interpreter(program: str, python: str) -> str:
 
 
 def is_own_interpreter(python: str) -> bool:
-    """Return whether the kernel sees the packages of another interpreter."""
+    """Return whether the kernel can import the packages of an interpreter."""
     own_home = find_home(sys.executable)
     other_home = find_home(python)
     if own_home == other_home:
         return True
     is_base = other_home == os.path.realpath(sys.executable)
-    return is_base and sees_base_packages()
+    return is_base and includes_system_packages()
 
 
 def find_home(python: str) -> str:
-    """Return the virtual environment of an interpreter, else its real path."""
+    """Return the folder of an interpreter's virtual environment.
+
+    Return the real path of the interpreter if it has no virtual environment.
+    """
     path = os.path.abspath(python)
     folder = os.path.realpath(os.path.dirname(path))
     prefix = os.path.dirname(folder)
@@ -312,8 +327,8 @@ def find_home(python: str) -> str:
     return os.path.realpath(python)
 
 
-def sees_base_packages() -> bool:
-    """Return whether this virtual environment includes its base's packages."""
+def includes_system_packages() -> bool:
+    """Return whether the kernel's virtual environment includes the system packages."""
     path = os.path.join(sys.prefix, "pyvenv.cfg")
     try:
         with open(path, encoding="utf-8") as stream:
@@ -325,7 +340,10 @@ def sees_base_packages() -> bool:
 
 
 def is_installed(requirement: str) -> bool:
-    """Return whether the kernel sees a distribution. Return True if this is unknown."""
+    """Return whether the distribution of a requirement is installed for the kernel.
+
+    Return True if this is unknown, for example for a URL.
+    """
     match = DISTRIBUTION_NAME.match(requirement)
     if not match or "/" in requirement or requirement.startswith("-"):
         return True

@@ -12,8 +12,8 @@ from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, UserFrame
 from stepper.diagnosis.in_kernel.partial_effects import find_changed_name
 from stepper.kernels.in_kernel.cell_sources import (
     find_cell_line,
+    get_run_order,
     get_source_lines,
-    order,
 )
 from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
@@ -27,16 +27,16 @@ MAX_EARLIER_CELLS = 80
 LINE_LIMIT = 160  # characters
 END_OF_FILE = 1 << 30  # a line number below all lines
 # A line of code as a JSON object: `cell` (its execution count, 0 for a file), `file`,
-# `line` and `text`. Optional: `name`, the assigned expression; `argument`, whether the
-# line is that of a call; `verb`; `changed_cell` and others, the line that changed the
-# value in place.
+# `line` and `text`. Optional keys: `name`, the assigned expression; `argument`, true if
+# the line is a call that passed the value as an argument; `verb`, such as "set by";
+# `changed_cell`, `changed_line` etc., the line that changed the value in place.
 Bound = dict[str, Any]
 
 
 class Assignment(NamedTuple):
-    """The line that assigned an expression, and the value that it assigned.
+    """The line that assigned an expression, and the expression of the assigned value.
 
-    For a loop, `value` is the iterated expression. Both are None if unknown.
+    For a loop, `value` is the iterated expression. A field is None if it is unknown.
     """
 
     bound: Bound | None
@@ -53,7 +53,8 @@ def find_assignment(
 ) -> Assignment:
     """Return the last assignment of a name, attribute or item.
 
-    For an argument of a function, this is the line of the call in `caller`.
+    For an argument of a function, return the line of the call in `caller`. For an
+    attribute or item without an assignment, return the assignment of its object.
     """
     target = ast.unparse(node)
     loop = find_comprehension_loop(target, frame)
@@ -83,7 +84,7 @@ def find_assignment(
 
 
 def describe_binding(filename: str, binding: Any, target: str) -> Assignment:
-    """Return the line and the value of the node that assigns a target."""
+    """Return the line of a node that assigns a target, and the assigned value."""
     line = get_line(filename, binding.lineno)
     bound = {**line, "name": target}
     value = get_assigned_value(binding)
@@ -100,10 +101,10 @@ def list_arguments(function: Any) -> set[str]:
 
 
 def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment | None:
-    """Return the last assignment of a name in the present or an earlier cell.
+    """Return the last assignment of a target in the current cell or an earlier cell.
 
-    In the present cell only lines above `last_line` count. A later change in place is
-    included.
+    In the current cell, only lines above `last_line` count. A later change in place is
+    included. Return None if no cell assigns the target.
     """
     name, _, _ = target.partition(".")
     changed: Bound = {}
@@ -142,9 +143,9 @@ def find_change_in_place(
     target: str,
     lines: range,
 ) -> Bound:
-    """Return the last of some lines that changed a value in place.
+    """Return the last line in a range that changes a value in place.
 
-    The keys have the prefix `changed_`; the result is empty if there is no such line.
+    The keys have the prefix `changed_`. Return an empty dict if there is no such line.
     """
     if not isinstance(tree, ast.Module):
         return {}
@@ -165,11 +166,11 @@ def find_change_in_place(
 
 
 def list_earlier_cells(frame: UserFrame) -> list[str]:
-    """Return the file names of the cells that ran before, the last one first."""
+    """Return the file names of the cells that ran earlier, the most recent first."""
     cell_files = get_cell_files()
 
     def sort_key(filename: str) -> Any:
-        return order(cell_files[filename])
+        return get_run_order(cell_files[filename])
 
     filenames = sorted(cell_files, key=sort_key, reverse=True)
     earlier = []
@@ -226,7 +227,10 @@ def is_binding(node: Any, target: str) -> bool:
 
 
 def get_assigned_value(target: ast.AST) -> ast.expr | None:
-    """Return the value of an assignment, or the iterable of a loop."""
+    """Return the expression assigned to a target, or the iterable of a loop.
+
+    Return None if the value is unknown, for example for one of several targets.
+    """
     parent = getattr(target, "parent", None)  # set by `executing`
     if isinstance(parent, ast.Assign):
         return parent.value
@@ -238,7 +242,7 @@ def get_assigned_value(target: ast.AST) -> ast.expr | None:
 
 
 def get_line(filename: str, line: int) -> Bound:
-    """Return a line of a cell as the user wrote it, or a line of a file."""
+    """Return a line of code. A line of a cell is returned as the user wrote it."""
     execution_count = 0
     text = linecache.getline(filename, line)
     if filename in get_cell_files():
@@ -254,9 +258,10 @@ def get_line(filename: str, line: int) -> Bound:
 
 
 def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
-    """Return a finding on a name that exists but cannot be used, or None.
+    """Return a finding on a name that exists but is not accessible, or None.
 
-    A function makes the name local, or the name is defined in a class body.
+    The name is not accessible if a function makes it local, or if a class body defines
+    the name.
     """
     for scope in frame.list_enclosing(*FUNCTIONS, ast.ClassDef):
         assigned = find_last_binding(scope, name, END_OF_FILE)
@@ -265,16 +270,16 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
         line = get_line(frame.filename, assigned.lineno)
         if isinstance(scope, ast.ClassDef):
             text = (
-                f"`{name}` is an attribute of the class {scope.name}, which functions"
-                " and comprehensions inside its body can't see; in a method, write"
-                f" `{scope.name}.{name}`"
+                f"`{name}` is an attribute of the class {scope.name}, and functions and"
+                " comprehensions in the class body cannot access it by its bare name;"
+                f" in a method, write `{scope.name}.{name}`"
             )
             bound = {**line, "verb": "set by"}
             return {"text": text, "bound": bound}
         function = format_function_name(scope)
         text = f"`{name}` is local to {function}, which assigns it"
         if name in frame.frame.f_globals:
-            text += " (a global of that name exists)"
+            text += " (a global with this name exists)"
         bound = {**line, "verb": "assigned by"}
         return {"text": text, "bound": bound}
     return None

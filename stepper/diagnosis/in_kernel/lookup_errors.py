@@ -1,7 +1,7 @@
-"""Explanations of missing keys and attributes, and of calls with wrong arguments.
+"""Explanations of missing keys and attributes.
 
-They name the object that has no such key, attribute or parameter, and those of its own
-that are most similar.
+An explanation names the object that lacks the key or attribute, and the most similar
+keys or attributes of the object.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stepper.diagnosis.in_kernel.close_matches import (
 from stepper.diagnosis.in_kernel.expression_values import DATA, UserFrame, get_columns
 from stepper.diagnosis.in_kernel.failing_values import (
     Finding,
+    describe_missing_call,
     describe_sources,
     iterate_with_callers,
     make_finding,
-    note_uncalled,
 )
 from stepper.diagnosis.in_kernel.import_facts import (
     explain_changed_file,
@@ -64,26 +64,20 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
     top_module,
 )
-from stepper.kernels.in_kernel.signatures import describe_callable
 
 MAX_LISTED = 30  # attributes that are all listed
 MAX_LABELS = 5000
 MAX_ATTRIBUTES = 800
-# Variables in the functions of libraries that contain the object without the key.
+# Names of variables in library functions that may refer to the object without the key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
-# Messages about the number or the names of arguments, not about their types.
-SIGNATURE_WORDS = re.compile(
-    r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
-)
-UNEXPECTED = re.compile(r"unexpected keyword argument '([^']+)'")
-FUNCTION_NAME = re.compile(r"([\w.<>]+)\(\)")
 QUOTED = re.compile(r"'([^']*)'")
 PLAIN_KEYS = (str, int, float, bool)
 PANDAS_ROWS = ("loc", "at")
 PANDAS_ROW_METHODS = ("drop", "xs")
 
+# Takes a frame and returns the nodes of its failing line to explain.
 SelectNodes = Callable[[UserFrame], "list[Any]"]
-# Returns a finding on a node, its line, and the line that called the function.
+# Takes a node, its frame and the caller's frame, and returns a finding on the node.
 Explain = Callable[[Any, UserFrame, "UserFrame | None"], "Finding | None"]
 
 
@@ -92,7 +86,7 @@ def find_first_finding(
     user_frames: list[UserFrame],
     explain: Explain,
 ) -> Finding | None:
-    """Return the first finding on the nodes of the failing lines."""
+    """Return the first finding on the selected nodes of the failing lines, or None."""
     for user_frame, caller in iterate_with_callers(user_frames):
         for node in select_nodes(user_frame):
             with suppress(CannotEval):
@@ -107,11 +101,11 @@ def find_first_finding(
 
 @dataclass
 class Lookup:
-    """A key that was looked up in an object."""
+    """A lookup of a key in an object."""
 
-    value: Any
+    value: Any  # the object
     key: Any
-    expression: str = ""
+    expression: str = ""  # source of the object, or empty if unknown
     in_rows: bool = False  # in the rows of a DataFrame, not in its columns
     by_value: bool = False  # among the values of an Enum, not among its names
 
@@ -122,7 +116,7 @@ class Lookup:
         self.is_plain_key = is_one_of(type(self.key), PLAIN_KEYS)
 
     def list_labels(self) -> list[Any] | None:
-        """Return the keys of the object, or None if it has no keys."""
+        """Return the keys of the object, or None if the object has no lookup by key."""
         if self.in_rows:
             return list_first_labels(self.value.index)
         return list_labels(self.value, self.by_value)
@@ -132,10 +126,10 @@ def explain_key_error(
     error: BaseException,
     user_frames: list[UserFrame],
 ) -> Finding | None:
-    """Return the object that does not have a key.
+    """Return a finding on the object that lacks a key, or None.
 
-    The object is that of an expression on the line, or of a variable of the library
-    that raised the error.
+    The object is the value of an expression on a failing line, or of a variable in the
+    library function that raised the error.
     """
     key = None
     arguments = peek(error, "args")
@@ -172,7 +166,10 @@ def explain_key_error(
 
 
 def list_library_values(error: BaseException) -> list[Any]:
-    """Return the objects in the library's innermost functions, the innermost first."""
+    """Return the values of HOLDERS in the library functions that raised an error.
+
+    The values of the innermost function come first. A missing variable yields None.
+    """
     values: list[Any] = []
     trace = error.__traceback__
     while trace is not None:
@@ -189,7 +186,7 @@ def list_library_values(error: BaseException) -> list[Any]:
 def list_lookup_nodes(user_frame: UserFrame) -> list[Any]:
     """Return the expressions of a line in which a key may have been looked up.
 
-    For example x in: `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)`, `f(**x)`.
+    This is x in `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)` and `f(**x)`.
     """
     nodes: list[Any] = []
     for node in user_frame.nodes:
@@ -218,7 +215,7 @@ def list_call_nodes(call: ast.Call) -> list[Any]:
 class Owner(NamedTuple):
     """The expression of an object that may lack a key.
 
-    `in_rows`: the key was looked up in the rows of a DataFrame.
+    `in_rows` is whether the key was looked up in the rows of a DataFrame.
     """
 
     node: Any
@@ -226,14 +223,14 @@ class Owner(NamedTuple):
 
 
 def find_owner(node: Any, key: Any) -> Owner:
-    """Return the expression that may lack a key.
+    """Return the expression of the object in which a key was looked up.
 
-    Rows are searched by `df.loc[…]` and `df.drop(…)`.
+    For `df.loc[…]` and `df.drop(…)`, the object is `df`, and its rows were searched.
     """
     parent: Any = getattr(node, "parent", None)  # set by `executing`
     is_subscripted = isinstance(parent, ast.Subscript)
     if is_subscripted and get_attribute_name(node) in PANDAS_ROWS:
-        in_columns = names_column(parent.slice, key)
+        in_columns = is_column_key(parent.slice, key)
         return Owner(node.value, not in_columns)
     method = get_attribute_name(parent)
     if method not in PANDAS_ROW_METHODS:
@@ -252,8 +249,11 @@ def get_attribute_name(node: Any) -> str:
     return ""
 
 
-def names_column(subscript: Any, key: Any) -> bool:
-    """Return whether the second part of `df.loc[rows, columns]` contains a key."""
+def is_column_key(subscript: Any, key: Any) -> bool:
+    """Return whether a key is in the second part of `df.loc[rows, columns]`.
+
+    `subscript` is the node of `rows, columns`.
+    """
     if not isinstance(subscript, ast.Tuple):
         return False
     if len(subscript.elts) != 2:
@@ -276,9 +276,9 @@ def selects_columns(call: ast.Call) -> bool:
 
 
 def explain_lookup(lookup: Lookup) -> Finding | None:
-    """Return the keys of an object that are most similar to the one looked up.
+    """Return a finding with the keys that are most similar to a missing key.
 
-    Return None if the object has the key.
+    Return None if the object has the key or has no lookup by key.
     """
     labels = lookup.list_labels()
     if labels is None:
@@ -333,14 +333,17 @@ def unquote(text: str) -> str:
 
 
 def format_key(lookup: Lookup) -> str:
-    """Return the key of a lookup as text; pandas uses a message with quoted keys."""
+    """Return the key of a lookup as text.
+
+    The key of a pandas error can be a message that quotes several keys.
+    """
     if lookup.is_plain_key:
         return str(lookup.key)
     return format_label(lookup.key)
 
 
 def describe_owner(lookup: Lookup) -> str:
-    """Return the expression and the class of the object."""
+    """Return the expression and the class of a lookup's object, for a message."""
     value = lookup.value
     kind = get_class_name(value)
     if is_pandas(value, "Series") or is_pandas(value, "Index"):
@@ -357,9 +360,9 @@ def find_similar_labels(
     names: list[str],
     texts: dict[str, str],
 ) -> list[str]:
-    """Return the labels most similar to some names.
+    """Return the labels that are most similar to the missing names.
 
-    `texts` maps each label without its quotes to the label, the last one first.
+    `texts` maps a label without quotes to the label with quotes, in reverse order.
     """
     similar = []
     candidates = list(texts)[::-1]
@@ -393,7 +396,7 @@ def describe_labels(value: Any, labels: list[Any]) -> list[str]:
 
 
 def contains_label(labels: Iterable[Any], wanted: Any) -> bool:
-    """Return whether labels contain one of the same type and value."""
+    """Return whether labels contain a label with the type and value of `wanted`."""
     kind = type(wanted)
     same_kind = (label for label in labels if type(label) is kind)
     return any(label == wanted for label in same_kind)
@@ -405,7 +408,7 @@ def list_first_labels(axis: Any) -> list[Any]:
 
 
 def describe_axis_names(lookup: Lookup) -> list[str]:
-    """Return notes on the axes that have the key as their name."""
+    """Return clauses on the axes of a pandas object that are named like the key."""
     if not lookup.is_plain_key:
         return []
     if top_module(type(lookup.value)) != "pandas":
@@ -416,12 +419,15 @@ def describe_axis_names(lookup: Lookup) -> list[str]:
         names = getattr(index, "names", ())
         if contains_label(names, lookup.key):
             label = format_label(lookup.key)
-            notes.append(f"{label} is the name of its {axis}")
+            notes.append(f"{label} is the name of the {axis}")
     return notes
 
 
 def describe_other_axis(lookup: Lookup) -> str:
-    """Return a note if the key is a label of the axis that was not searched."""
+    """Return a clause if the key is a label of the axis that was not searched.
+
+    Return an empty string otherwise.
+    """
     if not lookup.is_frame or not lookup.is_plain_key:
         return ""
     axis = lookup.value.index
@@ -437,9 +443,10 @@ def describe_other_axis(lookup: Lookup) -> str:
 
 
 def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:
-    """Return the first of these columns that a DataFrame had before.
+    """Return facts on the first of these columns that a run removed from a DataFrame.
 
-    The result also says which run changed the DataFrame.
+    `now` is whether the current run removed the column. If not, `cell` is the execution
+    count of the run. Return None if no column was removed.
     """
     if not is_pandas(value, "DataFrame"):
         return None
@@ -470,7 +477,7 @@ def find_variable_name(value: Any) -> str:
 
 
 def count_labels(lookup: Lookup, labels: list[Any]) -> str:
-    """Return the number of labels with the noun for them."""
+    """Return the number of labels with a noun, such as "3 columns"."""
     value = lookup.value
     noun = "key"
     if is_a(value, type):
@@ -487,9 +494,10 @@ def count_labels(lookup: Lookup, labels: list[Any]) -> str:
 
 
 def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
-    """Return the keys of an object, or None if it has no keys.
+    """Return the keys of an object, or None if the object has no lookup by key.
 
-    With `by_value`, an Enum has the values of its members as keys, as in `Color(3)`.
+    If `by_value` is true, the keys of an Enum are the values of its members, as in
+    `Color(3)`.
     """
     axis = get_columns(value)
     if is_pandas(value, "Index"):
@@ -528,7 +536,10 @@ def explain_attribute_error(
     error: BaseException,
     user_frames: list[UserFrame],
 ) -> Finding | None:
-    """Return the object without the attribute, and attributes that may be meant."""
+    """Return a finding on the object that lacks an attribute, or None.
+
+    The finding contains similar attributes of the object.
+    """
     message = get_message(error)
     _, _, message_end = message.rpartition("attribute")
     name = peek(error, "name") or find_quoted(message_end)
@@ -565,9 +576,10 @@ def explain_owner(
     user_frame: UserFrame,
     caller: UserFrame | None,
 ) -> Finding | None:
-    """Return the finding on an object without an attribute.
+    """Return a finding on an object that lacks an attribute, or None.
 
-    `owner` is the expression of the object, or None if it is not on the line.
+    `owner` is the expression of the object, or None if the failing line does not
+    contain the expression.
     """
     bound = None
     assigned = None
@@ -588,13 +600,13 @@ def explain_owner(
     if is_a(value, (types.ModuleType, type)):
         description = format_name(get_name(value))
     else:
-        description = describe_value(value) + note_uncalled(value)
+        description = describe_value(value) + describe_missing_call(value)
     parts = [description, *alternatives]
     if bound and assigned is not None and not alternatives:
         expression = shorten(ast.unparse(owner), 80)
         sources = describe_sources(assigned, user_frame, expression)
         if sources:
-            parts.append(f"`{expression}` comes from {sources}")
+            parts.append(f"`{expression}` is computed from {sources}")
     text = "; ".join(parts)
     return make_finding(text, bound)
 
@@ -602,7 +614,8 @@ def explain_owner(
 def find_other_owners(value: Any, name: str) -> list[str]:
     """Return sentences on objects with the attribute that a module or class lacks.
 
-    These are a newer version of its file, another module, or a class in the module.
+    The attribute may be in a newer version of the module's file, in another module, or
+    in a class of the module.
     """
     if not is_a(value, (types.ModuleType, type)):
         return []
@@ -628,7 +641,10 @@ def find_other_owners(value: Any, name: str) -> list[str]:
 
 
 def find_attributes(value: Any, wanted: str) -> list[str]:
-    """Return the attributes and keys similar to a name, or all if there are few."""
+    """Return sentences on the attributes and keys that are similar to a name.
+
+    If none is similar, list all attributes, unless there are more than MAX_LISTED.
+    """
     names = list_attributes(value)
     if not wanted.startswith("_"):
         names = select_public(names)
@@ -662,7 +678,7 @@ def find_attributes(value: Any, wanted: str) -> list[str]:
 
 
 def select_data_names(value: Any, names: list[str]) -> list[str]:
-    """Return those names of an object's attributes that are not methods."""
+    """Return the names in `names` that are not methods of an object."""
     kind = type(value)
     data_names = []
     for name in names:
@@ -705,92 +721,12 @@ def list_item_names(value: Any) -> list[Any]:
 
 
 def find_stored_attribute(kind: Any, name: str) -> Any:
-    """Return an attribute that a class defines or inherits, or None without one."""
+    """Return an attribute that a class defines or inherits, without calling it.
+
+    Return None if the class has no such attribute.
+    """
     for base in classes_of(kind):
         attributes = class_dict_of(base)
         if name in attributes:
             return attributes[name]
     return None
-
-
-# Parameters
-
-
-def explain_call_error(
-    error: BaseException,
-    user_frames: list[UserFrame],
-) -> Finding | None:
-    """Return the signature of the function that was called with wrong arguments."""
-    message = get_message(error)
-    if not SIGNATURE_WORDS.search(message):
-        return None
-    names: list[str] = []
-    function_name = FUNCTION_NAME.match(message)
-    if function_name:
-        # For `Class.__init__`, the call has the name of the class.
-        path = function_name[1].split(".")
-        names = path[-2:]
-    unexpected_name = ""
-    unexpected = UNEXPECTED.search(message)
-    if unexpected:
-        unexpected_name = unexpected[1]
-
-    def select_calls(user_frame: UserFrame) -> list[Any]:
-        calls = []
-        for node in user_frame.nodes:
-            if isinstance(node, ast.Call):
-                calls.append(node)
-        if not names:
-            return calls[:1]
-        return [call for call in calls if get_called_name(call) in names]
-
-    def explain(
-        node: Any,
-        user_frame: UserFrame,
-        caller: UserFrame | None,
-    ) -> Finding | None:
-        function = find_function(node.func, user_frame)
-        signature = describe_callable(function)
-        if signature is None:
-            return None
-        text, parameters = signature
-        expression = shorten(ast.unparse(node.func), 80)
-        sentence = expression + shorten(text, 300)
-        if unexpected_name:
-            sentence += describe_similar_parameters(unexpected_name, parameters)
-        return make_finding(sentence)
-
-    return find_first_finding(select_calls, user_frames, explain)
-
-
-def describe_similar_parameters(name: str, parameters: list[str]) -> str:
-    """Return a note on the parameters similar to a name, or an empty string."""
-    similar = find_close_names(name, parameters)
-    if not similar:
-        return ""
-    short_name = shorten(name, 80)
-    alternatives = ", ".join(similar)
-    return f"; closest to `{short_name}`: {alternatives}"
-
-
-def get_called_name(call: ast.Call) -> str:
-    """Return the name of the function or method of a call."""
-    function = call.func
-    identifier = getattr(function, "id", "")
-    name = getattr(function, "attr", identifier)
-    return str(name)
-
-
-def find_function(node: Any, user_frame: UserFrame) -> Any:
-    """Return the function or the bound method that an expression refers to."""
-    if not isinstance(node, ast.Attribute):
-        return user_frame.values[node]
-    owner = user_frame.values[node.value]
-    if is_a(owner, types.ModuleType):
-        return user_frame.values[node]
-    if is_a(owner, type):
-        return find_stored_attribute(owner, node.attr)
-    function = find_stored_attribute(type(owner), node.attr)
-    if type(function) is types.FunctionType:
-        return types.MethodType(function, owner)
-    return function

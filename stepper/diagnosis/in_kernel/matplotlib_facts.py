@@ -87,7 +87,7 @@ class AxesDescription(NamedTuple):
     fact: Fact
 
 
-def begin() -> None:
+def install() -> None:
     """Wrap IPython's display formatter."""
     formatter = shell.display_formatter
     original = formatter.format
@@ -102,7 +102,7 @@ def begin() -> None:
     formatter.format = format
 
 
-def end() -> None:
+def uninstall() -> None:
     """Remove the wrapper, before a helper of another version is installed.
 
     The wrapper is kept if the user has wrapped it.

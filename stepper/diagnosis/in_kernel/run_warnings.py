@@ -86,15 +86,15 @@ class TreeReader(ast.NodeTransformer):
 reader = TreeReader()
 
 
-def begin() -> None:
+def install() -> None:
     """Install the function that the user's handlers call."""
     vars(sys.modules[HELPER])[HOOK] = record_error
 
 
-def before(raw: str) -> None:
+def start_run(raw: str) -> None:
     """Start observing a run."""
     if active_runs:  # the end of that run was not reported
-        after(active_runs[0].raw, False)
+        finish_run(active_runs[0].raw, False)
     run = Run(raw)
     has_pandas = "pandas" in sys.modules
     start_recording()
@@ -109,7 +109,7 @@ def before(raw: str) -> None:
     vars(warnings)["showwarning"] = run.showwarning
 
 
-def after(raw: str, ok: bool) -> list[Fact]:
+def finish_run(raw: str, ok: bool) -> list[Fact]:
     """Stop observing a run. Return its warnings if it was successful."""
     # Code that a cell runs ends before the cell does.
     if not active_runs or raw != active_runs[0].raw:

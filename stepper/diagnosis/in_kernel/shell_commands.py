@@ -67,7 +67,7 @@ script_processes: list[Any] = []
 asyncio_functions: dict[str, Any] = {}
 
 
-def begin() -> None:
+def install() -> None:
     """Replace the functions that start commands."""
     from ipykernel import zmqshell
     from IPython.utils import _process_common, _process_posix
@@ -85,7 +85,7 @@ def replace(module: types.ModuleType, name: str, value: Any) -> None:
     vars(module)[name] = value
 
 
-def end() -> None:
+def uninstall() -> None:
     """Restore the originals, before a helper of another version is installed."""
     restore_asyncio()
     while replacements:
@@ -93,7 +93,7 @@ def end() -> None:
         vars(module)[name] = original
 
 
-def before(raw: str) -> None:
+def start_run(raw: str) -> None:
     """Prepare for a run. If the cell is a script magic, record its processes."""
     facts.clear()
     script_processes.clear()
@@ -131,7 +131,7 @@ def restore_asyncio() -> None:
     asyncio_functions.clear()
 
 
-def after(raw: str, error: Any) -> list[Fact]:
+def finish_run(raw: str, error: Any) -> list[Fact]:
     """Return the failed and suspicious commands of a run that has finished."""
     restore_asyncio()
     if type(error) is subprocess.CalledProcessError:  # the error describes the command

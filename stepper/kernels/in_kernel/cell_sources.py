@@ -79,8 +79,11 @@ def remember_scratch(raw: str) -> None:
     remember_source(number, raw)
 
 
-def order(number: int) -> tuple[int, int]:
-    """Return a sort key by the time of execution: a greater key ran later."""
+def get_run_order(number: int) -> tuple[int, int]:
+    """Return a key that sorts cells and scratch executions by their time of execution.
+
+    `number` is the execution count, or the negative number of a scratch execution.
+    """
     if number >= 0:
         return number, 0
     return cells_before_scratch.get(number, 0), -number

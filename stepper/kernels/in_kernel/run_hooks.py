@@ -51,7 +51,7 @@ PART_WORDS = {
     "shell_commands": ("!", "%", "get_ipython"),
 }
 PARTS_BEFORE_RUN = ("run_warnings", "shell_commands", "file_writes")
-PARTS_TO_END = ("matplotlib_facts", "shell_commands", "file_writes")
+PARTS_TO_UNINSTALL = ("matplotlib_facts", "shell_commands", "file_writes")
 # A cell with one of these may write files. Writes of other cells are not attributed.
 WRITES = re.compile(
     r"open|writ|save|dump|export|mkdir|makedirs|rmtree|unlink|rename|touch|shutil|Path|"
@@ -92,7 +92,7 @@ def prepare_run(info: Any) -> None:
         parts["matplotlib_facts"].reset()
     for name in PARTS_BEFORE_RUN:
         if name in parts:
-            call_safely(parts[name].before, info.raw_cell)
+            call_safely(parts[name].start_run, info.raw_cell)
 
 
 def load_needed_parts(raw: str) -> None:
@@ -114,7 +114,7 @@ def load_part(name: str) -> Any:
     """Return a part of the helper, loading it if need be."""
     if name not in parts:
         part = parts["load"](name)
-        call_safely(getattr(part, "begin", bool))
+        call_safely(getattr(part, "install", bool))
         parts[name] = part
     return parts[name]
 
@@ -141,9 +141,9 @@ def report_run(result: Any) -> None:
     module_changes = run_state.pop("modules", None)
     error = find_error(result)
     facts: dict[str, Any] = {
-        "warnings": call_part("run_warnings", "after", raw, error is None),
+        "warnings": call_part("run_warnings", "finish_run", raw, error is None),
         "figures": call_part("matplotlib_facts", "list_figures"),
-        "commands": call_part("shell_commands", "after", raw, error),
+        "commands": call_part("shell_commands", "finish_run", raw, error),
     }
     if error is None and "criterion_check" in parts["names"]:
         criterion = get_request()["metadata"].get("stepper_criterion")
@@ -180,7 +180,7 @@ def call_part(name: str, function: str, *arguments: Any) -> Any:
 
 def evaluate_criterion(criterion: str) -> Any:
     """Return whether the criterion of a plan step is met, as JSON."""
-    return load_part("criterion_check").holds(criterion)
+    return load_part("criterion_check").evaluate_criterion(criterion)
 
 
 def describe_error(error: BaseException) -> Any:
@@ -190,7 +190,7 @@ def describe_error(error: BaseException) -> Any:
 
 def diagnose_error(error: BaseException) -> Any:
     """Return the facts about an exception that depend on its class and message."""
-    return load_part("error_facts").facts(error)
+    return load_part("error_facts").collect_facts(error)
 
 
 def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
@@ -301,9 +301,9 @@ def uninstall() -> None:
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     call_safely(iopub_buffer.uninstall)
-    for name in PARTS_TO_END:
+    for name in PARTS_TO_UNINSTALL:
         if name in parts:
-            call_safely(parts[name].end)
+            call_safely(parts[name].uninstall)
 
 
 def remove_iopub_limit() -> None:
