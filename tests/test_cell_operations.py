@@ -414,7 +414,7 @@ def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
     )
     assert (
         "ZeroDivisionError" in added["text"]
-        and "Not run: the 1 new or changed code cells below it." in added["text"]
+        and "Not run: 1 new or changed code cell below cell" in added["text"]
     )
     told = agent.ask("status")
     assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
@@ -1247,7 +1247,7 @@ def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
     assert (
         told["state"] == "failed"
         and "ValueError" in told["text"]
-        and "Not run: the 1 code cells" in told["text"]
+        and "Not run: 1 code cell below" in told["text"]
     )
 
 

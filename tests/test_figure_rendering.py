@@ -72,7 +72,7 @@ def test_with_kaleido_the_report_names_the_command_which_renders_a_png(
     notebook = project.new()
     answer = notebook.insert(FIGURE)[1]
     assert "plotly figure" in answer.text and '"Sales"' in answer.text
-    hint = "To render the plotly figure as PNG (kaleido, takes seconds), run: stepper output"
+    hint = "To render the plotly figure as PNG (needs kaleido, takes seconds), run: stepper output"
     assert answer.text.count(hint) == 1 and "1 --figure" in answer.text
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
     assert kernel.children() == []

@@ -133,7 +133,7 @@ def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(
             and Path(drawn.split("Figure 1: ")[1].split(".png")[0] + ".png").exists()
         ), drawn
     known = project.stepper("context").stdout
-    assert "Its kernel is running" in known and "no variables" not in known
+    assert "The kernel is running" in known and "no variables" not in known
     assert project.json("eval", binds.replace("let ", ""))["outcome"] == "ok"
     slow = notebook.insert(f"{mark} stepper: timeout=1s\n{endless}")[1]
     assert f"`{mark} stepper: timeout=10m`" in slow.text + slow.stop, (

@@ -29,7 +29,10 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
         said.text.startswith("stepper: the cell was NOT run")
         and "outputs may be stale" in said.text
     )
-    assert 'to include it, set: notebooks: ["notebooks", "*.ipynb"]' in said.text
+    assert (
+        'To include the notebook, the user can set: notebooks: ["notebooks", "*.ipynb"]'
+        in said.text
+    )
     assert (
         said.line.startswith("✗ cell not run: top.ipynb does not match `notebooks:`")
         and "\n" not in said.text
@@ -50,7 +53,7 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
         assert (
             at(shared, name)
             .insert("5")[1]
-            .line.endswith("; no pattern can include a notebook there")
+            .line.endswith("; no pattern can include a notebook in this folder")
         )
     assert not (shared.folder / "ran").exists()
     # the line that is named covers it from the next edit on, and no hook is bound to a folder

@@ -112,9 +112,10 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(
         notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])"
     )
     assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
-    beyond = f"its deadline (2 h) is beyond the walltime of job {job} on n"
+    beyond = f"the cell's deadline (2 h) is beyond the walltime of job {job} on n"
     assert (
-        beyond in long.answer.text and "(30 min left when it began)" in long.answer.text
+        beyond in long.answer.text
+        and "(30 min left when the cell started)" in long.answer.text
     )
 
 

@@ -424,7 +424,7 @@ def test_a_session_after_a_machine_restart_begins_with_the_way_out(
     assert compacted.line == ""  # the user has seen it in this very session
     prompt = notebook.payload("UserPromptSubmit", "", {})
     said = project.hook("UserPromptSubmit", prompt | {"prompt": "go on"})
-    assert "does not resume it. To rebuild its variables" in said.text
+    assert "does not resume the notebook. To rebuild its variables" in said.text
     assert project.json("status")["state"] == "stopped"
     project.hook("UserPromptSubmit", prompt | {"prompt": "continue notebook"})
     assert project.json("status")["state"] == "ready"

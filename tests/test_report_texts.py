@@ -64,7 +64,7 @@ def test_a_fault_is_found_before_anything_ran(
         f"stepper: Cell 2 (id {cell}) did NOT run. The preflight check found {said}"
     ), answer.text
     assert (
-        "This does not count as an attempt. To run it anyway, submit the same code"
+        "This does not count as an attempt. To run the cell anyway, submit the same code"
         in answer.text
     )
     assert answer.line.endswith(" · did not run (preflight check)")
@@ -96,7 +96,7 @@ def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
         answer.text,
         *(notebook.replace(cell, f"undefined_{n}").text for n in range(2, 7)),
     ]
-    counted = ["and counts as an attempt" in text for text in texts]
+    counted = ["This counts as an attempt" in text for text in texts]
     assert counted == [False, False, True, False, False, True]
     assert project.json("status")["steps"][0]["attempts"] == 2
     assert "2 of 3 retries used, 1 left" in texts[-1]
@@ -426,7 +426,7 @@ def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
         [code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")]
     )
     assert "did NOT run. The preflight check found NameError" in answer.text
-    assert "Not run: the 1 new or changed code cells below it." in answer.text
+    assert "Not run: 1 new or changed code cell below cell" in answer.text
 
 
 # --- what a review found -------------------------------------------------------------------------------------------

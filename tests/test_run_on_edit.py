@@ -201,7 +201,7 @@ def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(
     )
     assert "3 of 4 new or changed code cells ran" in answer.text
     assert "ZeroDivisionError" in answer.text
-    assert "Not run: the 1 new or changed code cells below it." in answer.text
+    assert "Not run: 1 new or changed code cell below cell" in answer.text
     answer = notebook.write(
         [
             code("x = 1", "a"),

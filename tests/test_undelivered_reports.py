@@ -86,7 +86,7 @@ def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(
     )
     assert (
         f"Cell 2 (id {cell_id}) was CANCELLED after" in told
-        and "replace that cell instead of inserting" in told
+        and "replace it instead of inserting" in told
     )
     assert (
         "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
@@ -237,7 +237,7 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
 def test_what_stepper_wrote_or_reported_is_no_change(project: Project) -> None:
     notebook = project.new("Load", "Count")
     answer = notebook.write([code("1 / 0", "a"), code("print('left')", "b")])
-    assert "Not run: the 1 new or changed" in answer.text
+    assert "Not run: 1 new or changed" in answer.text
     assert message(notebook, "Write", "Bash").data == {}
     os.utime(notebook.path)
     project.stepper("plan", "add", "Tell")

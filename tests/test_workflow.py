@@ -579,7 +579,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
     ):
         said = say(notebook, near)
         assert (
-            f'{notebook.path.name} is stopped (it asks "which of the two columns?")'
+            f'{notebook.path.name} is stopped (you asked "which of the two columns?")'
             in said
         ), near
         assert (
@@ -653,7 +653,7 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(
     cell_id, answer = notebook.insert("score = 0.5")
     assert answer.text.splitlines()[0].endswith("s.") and "ran ok" in answer.text
     assert (
-        "Warning: its criterion `score > 0.9` is false" in answer.text
+        "Warning: the step's criterion `score > 0.9` is false" in answer.text
         and "Next:" not in answer.text
     )
     assert (
@@ -857,7 +857,7 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     again = project.stepper(
         "run", "tags", check=1
     ).stdout  # a terminal's run is not the agent's: it is not refused
-    assert "RuntimeError: STOP" in again and "the agent is stopped" in again
+    assert "RuntimeError: STOP" in again and "does not count as an attempt" in again
 
 
 @pytest.mark.nightly

@@ -191,6 +191,7 @@ def _format_history(runs: list[Answer]) -> str:
 
 def _make_history_row(run: Answer) -> Sequence[str]:
     from stepper.messages.notebook_list import NO_VALUE
+    from stepper.messages.status_text import get_outcome_name
 
     started = _parse_time(run["started_at"])
     cell = one_line(run["cell_id"], ID_CHARACTERS)
@@ -201,7 +202,7 @@ def _make_history_row(run: Answer) -> Sequence[str]:
         str(run["step"] or NO_VALUE),
         f"{run['duration_s']:.2f} s",
         one_line(run["by"], CLIENT_CHARACTERS) or NO_VALUE,
-        run["outcome"],
+        get_outcome_name(run["outcome"]),
     )
 
 

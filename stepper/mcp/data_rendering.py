@@ -1,4 +1,4 @@
-"""Renders response data as text for an agent, and limits the size of data."""
+"""Render response data as text for an agent, and limit the size of the data."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LISTS = ("steps", "cells", "stale", "hidden", "off_plan")  # of a status
 
 
 def format_notebooks(notebooks: Sequence[Data]) -> str:
-    """Return the list of notebooks."""
+    """Return the table of notebooks, with at most MAX_ROWS rows."""
     return notebook_list.format_notebooks(notebooks, MAX_ROWS)
 
 
 def limit_rows(rows: Sequence[Data]) -> list[LimitedData]:
-    """Return at most MAX_ROWS rows, with shortened texts."""
+    """Return the first MAX_ROWS rows, with shortened texts."""
     shown = rows[:MAX_ROWS]
     return [_limit_row(row) for row in shown]
 
 
 def _limit_row(row: Data) -> LimitedData:
-    """Return a row with shortened texts."""
+    """Return a copy of a row in which texts have at most TEXT_LIMIT characters."""
     limited = dict(row)
     for name, value in row.items():
         if isinstance(value, str) and len(value) > TEXT_LIMIT:
@@ -67,7 +67,7 @@ def split_pages(notebooks: Sequence[Data]) -> list[list[Data]]:
 
 
 def format_created(response: Data) -> str:
-    """Return the text on a new notebook."""
+    """Return the text on a new notebook and its plan."""
     return status_text.format_created(response, MAX_ROWS)
 
 
@@ -79,7 +79,8 @@ def format_plan(response: Data) -> str:
 def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     """Return the status of a notebook with its last runs and the last report.
 
-    Each line of a stop and of a report is shown once.
+    `report` is the last report, or an empty string. Lines of the stop that a report
+    contains are not repeated.
     """
     if status["notebook"] is None:
         return status_text.format_no_notebook()
@@ -99,7 +100,9 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
         parts.append(undelivered)
     if runs:
         run_parts = [_format_run(run) for run in runs]
-        parts.append(f"Last runs (run, cell, outcome): {'; '.join(run_parts)}")
+        parts.append(
+            f"Last runs (run, cell, outcome, duration): {'; '.join(run_parts)}"
+        )
     if report:
         parts += ["The last report:", report]
     return "\n".join(parts)
@@ -108,7 +111,7 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
 def _list_new_lines(status: Data, shown_texts: Sequence[str]) -> list[str]:
     """Return the lines on the last verification and the stop that are not shown yet.
 
-    The report of the run that stopped the notebook contains lines of the stop.
+    The report on the run that stopped the notebook may already show lines of the stop.
     """
     shown_lines = set[str]()
     for text in shown_texts:
@@ -126,13 +129,17 @@ def _list_new_lines(status: Data, shown_texts: Sequence[str]) -> list[str]:
 def _format_run(run: Data) -> str:
     number = run["run"]
     cell_id = one_line(run["cell_id"])
-    outcome = run["outcome"]
+    outcome = status_text.get_outcome_name(run["outcome"])
     seconds = run["duration_s"]
     return f"{number} {cell_id} {outcome} {seconds:.1f} s"
 
 
 def limit_status(status: Data) -> LimitedData:
-    """Return a status with at most MAX_ROWS rows in each list, and MAX_NAMES names."""
+    """Return a copy of a status with limited lists.
+
+    A list has at most MAX_ROWS rows; the context has at most MAX_NAMES names of each
+    kind.
+    """
     limited = dict(status)
     for name in LISTS:
         rows = status.get(name, ())
@@ -143,7 +150,7 @@ def limit_status(status: Data) -> LimitedData:
 
 
 def _limit_names(context: Data) -> LimitedData:
-    """Return the names in the kernel, at most MAX_NAMES of each kind."""
+    """Return a copy of a context with at most MAX_NAMES names of each kind."""
     limited = dict(context)
     for kind in NAMESPACE_TITLES:
         descriptions = context.get(kind, {})
@@ -153,7 +160,7 @@ def _limit_names(context: Data) -> LimitedData:
 
 
 def _format_resources(resources: Data) -> Iterable[str]:
-    """Yield the CPU use of the kernel, and the use of the machine and its GPUs."""
+    """Yield the CPU usage of the kernel, and the usage of the machine and its GPUs."""
     kernel = resources.get("kernel") or {}
     cpu_percent = kernel.get("cpu_percent")
     if cpu_percent is not None:
@@ -195,7 +202,7 @@ def _format_size(byte_count: int | None) -> str:
 
 
 def _format_namespace(context: Data) -> Iterable[str]:
-    """Yield the lines on the names in the kernel, one of each kind."""
+    """Yield a line for each kind of name in the kernel that has names."""
     for kind, title in NAMESPACE_TITLES.items():
         descriptions = context.get(kind, {})
         names = [
@@ -212,7 +219,7 @@ def _format_namespace(context: Data) -> Iterable[str]:
 
 
 def _format_name(name: str, description: str) -> str:
-    """Return a name in the kernel with its description, if that says more."""
+    """Return a name in the kernel, with its description if it differs from the name."""
     text = one_line(name)
     if description and description != name:
         text += f" ({one_line(description)})"

@@ -1,13 +1,14 @@
 """Responses to commands, and the context at the start of a session.
 
-They show the plan, the next step, the reason of a stop and how to resume. Everything
-that came from a notebook or a user is shortened to one line or quoted.
+The responses show the plan, the next step, the reason for a stop and how to resume.
+Text from a notebook or a user is shortened to one line or quoted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_suggestion
@@ -27,6 +28,7 @@ from stepper.messages.run_report import (
     limit_report,
 )
 from stepper.messages.status_text import format_step as format_plan_step
+from stepper.messages.status_text import get_outcome_name
 from stepper.policy import edit_gate, error_classification, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
@@ -34,7 +36,7 @@ from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace_report import Namespace, Variable
 from stepper.policy.notebook_state import LateOutputSummary, State
 
-# Why the next step, whose cell ran before, has to run again.
+# Why the next step must run again although its cell ran before.
 RERUN_REASONS = {
     StepStatus.FAILED: " (its cell failed)",
     StepStatus.INTERRUPTED: " (its cell was interrupted)",
@@ -69,7 +71,8 @@ MAX_LARGE = 3
 class ResumeCommand:
     """A command that resumes a stopped notebook.
 
-    `argument` is its optional argument, or an empty string if it takes none.
+    `argument` is the placeholder of its optional argument, or an empty string if the
+    command takes no argument. `effect` says what the command does.
     """
 
     command: str
@@ -111,9 +114,9 @@ def format_plan(state: State) -> list[str]:
 
 
 def format_open_cells(state: State) -> str:
-    """Return the sentence on open cells outside the plan, or '' if there are none.
+    """Return the sentence on open cells outside the plan, or an empty string.
 
-    Open cells failed, did not run or are stale.
+    A cell is open if it failed, was interrupted, was changed, has not run or is stale.
     """
     if not state.open_cells:
         return ""
@@ -147,7 +150,7 @@ def format_next(state: State) -> str:
 
 
 def _format_names(namespace: Namespace) -> list[str]:
-    """Return the kernel's modules, functions, classes and variables, a line each."""
+    """Return the names in the kernel, one line for each kind that has names."""
     modules = [
         alias if alias == name else f"{alias} ({name})"
         for alias, name in namespace.modules.items()
@@ -177,10 +180,11 @@ def describe_variable(variable: Variable) -> str:
 
 
 def format_largest(before: Namespace, after: Namespace) -> list[str]:
-    """Return a sentence on the largest variables of a run, in a list.
+    """Return a list with a clause on the largest variables, or an empty list.
 
-    `after` is what the kernel reported when the run ended, empty if it could not. The
-    list is empty if no large variable is known.
+    `before` and `after` are the names in the kernel before and after a run. `after` is
+    empty if the kernel could not report its names. Variables of less than LARGE_BYTES
+    are not listed.
     """
     namespace = after or before
     sizes = {name: variable.bytes for name, variable in namespace.variables.items()}
@@ -197,7 +201,10 @@ def format_largest(before: Namespace, after: Namespace) -> list[str]:
 
 
 def _format_growth(name: str, before: Namespace, after: Namespace) -> str:
-    """Return whether a variable is new or changed its size in a run; '' if unknown."""
+    """Return a note on a new variable or on the former size, or an empty string.
+
+    There is no note if `before` is empty or the size changed by less than LARGE_BYTES.
+    """
     if not before:
         return ""
     if name not in before.variables:
@@ -221,9 +228,9 @@ def _join_names(names: Sequence[str]) -> str:
 def format_context(
     name: str, state: State, namespace: Namespace, is_alive: bool
 ) -> str:
-    """Return what an agent must know to continue with a notebook.
+    """Return the context that an agent needs to continue with a notebook.
 
-    `is_alive`: the notebook's kernel runs.
+    `is_alive` says whether the notebook's kernel is running.
     """
     status = f"in progress ({state.status_name})"
     if state.is_complete and not state.stop:
@@ -234,16 +241,16 @@ def format_context(
     ]
     stop = edit_gate.check_stop(state)
     if stop:
-        lines.append(f"When this was written, {stop}")
+        lines.append(f"As of this message, {stop}")
     lines.append(format_next(state))
     if is_alive:
-        lines.append("Its kernel is running and has these names:")
         names = _format_names(namespace)
-        if not names:
-            lines[-1] = "Its kernel is running."
-        lines += names
+        if names:
+            lines += ["The kernel is running and has these names:", *names]
+        else:
+            lines.append("The kernel is running.")
     else:
-        lines.append("Its kernel is not running: it has no variables.")
+        lines.append("The kernel is not running: there are no variables.")
     lines.append(
         "Add new cells to this notebook, unless the user asks for another one."
         " NotebookEdit requires a Read of the notebook in this session first."
@@ -252,9 +259,9 @@ def format_context(
 
 
 def format_rebuild(state: State) -> str:
-    """Return which cells had made the kernel's variables and how to rebuild them.
+    """Return a clause on the origin of the lost variables and on how to restore them.
 
-    The text is an empty string if no cell succeeded in this kernel.
+    The clause is an empty string if no cell succeeded in this kernel.
     """
     if not state.succeeded_sources:
         return ""
@@ -283,11 +290,13 @@ def format_death_stop(
 ) -> tuple[str, str]:
     """Return the error and the text of a stop after the kernel died while idle.
 
-    `rebuild` is the text of `format_rebuild`, `stderr` the kernel's last output.
+    `reason` says how the kernel died, `rebuild` is the clause from `format_rebuild`,
+    and `stderr` is the end of the kernel's error output.
     """
     message = f"{reason}: all variables are lost; {rebuild}"
     if stderr.strip():
-        message += f"; its last message: {one_line(stderr.splitlines()[-1], 200)}"
+        last_line = one_line(stderr.splitlines()[-1], 200)
+        message += f"; the kernel's last message: {last_line}"
     message = one_line(message)
     restore = commands.terminal("restore")
     resume = commands.slash("continue")
@@ -303,11 +312,20 @@ def format_death_stop(
     return f"KernelDied: {message}", block
 
 
-def format_stop(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
-    """Return the question of a stop, the commands that resume, and the whole text.
+class StopTexts(NamedTuple):
+    """The texts on a stop.
 
-    The question is None if the stop asks nothing.
+    `question` is the agent's question to the user, or None if the agent asked nothing.
+    `commands` are the commands that resume the notebook, `text` is the whole text.
     """
+
+    question: str | None
+    commands: list[str]
+    text: str
+
+
+def format_stop(state: State, stop: Stopped) -> StopTexts:
+    """Return the texts on a stop: where, why and how to resume."""
     question = error_classification.extract_question(stop.error)
     run = None
     for earlier in reversed(state.runs):
@@ -327,16 +345,18 @@ def format_stop(state: State, stop: Stopped) -> tuple[str | None, list[str], str
     width = max(28, *(len(command.line) + 2 for command in commands))
     lines.append("To resume:")
     lines += [f"  {command.line:<{width}}{command.effect}" for command in commands]
-    return question or None, [command.line for command in commands], "\n".join(lines)
+    command_lines = [command.line for command in commands]
+    return StopTexts(question or None, command_lines, "\n".join(lines))
 
 
 def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Report:
-    """Return the report on a run from the journal.
+    """Return the report on a run that the journal contains.
 
-    `text` is the report that was delivered, or None if the daemon exited before it.
+    `text` is the recorded report, or None if the daemon exited before the report was
+    recorded. `stop` is the notebook's current stop.
     """
     is_fine = run.verdict is Verdict.FINE
-    result = run.outcome.value
+    result = get_outcome_name(run.outcome)
     if run.fault:
         result = f"{run.fault.ename}: {run.fault.evalue}"
     mark = get_run_mark(run.outcome, is_fine)
@@ -344,54 +364,70 @@ def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Re
     if text is None:
         label = f"cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
         text = (
-            f"stepper: run {run.run} of {label} ended: {one_line(result)}. The daemon"
-            " exited before it could report more; the outputs are in the notebook."
+            f"stepper: run {run.run} of {label} has finished: {one_line(result)}. The"
+            " daemon exited before it recorded the full report; the outputs are in the"
+            " notebook."
         )
     block = clean(stop.block) if stop and not is_fine else ""
     return Report(limit_report(clean(text)), line, block, ok=is_fine)
 
 
 def format_undelivered(name: str, text: str) -> str:
-    """Return the report on an edit whose report was not delivered, as after Esc."""
+    """Return the late report on an edit whose report was not delivered.
+
+    This happens if the user presses Esc while the cell runs. `text` is the report.
+    """
     return (
-        f"stepper: an edit of {one_line(name)} WAS applied, even if the client said"
-        " that it was rejected: its cell is in the notebook. To change it, replace that"
-        f" cell instead of inserting another one. Result:\n{text}"
+        f"stepper: an edit of {one_line(name)} WAS applied, even if the client reported"
+        " a rejection: the cell is in the notebook. To change the cell, replace it"
+        f" instead of inserting another cell. Result:\n{text}"
     )
 
 
 def format_undelivered_line(name: str, line: str) -> str:
-    """Return the user's line on such an edit; `line` is the line of its report."""
+    """Return the user's line on an edit whose report was not delivered.
+
+    `line` is the user's line of the report, or an empty string.
+    """
     text = (
-        f"stepper: the last edit of {one_line(name, 200)} is in the notebook, even if"
-        " it is shown as rejected"
+        f"stepper: the last edit of {one_line(name, 200)} was applied, even if it is"
+        " shown as rejected"
     )
     return f"{text}: {line}" if line else text
 
 
 def format_render_hint(commands: CommandLines, number: int) -> str:
-    """Return how to render a plotly figure, which takes too long during a step."""
+    """Return the hint on the command that renders a plotly figure.
+
+    A run does not render plotly figures, because rendering takes seconds. `number` is
+    the number of the cell.
+    """
     command = commands.shell("output", f"{number} --figure")
     return (
-        f"To render the plotly figure as PNG (kaleido, takes seconds), run: {command}"
+        "To render the plotly figure as PNG (needs kaleido, takes seconds), run:"
+        f" {command}"
     )
 
 
 def format_uncovered(name: str, setting: str, renamed: str = "") -> Report:
-    """Return the report on an edit of a notebook outside of `notebooks:`.
+    """Return the report on an edit of a notebook that `notebooks:` does not include.
 
-    `setting` is the line of the configuration that would include it, or an empty string
-    if none can; `renamed` says that the notebook looks like a renamed one.
+    `setting` is the configuration line that would include the notebook, or an empty
+    string if no pattern can include it. `renamed` is the message on a notebook that
+    looks renamed, or an empty string.
     """
     reason = (
         f"{one_line(name, 200)} does not match `notebooks:` in .stepper/config.yaml"
     )
-    fix = "no pattern can include a notebook there"
+    fix = "no pattern can include a notebook in this folder"
+    fix_for_agent = "No pattern can include a notebook in this folder"
     if setting:
-        fix = f"to include it, set: {one_line(setting)}"
+        shown_setting = one_line(setting)
+        fix = f"to include the notebook, set: {shown_setting}"
+        fix_for_agent = f"To include the notebook, the user can set: {shown_setting}"
     text = (
         "stepper: the cell was NOT run, and outputs may be stale:"
-        f" {reason}. The user may change that; {fix}"
+        f" {reason}. {fix_for_agent}"
     )
     line = f"{FAILED_MARK} cell not run: {reason}; {fix}"
     if renamed:
@@ -401,7 +437,7 @@ def format_uncovered(name: str, setting: str, renamed: str = "") -> Report:
 
 
 def format_still_uncovered(name: str) -> Report:
-    """Return the short report on a further edit of such a notebook in a session."""
+    """Return the short report on later edits of a notebook that is not included."""
     text = (
         f"the cell was NOT run: {one_line(name, 200)} does not match `notebooks:` in"
         " .stepper/config.yaml"
@@ -412,21 +448,26 @@ def format_still_uncovered(name: str) -> Report:
 def format_kernel_state(
     state: str, where: str, left: float | None, trouble: str
 ) -> str:
-    """Return the state of a kernel, and where a remote one runs."""
+    """Return the state of a kernel, followed by the location of a remote kernel.
+
+    The last three parameters are those of `format_location`.
+    """
     return ", ".join(filter(None, [state, format_location(where, left, trouble)]))
 
 
 def warn_walltime(timeout: float, where: str, left: float | None) -> list[str]:
-    """Return the note that a cell may run longer than the kernel's job, in a list.
+    """Return a list with the note that a cell may outlast its kernel's job.
 
-    `left` is the remaining walltime in seconds when the cell began.
+    `timeout` is the cell's deadline, `left` the remaining walltime of the job at the
+    start of the cell, both in seconds. `left` is None if there is no walltime. The list
+    is empty if the walltime is long enough. `where` describes the job.
     """
     if left is None or timeout <= left:
         return []
     return [
-        f"its deadline ({format_span(timeout)}) is beyond the walltime of"
-        f" {one_line(where, 200)} ({format_estimate(left)} left when it began): a cell"
-        " that still runs then is lost with the kernel"
+        f"the cell's deadline ({format_span(timeout)}) is beyond the walltime of"
+        f" {one_line(where, 200)} ({format_estimate(left)} left when the cell started):"
+        " the kernel and its variables are lost at the end of the walltime"
     ]
 
 
@@ -434,7 +475,7 @@ def format_waits_for_user(reason: str, command: str) -> Report:
     """Return the report on a cell that runs only after the user's command."""
     text = (
         f"stepper: the cell was NOT run: {quote_message(reason)}\n"
-        f"To run it and all other cells that have not run, the user runs:"
+        "To run it and all other cells that have not run, the user can run:"
         f" {one_line(command)}"
     )
     line = (
@@ -445,22 +486,24 @@ def format_waits_for_user(reason: str, command: str) -> Report:
 
 
 def format_disconnected(label: str, trouble: str) -> str:
-    """Return the state of a cell that timed out while its kernel was unreachable."""
+    """Return the message on a cell with an unknown result.
+
+    The kernel was unreachable until the cell's deadline; `trouble` says why.
+    """
     return (
         f"{label} was sent to its kernel and may still be running or have finished:"
-        f" {trouble}."
-        " stepper asks the kernel when the connection is back and reports the result"
-        " then; until then no other cell of the notebook runs"
+        f" {trouble}. When the connection is restored, stepper asks the kernel for the"
+        " result and reports it. Until then, no other cell of the notebook runs"
     )
 
 
 def format_failing(state: State) -> str:
-    """Return what failed last in a notebook without a plan."""
+    """Return a sentence on the last failure in a notebook without a plan."""
     for run in reversed(state.runs):
         if run.key == state.last_key:
             label = f"Cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
             return f"{label} failed with {run.error}."
-    return "Preflight check: the last cell would fail."
+    return "The preflight check found an error in the last cell."
 
 
 def format_continue(
@@ -471,7 +514,10 @@ def format_continue(
     stop: Stopped | None,
     answer: str = "",
 ) -> str:
-    """Return the response of `continue`, with the user's answer and the context."""
+    """Return the response of `continue`, with the user's answer and the context.
+
+    `stop` is the stop that the command cleared, or None.
+    """
     first = "The notebook is resumed." if stop else "The notebook was not stopped."
     lines = [f"{first} Continue.", *format_answer(stop, answer)]
     lines.append(format_context(name, state, namespace, is_alive))
@@ -479,7 +525,10 @@ def format_continue(
 
 
 def format_answer(stop: Stopped | None, answer: str) -> list[str]:
-    """Return the line with a user's message, in a list; empty without a message."""
+    """Return a list with the line on the user's message, or an empty list.
+
+    The list is empty if `answer` is blank.
+    """
     text = " ".join(clean(answer).split())[:ANSWER_LIMIT]
     if not text:
         return []
@@ -492,7 +541,7 @@ def format_answer(stop: Stopped | None, answer: str) -> list[str]:
 def format_from_terminal(
     name: str, command: str, stop: Stopped | None, message: str
 ) -> str:
-    """Return what the agent reads of a command with a message in a terminal."""
+    """Return the text for the agent on a command that the user ran in a terminal."""
     resumed = ", which resumed the stopped notebook" if stop else ""
     first = (
         f"stepper: the user ran `stepper {command}` for {one_line(name)} in a"
@@ -527,8 +576,8 @@ def format_agent_stopped(name: str, state: State) -> str:
         return ""
     error = one_line(state.stop.error, 300)
     return (
-        f"the agent is stopped in {one_line(name)} ({error}); this run is not an"
-        " attempt of the agent and does not resume the notebook."
+        f"{one_line(name)} is stopped ({error}). This run does not count as an attempt"
+        " and does not resume the notebook."
         f" {edit_gate.format_resume_commands(state.commands)}"
     )
 
@@ -536,20 +585,26 @@ def format_agent_stopped(name: str, state: State) -> str:
 def format_ambiguous_resume(
     stopped: Sequence[tuple[str, Stopped | None]], command: str
 ) -> str:
-    """Return the error for a command without a notebook if several are stopped."""
+    """Return the error for a command that does not name one of the stopped notebooks.
+
+    `stopped` are the names and stops of at least two notebooks.
+    """
     names = []
     for name, stop in stopped:
         error = one_line(stop.error, 100) if stop else ""
         names.append(f"{one_line(name)} ({error})")
     return (
-        f"no notebook was resumed: `{command}` does not name one, and {len(stopped)}"
-        " are"
-        f" stopped: {', '.join(names[:-1])} and {names[-1]}"
+        f"no notebook was resumed: `{command}` does not name a notebook, and"
+        f" {len(stopped)} notebooks are stopped: {', '.join(names[:-1])} and"
+        f" {names[-1]}"
     )
 
 
 def format_stopped_line(name: str, state: State) -> str:
-    """Return the user's line on a stop at the start of a session, or ''."""
+    """Return the user's line on a stop at the start of a session.
+
+    The line is an empty string if the notebook is not stopped.
+    """
     if state.stop is None:
         return ""
     way_out = edit_gate.format_way_out(state).replace("the user types", "type")
@@ -558,19 +613,19 @@ def format_stopped_line(name: str, state: State) -> str:
 
 
 def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:
-    """Return what the agent reads if the user's prompt does not resume the notebook."""
+    """Return the text for the agent on a prompt that does not resume the notebook."""
     commands = state.commands
     reason = one_line(stop.error, 300)
     question = error_classification.extract_question(stop.error)
     if question:
-        reason = f'it asks "{question}"'
+        reason = f'you asked "{question}"'
     first = (
-        f"stepper: {one_line(name)} is stopped ({reason}), and none of its code cells"
-        " runs."
+        f"stepper: {one_line(name)} is stopped ({reason}), and its code cells do not"
+        " run."
     )
     if edit_gate.is_stopped_by_idle_death(state):
         return (
-            f"{first} The user's message does not resume it."
+            f"{first} The user's message does not resume the notebook."
             f" {edit_gate.format_restore_commands(commands)}."
         )
     if stop.key is None:
@@ -590,12 +645,14 @@ def format_fix(
 ) -> str:
     """Return the response of `fix`: the failed cell and its failed runs.
 
-    `cell` is None if the cell was deleted.
+    `key` identifies the failed step or cell; None means that nothing failed. `cell` is
+    None if the failed cell was deleted. `retries` is the number of granted retries.
     """
     if key is None:
         return f"stepper: no cell of {one_line(name)} has failed. {format_next(state)}"
     target = _format_target(state, key)
-    lines = [f"stepper: {retries} new retries for {target} in {one_line(name)}."]
+    noun = "new retry" if retries == 1 else "new retries"
+    lines = [f"stepper: {retries} {noun} for {target} in {one_line(name)}."]
     failed = [
         run for run in state.runs if run.key == key and run.outcome is not Outcome.OK
     ]
@@ -605,7 +662,7 @@ def format_fix(
             lines.append(f"  run {run.run}: {_format_failure(run)}")
     if cell is None:
         lines.append(
-            "Its cell was deleted: the next new code cell is the next attempt."
+            "The failed cell was deleted: the next new code cell is the next attempt."
         )
         return "\n".join(lines)
     lines.append(f"The current source of {cell.label}:")
@@ -654,7 +711,7 @@ def _format_failure(run: Run) -> str:
         return error
     if run.outcome is Outcome.ERROR and run.fault:
         return run.error
-    return str(run.outcome.value)
+    return get_outcome_name(run.outcome)
 
 
 def _format_target(state: State, key: Key) -> str:
@@ -669,8 +726,9 @@ def format_completion(
 ) -> list[str]:
     """Return the lines after the report that completed the notebook.
 
-    `order` says whether a run from the top should agree; `verifies`: a replay starts
-    now.
+    `figures` is the number of figures in the notebook. `order` is the sentence from
+    `stale_cells.format_order`, or an empty string. `verifies` says whether a replay
+    starts now.
     """
     verify = CommandLines(name).shell("verify")
     replay = (
@@ -706,7 +764,7 @@ def _format_retries(state: State) -> str:
 
 
 def format_completion_line(state: State) -> str:
-    """Return the completion in short, for the user's line."""
+    """Return a short text on the completion, for the user's line."""
     statuses = [state.get_or_add_progress(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     parts = [format_count(len(statuses), "step")]
@@ -717,7 +775,10 @@ def format_completion_line(state: State) -> str:
 
 
 def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
-    """Return the outputs that arrived after their cells' runs, a sentence each."""
+    """Return a clause on the late outputs of each cell.
+
+    Late outputs arrived after the cell's run.
+    """
     labels = {cell.id: cell.label for cell in cells if cell.id in state.late_outputs}
     sentences = []
     for cell_id, outputs in state.late_outputs.items():
@@ -729,17 +790,17 @@ def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
 def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
     parts = []
     if outputs.characters:
-        parts.append(f"{outputs.characters:,} characters")
+        parts.append(format_count(outputs.characters, "character"))
     if outputs.outputs:
         parts.append(format_count(outputs.outputs, "output"))
     if outputs.updates:
-        parts.append(f"{format_count(outputs.updates, 'update')} of a display")
+        parts.append(format_count(outputs.updates, "display update"))
     received = " and ".join(parts) or "a request to clear its outputs"
     arrived = f"{received} arrived for {label} after its run"
     if outputs.is_outdated:
         return (
-            f"{arrived}; nothing was written, because the cell was changed or deleted"
-            " since"
+            f"{arrived}; the notebook was not updated, because the cell was changed or"
+            " deleted since"
         )
     omitted = ""
     if outputs.left_out:

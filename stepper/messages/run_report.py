@@ -1,7 +1,7 @@
 """Reports on runs: a text for the agent and one line for the user.
 
-A report starts with the verdict, states facts rather than orders, is bounded and has no
-escape sequences. Text of cells is quoted (`quoted_output`).
+A report starts with the verdict and states facts rather than gives orders. Its size is
+limited, it contains no escape sequences, and text of cells is quoted (`quoted_output`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from stepper.messages.quoted_output import (
     quote,
     quote_message,
 )
+from stepper.messages.status_text import get_outcome_name
 from stepper.policy import error_classification
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.model import (
@@ -46,12 +47,13 @@ from stepper.policy.model import (
 
 # Sizes in characters. The client shows up to 10,000 characters of a report.
 REPORT_LIMIT = 5800
-EVAL_LIMIT = 4500  # of the output of `stepper eval`, which the agent asked for
+EVAL_LIMIT = 4500  # of the output of `stepper eval`
 UNDELIVERED_LIMIT = 2500  # of undelivered reports before another report
 FAILURE_OUTPUT_LIMIT = 1200  # of the output of a failed cell
 LINE_PART_LIMIT = 80  # of each part of the user's line
-# Of the reason why a cell did not run: the way out of a stop comes first in it.
+# Of the reason why a cell did not run. The reason starts with how to resume.
 REASON_LIMIT = 320
+MAX_INSERTED_CELLS = 2
 INSERTED_CELL_LIMIT = 800  # of a source that Jupyter would insert as a cell
 # A report on a plain success has at most 60 words besides the output.
 TITLE_WORDS = 9
@@ -63,9 +65,10 @@ OMITTED_WARNINGS = re.compile(r"… and [\d,]+(?: or)? more warnings?")
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a request that concerns cells.
+    """A report on cells.
 
-    `text` is for the agent, `line` for the user; `stop` is the text of a stop.
+    `text` is for the agent, `line` for the user. `stop` is the text of a stop, or an
+    empty string. `ok` says whether the cells succeeded.
     """
 
     text: str
@@ -76,10 +79,10 @@ class Report:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Everything that the report on one finished run needs."""
+    """The data for the report on one run."""
 
     cell: Cell
-    run: Run  # its number is 0 if nothing ran
+    run: Run  # the number of the run is 0 if the cell did not run
     outputs: Sequence[dict[str, Any]] = ()
     plan: Plan = field(default_factory=Plan)
     next_step: Step | None = None
@@ -87,9 +90,9 @@ class RunSummary:
     max_retries: int = 3
     timeout: float = 0  # seconds
     max_timeout: float = 0  # seconds that a cell may ask for
-    notes: Sequence[str] = ()  # what the agent must know first, such as a lost state
+    notes: Sequence[str] = ()  # the most important facts, such as lost variables
     tail: Sequence[str] = ()  # lines at the end, such as the completion
-    completion: str = ""  # the completion in short
+    completion: str = ""  # short text on the completion
     # Execution count → the cell's label.
     origins: Mapping[int, str] = field(default_factory=dict)
     preflight_failed: bool = False  # the preflight check failed: the cell did not run
@@ -98,7 +101,7 @@ class RunSummary:
     inserted_sources: Sequence[str] = ()  # cells that Jupyter would insert below
     figures: Sequence[str] = ()  # lines on figures and other rich outputs
     criterion_met: bool = False  # the step's criterion was evaluated and is true
-    unmet: str = ""  # in what the step's criterion is false
+    unmet: str = ""  # why the step's criterion is not met
     where: str = ""  # where a remote kernel runs
     stale_lines: str = ""  # lines on stale cells and hidden state
     comment: str = "#"  # starts a comment in the notebook's language
@@ -115,12 +118,12 @@ class RunSummary:
 
 
 def capitalize_first(text: str) -> str:
-    """Return a text with an upper-case first letter."""
+    """Return a non-empty text with its first letter in upper case."""
     return text[0].upper() + text[1:]
 
 
 def format_step(plan: Plan, step: Step) -> str:
-    """Return the name of a step in reports: `step 2 of 7 "Load the data"`."""
+    """Return the name of a step in reports, such as `step 2 of 7 "Load the data"`."""
     title = _limit_words(step.title, TITLE_WORDS)
     return f'step {plan.get_position(step.id)} of {len(plan.steps)} "{title}"'
 
@@ -132,7 +135,7 @@ def _limit_words(text: str, count: int) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Return a measured duration."""
+    """Return a measured duration with its unit, such as `0.12 s` or `15 min`."""
     if value < 10:
         return f"{value:.2f} s"
     if value < 600:
@@ -140,11 +143,11 @@ def format_seconds(value: float) -> str:
     return f"{value / 60:.0f} min"
 
 
-def _format_headline(ended: RunSummary) -> str:
-    run = ended.run
-    label = capitalize_first(ended.cell.label)
+def _format_headline(summary: RunSummary) -> str:
+    run = summary.run
+    label = capitalize_first(summary.cell.label)
     took = format_seconds(run.duration_s)
-    error = ": ".join(get_error(ended))
+    error = ": ".join(get_error(summary))
     if run.outcome is Outcome.OK:
         return f"{label} ran ok in {took}."
     if run.verdict is Verdict.FINE:
@@ -157,43 +160,45 @@ def _format_headline(ended: RunSummary) -> str:
             f"{label} was CANCELLED after {took}: it was interrupted."
             " This does not count as an attempt."
         )
-    if ended.preflight_failed:
+    if summary.preflight_failed:
         return f"{label} did NOT run. The preflight check found {error}"
     return f"{label} FAILED after {took}: {error}"
 
 
-def get_error(ended: RunSummary) -> tuple[str, str]:
+def get_error(summary: RunSummary) -> tuple[str, str]:
     """Return the class name and the message of an error, each on one line.
 
-    For an outcome that is not an exception, the name is stepper's own, such as
+    For an outcome that is not an exception, stepper defines the class name, such as
     `Timeout`.
     """
-    fault = ended.run.fault
+    fault = summary.run.fault
     if fault is None:
-        return ended.run.outcome.value, "no details"
+        return get_outcome_name(summary.run.outcome), "no details"
     message = one_line(fault.evalue) or "(no message)"
     if fault.ename == "Timeout":
-        deadline = format_span(ended.timeout)
+        deadline = format_span(summary.timeout)
         message = f"interrupted after {deadline} (its deadline); {message}"
     return one_line(fault.ename, 100), message
 
 
-def format_stop_block(ended: RunSummary, retries: int, suggestion: str = "") -> str:
-    """Return the text of a stop, in exactly these lines.
+def format_stop_block(summary: RunSummary, retries: int, suggestion: str = "") -> str:
+    """Return the lines that report a stop.
 
-    The user reads the block at once, the agent with the next prompt.
+    The user sees them immediately, the agent with the next prompt. `retries` is the
+    number of attempted fixes. If `suggestion` is empty, the suggestion is derived from
+    the error.
     """
-    run = ended.run
-    name, message = get_error(ended)
-    title = one_line(ended.step.title, 200) if ended.step else "(no step)"
+    run = summary.run
+    name, message = get_error(summary)
+    title = one_line(summary.step.title, 200) if summary.step else "(no step)"
     hint = one_line(suggestion)
     if not hint:
         hint = stop_suggestion.suggest_action(
-            run.outcome, run.verdict, run.fault, ended.comment, ended.commands
+            run.outcome, run.verdict, run.fault, summary.comment, summary.commands
         )
     return "\n".join(
         [
-            f"{STOP_SIGN} Execution stopped at cell {ended.cell.number}",
+            f"{STOP_SIGN} Execution stopped at cell {summary.cell.number}",
             f"TODO: {title}",
             f"Error Type: {name}",
             f"Error Message: {message}",
@@ -203,48 +208,51 @@ def format_stop_block(ended: RunSummary, retries: int, suggestion: str = "") -> 
     )
 
 
-def format_question(ended: RunSummary) -> str:
-    """Return the line on a stop whose cell asks the user something, or ''."""
-    if ended.run.fault is None:
+def format_question(summary: RunSummary) -> str:
+    """Return the line with the agent's question to the user, or an empty string."""
+    if summary.run.fault is None:
         return ""
-    asked = error_classification.extract_question(ended.run.fault.evalue)
+    asked = error_classification.extract_question(summary.run.fault.evalue)
     return f"The agent asks: {asked}" if asked else ""
 
 
 def join_reports(reports: Sequence[Report]) -> Report:
-    """Return several reports as one, with the verdict of the last one."""
+    """Join the reports on successive runs.
+
+    The verdict and the stop are taken from the last report, whose line comes first.
+    """
     lines = [report.line for report in reversed(reports) if report.line]
     text = limit_report("\n".join(report.text for report in reports))
     return replace(reports[-1], text=text, line="; before it: ".join(lines))
 
 
-def _format_step_state(ended: RunSummary) -> str:
-    """Return the line on the step of a run, or '' for a cell outside the plan."""
-    step = ended.step
+def _format_step_state(summary: RunSummary) -> str:
+    """Return the line on a run's step, or an empty string if the run has no step."""
+    step = summary.step
     if step is None:
         return ""
-    name = capitalize_first(format_step(ended.plan, step))
-    if ended.unmet:
-        confirm = ended.commands.shell("confirm", '"REASON"')
+    name = capitalize_first(format_step(summary.plan, step))
+    if summary.unmet:
+        confirm = summary.commands.shell("confirm", '"REASON"')
         return (
             f"{name}: not done. Replace its cell, or give a reason why the step is done"
             f" although its criterion is false: `{confirm}`."
         )
-    if ended.run.verdict is Verdict.FINE:
+    if summary.run.verdict is Verdict.FINE:
         if not step.criterion:
             return f"{name}: done."
-        label = "criterion met" if ended.criterion_met else "criterion"
+        label = "criterion met" if summary.criterion_met else "criterion"
         criterion = _limit_words(step.criterion, CRITERION_WORDS)
         return f"{name}: done; {label}: {criterion}."
-    if ended.run.verdict is Verdict.CANCELLED:
+    if summary.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
-    if ended.run.verdict is Verdict.UNRECOVERABLE:
-        if error_classification.is_external_death(ended.run.fault):
+    if summary.run.verdict is Verdict.UNRECOVERABLE:
+        if error_classification.is_external_death(summary.run.fault):
             return f"{name}: failed; its cell did not cause the kernel's death."
         return f"{name}: failed; another attempt would not help."
-    left = max(0, ended.max_retries - ended.attempts)
+    left = max(0, summary.max_retries - summary.attempts)
     return (
-        f"{name}: failed; {ended.attempts} of {ended.max_retries} retries used,"
+        f"{name}: failed; {summary.attempts} of {summary.max_retries} retries used,"
         f" {left} left."
     )
 
@@ -252,7 +260,10 @@ def _format_step_state(ended: RunSummary) -> str:
 def _format_failing_lines(
     fault: Fault, source: str, origins: Mapping[int, str]
 ) -> list[str]:
-    """Return the listings of the failing line and of the frame that raised."""
+    """Return listings of the failing line and of the frame that raised the error.
+
+    `source` is the cell's source. `origins` maps execution counts to cell labels.
+    """
     parts = []
     # The attribute `lineno` of a user's own SyntaxError may hold anything.
     if isinstance(fault.line, int):
@@ -278,7 +289,7 @@ def _format_failing_lines(
 
 
 def format_left_out(omitted: OmittedOutput) -> str:
-    """Return what the notebook's limits left out of a cell's outputs."""
+    """Return a clause on outputs that exceeded the notebook's limits."""
     parts = []
     if omitted.characters:
         parts.append(format_count(omitted.characters, "character"))
@@ -290,77 +301,101 @@ def format_left_out(omitted: OmittedOutput) -> str:
 
 
 def format_kernel(where: str) -> list[str]:
-    """Return the line on a remote kernel, in a list; empty for a local one."""
+    """Return a list with the line on a remote kernel, or an empty list.
+
+    `where` is empty for a local kernel.
+    """
     return [f"Kernel: {where.removeprefix('kernel ')}."] if where else []
 
 
-def _format_notes(ended: RunSummary) -> list[str]:
-    return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+def _format_notes(summary: RunSummary) -> list[str]:
+    return [
+        f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in summary.notes
+    ]
 
 
-def _format_unmet(ended: RunSummary) -> list[str]:
-    return [f"Warning: its criterion {ended.unmet}"] if ended.unmet else []
+def _format_unmet(summary: RunSummary) -> list[str]:
+    return [f"Warning: the step's criterion {summary.unmet}"] if summary.unmet else []
 
 
-def format_run(ended: RunSummary) -> Report:
+def format_run(summary: RunSummary) -> Report:
     """Return the report on one run."""
-    run = ended.run
+    run = summary.run
     is_fine = run.verdict is Verdict.FINE
-    parts = ["stepper: " + _format_headline(ended)]
-    step_state = _format_step_state(ended)
+    parts = ["stepper: " + _format_headline(summary)]
+    step_state = _format_step_state(summary)
     if step_state:
         parts.append(step_state)
-    if ended.preflight_failed:
-        count = "This does not count as an attempt."
-        if ended.counted:
-            count = "This is the third time in a row and counts as an attempt."
-        parts.append(f"{count} To run it anyway, submit the same code again.")
-    parts += _format_notes(ended)
-    parts += ended.modules
-    parts += format_kernel(ended.where)
+    parts += _format_preflight(summary)
+    parts += _format_notes(summary)
+    parts += summary.modules
+    parts += format_kernel(summary.where)
     output_limit = TEXT_LIMIT
     if not is_fine and run.fault is not None:
-        parts += _format_fault(ended, run.fault)
+        parts += _format_fault(summary, run.fault)
         output_limit = FAILURE_OUTPUT_LIMIT
-    parts += _format_unmet(ended)
-    label = "Warning" if is_fine else "Note"
-    for warning in ended.warnings:
-        is_count = OMITTED_WARNINGS.fullmatch(warning)
-        parts.append(warning if is_count else f"{label}: {warning}")
+    parts += _format_unmet(summary)
+    parts += _format_warnings(summary, "Warning" if is_fine else "Note")
     # A cell that calls `run_cell` may show an error and succeed.
     shows_errors = run.outcome is Outcome.OK
     parts += format_outputs(
-        ended.outputs,
+        summary.outputs,
         output_limit,
         errors=shows_errors,
-        completeness=ended.completeness,
+        completeness=summary.completeness,
     )
     parts += format_outputs(
-        ended.captured, output_limit // 2, "In an Output widget", errors=True
+        summary.captured, output_limit // 2, "In an Output widget", errors=True
     )
-    parts += ended.figures
-    for source in ended.inserted_sources[:2]:
-        parts.append(
-            "Jupyter would insert a cell below with this source; stepper does not:\n"
-            + quote(source, INSERTED_CELL_LIMIT)
-        )
-    if ended.stale_lines:
-        parts.append(ended.stale_lines)
-    if is_fine and ended.next_step is not None and not ended.unmet:
-        parts.append(f"Next: {format_step(ended.plan, ended.next_step)}.")
-    parts += ended.tail
-    return Report(limit_report("\n".join(parts)), format_line(ended), ok=is_fine)
+    parts += summary.figures
+    parts += _format_inserted_cells(summary)
+    if summary.stale_lines:
+        parts.append(summary.stale_lines)
+    if is_fine and summary.next_step is not None and not summary.unmet:
+        parts.append(f"Next: {format_step(summary.plan, summary.next_step)}.")
+    parts += summary.tail
+    return Report(limit_report("\n".join(parts)), format_line(summary), ok=is_fine)
 
 
-def _format_fault(ended: RunSummary, fault: Fault) -> list[str]:
-    """Return the suggestion, the failing lines, the causes and the whole message."""
+def _format_preflight(summary: RunSummary) -> list[str]:
+    """Return a list with the effect of a failed preflight check, or an empty list."""
+    if not summary.preflight_failed:
+        return []
+    count = "This does not count as an attempt."
+    if summary.counted:
+        count = "This counts as an attempt, because it is the third time in a row."
+    return [f"{count} To run the cell anyway, submit the same code again."]
+
+
+def _format_warnings(summary: RunSummary, label: str) -> list[str]:
+    """Return the warnings after their label, and the number of omitted warnings."""
+    lines = []
+    for warning in summary.warnings:
+        is_count = OMITTED_WARNINGS.fullmatch(warning)
+        lines.append(warning if is_count else f"{label}: {warning}")
+    return lines
+
+
+def _format_inserted_cells(summary: RunSummary) -> list[str]:
+    """Return the sources of cells that Jupyter would insert below the cell."""
+    title = "Jupyter would insert a cell below with this source; stepper does not:"
+    sources = summary.inserted_sources[:MAX_INSERTED_CELLS]
+    return [f"{title}\n{quote(source, INSERTED_CELL_LIMIT)}" for source in sources]
+
+
+def _format_fault(summary: RunSummary, fault: Fault) -> list[str]:
+    """Return the paragraphs on an error.
+
+    They show the suggestion, the failing lines, the causes, a message of several lines
+    and the traceback.
+    """
     parts = []
     if fault.suggestion not in fault.evalue:
         parts.append(f"Suggestion: {one_line(fault.suggestion)}")
     parts += stop_suggestion.suggest_more_time(
-        ended.run.outcome, ended.timeout, ended.max_timeout, ended.comment
+        summary.run.outcome, summary.timeout, summary.max_timeout, summary.comment
     )
-    parts += _format_failing_lines(fault, ended.cell.source, ended.origins)
+    parts += _format_failing_lines(fault, summary.cell.source, summary.origins)
     causes = [
         (relation, name, message)
         for relation, name, message in fault.chain
@@ -375,36 +410,37 @@ def _format_fault(ended: RunSummary, fault: Fault) -> list[str]:
     return parts + _format_traceback(fault)
 
 
-def format_scratch(ended: RunSummary) -> str:
+def format_scratch(summary: RunSummary) -> str:
     """Return the report on a scratch execution: the verdict, then the output."""
-    run = ended.run
+    run = summary.run
     took = format_seconds(run.duration_s)
     if run.outcome is Outcome.OK:
         parts = [f"stepper: eval ran ok in {took}."]
     elif run.outcome is Outcome.CANCELLED:
         parts = [f"stepper: eval was CANCELLED after {took}."]
     else:
-        error = ": ".join(get_error(ended))
+        error = ": ".join(get_error(summary))
         parts = [f"stepper: eval FAILED after {took}: {error}"]
         fault = run.fault
         if fault is not None:
             if fault.suggestion:
                 parts.append(f"Suggestion: {one_line(fault.suggestion)}")
             parts += stop_suggestion.suggest_more_time(
-                run.outcome, ended.timeout, ended.max_timeout, ended.comment
+                run.outcome, summary.timeout, summary.max_timeout, summary.comment
             )
-            parts += _format_failing_lines(fault, ended.cell.source, {})
+            parts += _format_failing_lines(fault, summary.cell.source, {})
             parts += _format_traceback(fault)
-    parts += ended.modules
-    parts += format_outputs(ended.outputs, EVAL_LIMIT)
-    parts += ended.figures
+    parts += summary.modules
+    parts += format_outputs(summary.outputs, EVAL_LIMIT)
+    parts += summary.figures
     return limit_report("\n".join(parts))
 
 
 def _format_traceback(fault: Fault) -> list[str]:
-    """Return the kernel's own traceback if the helper reported no details.
+    """Return a list with the kernel's traceback, or an empty list.
 
-    Lines that only repeat the error are left out.
+    The traceback is shown only if the helper reported no details. Lines that repeat the
+    error are left out.
     """
     if fault.mro or fault.frames:
         return []
@@ -418,7 +454,10 @@ def _format_traceback(fault: Fault) -> list[str]:
 
 
 def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
-    """Return a report within a limit; a longer one is cut in the middle, at lines."""
+    """Return a report of at most `limit` characters.
+
+    Lines in the middle of a longer report are left out.
+    """
     if len(text) <= limit:
         return text
     head = text[: limit // 2].rsplit("\n", 1)[0]
@@ -428,47 +467,52 @@ def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
 
 
 def format_line(
-    ended: RunSummary, prefix: str = "", warnings: Sequence[str] = ()
+    summary: RunSummary, prefix: str = "", warnings: Sequence[str] = ()
 ) -> str:
     """Return the user's line: step, title, outcome, duration, warnings.
 
-    The first line of the cell's output is at the end after `| `, as in reports.
-    `warnings` are those of earlier cells.
+    The line ends with the first line of the cell's output, after `| ` as in reports.
+    `prefix` precedes the name of the step. `warnings` are warnings of earlier cells.
     """
-    run = ended.run
+    run = summary.run
     is_fine = run.verdict is Verdict.FINE
-    if ended.unmet:
+    if summary.unmet:
         mark = CRITERION_FALSE_MARK
-        result = f"ok, but {ended.unmet}"
+        result = f"ok, but {summary.unmet}"
     else:
         mark = get_run_mark(run.outcome, is_fine)
         result = run.outcome.value
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
-        result = ": ".join(get_error(ended))
-    name = format_step(ended.plan, ended.step) if ended.step else ended.cell.label
+        result = ": ".join(get_error(summary))
+    name = (
+        format_step(summary.plan, summary.step) if summary.step else summary.cell.label
+    )
     took = format_seconds(run.duration_s)
-    if ended.preflight_failed:
+    if summary.preflight_failed:
         took = "did not run (preflight check)"
     parts = [prefix + name, one_line(result, 160), took]
-    if ended.where:
-        parts.append(ended.where)
+    if summary.where:
+        parts.append(summary.where)
     output = ""
     if is_fine:
-        all_warnings = [*warnings, *ended.warnings]
+        all_warnings = [*warnings, *summary.warnings]
         if all_warnings:
             more = f" (and {len(all_warnings) - 1} more)" if all_warnings[1:] else ""
             first = one_line(all_warnings[0], LINE_PART_LIMIT)
             parts.append(f"warning: {first}{more}")
-        parts += [one_line(line, LINE_PART_LIMIT) for line in ended.figures[:1]]
-        output = _find_output_line(ended.outputs)
-    if ended.completion:
-        parts.append(ended.completion)
+        parts += [one_line(line, LINE_PART_LIMIT) for line in summary.figures[:1]]
+        output = _find_output_line(summary.outputs)
+    if summary.completion:
+        parts.append(summary.completion)
     line = f"{mark} {' · '.join(parts)}"
     return f"{line} | {output}" if output else line
 
 
 def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first line of a cell's result, else its last printed line, or ''."""
+    """Return the first line of a cell's result, or else its last printed line.
+
+    Return an empty string if the cell has no output.
+    """
     results = [
         get_output_text(output)
         for output in outputs
@@ -488,7 +532,10 @@ def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def format_not_run(reason: str, hint: str = "") -> Report:
-    """Return the report on a cell that did not run, with the command that fixes it."""
+    """Return the report on a cell that did not run.
+
+    `hint` is the command that fixes the problem, or an empty string.
+    """
     text = f"stepper: the cell was NOT run: {quote_message(reason)}"
     line = f"{FAILED_MARK} cell not run: {one_line(reason, REASON_LIMIT)}"
     if hint:
@@ -500,7 +547,7 @@ def format_not_run(reason: str, hint: str = "") -> Report:
 def format_unknown(reason: str, hint: str = "") -> Report:
     """Return the report on a cell whose result is not known yet.
 
-    The cell was sent to its kernel; `hint` is the command that shows its state.
+    The cell was sent to its kernel. `hint` is the command that shows the cell's state.
     """
     text = f"stepper: {quote_message(reason)}"
     if hint:
@@ -513,35 +560,37 @@ def format_unknown(reason: str, hint: str = "") -> Report:
 def format_runs(
     runs: Sequence[RunSummary], planned: int, noun: str = "new or changed code cells"
 ) -> Report:
-    """Return the report on cells that ran in order, with the last one in full.
+    """Return the report on cells that ran in order, with the last run in full.
 
-    `planned` is the number of cells to run, `noun` their name in the report.
+    `planned` is the number of cells to run. `noun` is the plural noun for them in the
+    report.
     """
     last = format_run(runs[-1])
     if planned == 1:
         return last
-    ran = sum(1 for ended in runs if not ended.preflight_failed)
+    ran = sum(1 for summary in runs if not summary.preflight_failed)
     parts = [f"stepper: {ran} of {planned} {noun} ran, from the top."]
-    for ended in runs[:-1]:
-        parts.append(_format_headline(ended))
-        parts += _format_notes(ended)
-        parts += ended.modules
-        parts += _format_unmet(ended)
+    for summary in runs[:-1]:
+        parts.append(_format_headline(summary))
+        parts += _format_notes(summary)
+        parts += summary.modules
+        parts += _format_unmet(summary)
         parts += format_outputs(
-            ended.outputs,
+            summary.outputs,
             TEXT_LIMIT // len(runs),
-            completeness=ended.completeness,
+            completeness=summary.completeness,
         )
     parts.append(last.text)
     not_run = planned - len(runs)
     if not_run > 0:
-        parts.append(f"Not run: the {not_run} {noun} below it.")
-    ok = sum(1 for ended in runs if ended.run.verdict is Verdict.FINE)
+        count = format_count(not_run, noun.removesuffix("s"))
+        parts.append(f"Not run: {count} below {runs[-1].cell.label}.")
+    ok = sum(1 for summary in runs if summary.run.verdict is Verdict.FINE)
     counts = f"{ok} of {planned} cells ok, {len(runs) - ok} failed, {not_run} not run"
     warnings = [
-        f"cell {ended.cell.number}: {warning}"
-        for ended in runs[:-1]
-        for warning in ended.warnings
+        f"cell {summary.cell.number}: {warning}"
+        for summary in runs[:-1]
+        for warning in summary.warnings
     ]
     line = format_line(runs[-1], f"{counts}; last: ", warnings)
     return Report(limit_report("\n".join(parts)), line, last.stop, last.ok)

@@ -1,8 +1,7 @@
 """The text of a notebook's status and plan, for all interfaces.
 
-The functions take the documents of `session/responses.py` as mappings with the keys of
-`--json`. A key that some documents lack, such as the criterion of a step in a status,
-is optional.
+The functions take the responses of `session/responses.py` as mappings with the keys of
+`--json`. Some keys are optional: a step in a status, for example, has no criterion.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ STATUS_NOTES = {
     "skipped": "skipped",
 }
 CELL_NOTES = {**STATUS_NOTES, "pending": "not run"}
-# How the page names the outcomes of runs.
+# The names of outcomes of runs in texts, by `Outcome`.
 OUTCOME_NAMES = {
     "error": "failed",
     "timeout": "timed out",
@@ -41,16 +40,21 @@ OUTCOME_NAMES = {
 REASON_LABELS = {"done": "confirmed", "skipped": "skipped"}
 
 
+def get_outcome_name(outcome: str) -> str:
+    """Return the name of a run's `Outcome` for a text."""
+    return OUTCOME_NAMES.get(outcome, outcome)
+
+
 def format_no_notebook(program: str = PROGRAM) -> str:
     """Return the text for a project without notebooks.
 
-    `program` is how the user's shell calls stepper.
+    `program` is the name of stepper in the user's shell.
     """
     return f'There is no notebook yet. To create one, run: {program} new "PROBLEM"'
 
 
 def format_created(created: Document, max_rows: int = NO_LIMIT) -> str:
-    """Return the text on a new notebook and its plan."""
+    """Return the text on a new notebook, with at most `max_rows` steps of its plan."""
     notebook = one_line(created["notebook"])
     lines = [f"Created {notebook}. It is now the current notebook."]
     steps = []
@@ -67,14 +71,14 @@ def format_created(created: Document, max_rows: int = NO_LIMIT) -> str:
     if cwd in ("notebook", "project"):
         folder = f"the {cwd}'s folder"
     lines.append(
-        f"The working directory of its kernel is {folder}: paths in cells are relative"
-        " to it."
+        f"The kernel's working directory is {folder}: paths in cells are relative to"
+        " this folder."
     )
     return "\n".join(lines)
 
 
 def format_plan(plan: Document, max_rows: int = NO_LIMIT) -> str:
-    """Return a plan with the status of each step, below the notebook's name."""
+    """Return the notebook's name, followed by a line for each step of the plan."""
     steps = list(map(format_step, plan["steps"]))
     lines = [one_line(plan["notebook"]), *limit_lines(steps, "steps", max_rows)]
     if not steps:
@@ -85,7 +89,8 @@ def format_plan(plan: Document, max_rows: int = NO_LIMIT) -> str:
 def format_step(step: Document, stale_reason: str = "") -> str:
     """Return the line of a step: mark, id, title, and details in parentheses.
 
-    `stale_reason` says why its cell is stale or has hidden state.
+    `stale_reason` says why the step's cell is stale or has hidden state; an empty
+    string means that the cell has neither.
     """
     details = []
     criterion = one_line(step.get("criterion") or "", TEXT_LIMIT)
@@ -111,7 +116,7 @@ def format_step(step: Document, stale_reason: str = "") -> str:
 
 
 def _explain_status(step: Document) -> str:
-    """Return what the mark of a step does not say, or an empty string."""
+    """Return a note on a step's status, or an empty string if the mark is enough."""
     status = step["status"]
     note = STATUS_NOTES.get(status, "")
     reason = one_line(step.get("reason") or "", TEXT_LIMIT)
@@ -129,7 +134,10 @@ def _format_details(details: Sequence[str]) -> str:
 
 
 def limit_lines(lines: list[str], noun: str, max_rows: int) -> list[str]:
-    """Return at most `max_rows` lines, and the number of the others."""
+    """Return at most `max_rows` lines, followed by the number of hidden lines.
+
+    `noun` is the plural noun for the lines, such as `steps`.
+    """
     hidden_count = len(lines) - max_rows
     if hidden_count <= 0:
         return lines
@@ -137,7 +145,11 @@ def limit_lines(lines: list[str], noun: str, max_rows: int) -> list[str]:
 
 
 def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
-    """Return the status of a notebook: progress, stop, verification and kernel."""
+    """Return the text of `stepper status`, with at most `max_rows` rows in a list.
+
+    The text shows the progress, the stop, the last verification, the kernel and the
+    daemon.
+    """
     if status["notebook"] is None:
         return format_no_notebook()
     lines = format_progress(status, max_rows)
@@ -155,7 +167,10 @@ def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
 
 
 def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
-    """Return the lines on the notebook, its running cell, its steps and its cells."""
+    """Return the lines on the notebook, its running cell, its steps and its cells.
+
+    Each list has at most `max_rows` rows.
+    """
     lines = [_format_headline(status)]
     running = status["running"]
     if running:
@@ -167,7 +182,8 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
             running["left_seconds"],
         )
         lines.append(text)
-    # The reasons of stale cells and cells with hidden state, until they are shown.
+    # Cell id → why the cell is stale or has hidden state. A reason is removed when it
+    # is shown.
     marked_cells = [*status["hidden"], *status["stale"]]
     reasons = {}
     for cell in marked_cells:
@@ -207,7 +223,7 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
 
 
 def _format_headline(status: Document) -> str:
-    """Return the notebook's name and state, and how many steps are done."""
+    """Return the notebook's name and state, and the number of finished steps."""
     name = one_line(status["notebook"])
     state = status["state"]
     headline = f"{name}: {state}"
@@ -233,7 +249,7 @@ def _format_cell_name(cell: Document) -> str:
 
 
 def format_kernel(status: Document) -> str:
-    """Return the line on the kernel, and why its variables are lost."""
+    """Return the line on the kernel, with the reason if its variables were lost."""
     kernel = status["kernel"]
     state = kernel["state"]
     parts = [f"kernel: {state}"]
@@ -255,14 +271,14 @@ def format_kernel(status: Document) -> str:
     if reason:
         commands = CommandLines(status["notebook"])
         restore = commands.shell("restore")
-        text += f"; state lost: {reason} (to rebuild it, run: {restore})"
+        text += f"; state lost: {reason} (to restore the variables, run: {restore})"
     return text
 
 
 def format_kernel_location(kernel: Document) -> str:
-    """Return where a remote kernel runs and why it can't be reached, if it can't.
+    """Return the location of a remote kernel and the reason if it is unreachable.
 
-    The text is empty for a local kernel.
+    Return an empty string for a local kernel.
     """
     if not kernel["where"] and not kernel["trouble"]:
         return ""
@@ -270,7 +286,7 @@ def format_kernel_location(kernel: Document) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Return a size in memory in MB, or in GB."""
+    """Return a number of bytes in MB, or in GB if there are at least a billion."""
     if count < 1e9:
         return f"{count / 1e6:.0f} MB"
     return f"{count / 1e9:.1f} GB"

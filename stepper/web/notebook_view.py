@@ -259,11 +259,11 @@ class NotebookView:
         stop = state.stop
         if stop is None:
             return None
-        question, _, _ = command_messages.format_stop(state, stop)
+        stop_texts = command_messages.format_stop(state, stop)
         return {
             "error": stop.error,
             "cell": stop.cell_id,
-            "question": question,
+            "question": stop_texts.question,
             "ways": [
                 asdict(way) for way in command_messages.list_resume_commands(state)
             ],

@@ -115,7 +115,7 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
     screen = client.screen()
     assert 'says: ✓ step 1 of 2 "Load" · ok' in screen and screen.count(RUNS) == 1
     assert "says: ✗ cell not run: top.ipynb does not match `notebooks:`" in screen
-    assert 'to include it, set: notebooks: ["notebooks", "*.ipynb"]' in screen
+    assert 'to include the notebook, set: notebooks: ["notebooks", "*.ipynb"]' in screen
     assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
 
 

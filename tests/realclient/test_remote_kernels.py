@@ -248,8 +248,9 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
         model, 5
     ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
     assert f"Kernel: job {first} on n" in news(model, 7)
-    assert f"its deadline (10 min) is beyond the walltime of job {first}" in news(
-        model, 7
+    assert (
+        f"the cell's deadline (10 min) is beyond the walltime of job {first}"
+        in news(model, 7)
     )
     assert [*cluster.jobs()] == [first] and runs(notebook) == ok(1, 2, 3)
 

@@ -581,7 +581,7 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
         in news(model, 2)
     )
     assert (
-        "This does not count as an attempt. To run it anyway, submit the same code"
+        "This does not count as an attempt. To run the cell anyway, submit the same code"
         in news(model, 2)
     )
     assert "Suggestion: `prices` (dict) has 1 key; most similar: 'high '" in news(
@@ -663,6 +663,6 @@ def test_magic_and_late_outputs_are_in_their_cells_and_reported(
     assert "| said again" in news(model, 3)
     assert "LATE" in news(model, 5), "the client reads it in the file"
     assert re.search(
-        r"Note: 5 characters and 1 update of a display arrived for cell 3 \(id \w+\) after its run; the notebook was updated\.",
+        r"Note: 5 characters and 1 display update arrived for cell 3 \(id \w+\) after its run; the notebook was updated\.",
         news(model, 6),
     )

@@ -156,7 +156,7 @@ def test_instructions_come_first_after_machine_restart(
     client.send("go on")  # with the variables, or without them: nobody knows
     client.wait_for("What now?", 60)
     shown = model.shown()
-    assert "The user's message does not resume it. To rebuild" in shown
+    assert "The user's message does not resume the notebook. To rebuild" in shown
     assert json.loads(stepper(project, "status", "--json"))["state"] == "stopped"
 
     restore = tool("Bash", {"command": "stepper restore", "description": "Rebuild"})

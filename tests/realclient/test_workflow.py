@@ -786,7 +786,7 @@ def test_resumed_session_adds_to_the_same_notebook(
     said = shown_in(model.requests[before])
     assert f"the notebook notebooks/{notebook.name} is under way" in said
     assert "✓ 1. Load" in said and 'Next: step 2 of 3 "Count".' in said
-    assert "Its kernel is alive" in said and "Modules: math" in said
+    assert "The kernel is running" in said and "Modules: math" in said
     assert "twice(x)" in said and "rows: list of 2" in said
     assert "Further cells go into this notebook" in said
     assert standing(notebook)[1] == ["done", "done", "pending"]
@@ -928,7 +928,7 @@ def test_question_is_answered_in_one_message(
     screen.wait_for("then I go on")
     said = shown_in(model.requests[-1])
     assert (
-        f'{notebook.name} is stopped (it asks "drop the 3 rows without a price?")'
+        f'{notebook.name} is stopped (you asked "drop the 3 rows without a price?")'
         in said
     )
     assert (
@@ -1008,7 +1008,9 @@ def test_false_criterion_leaves_the_step_open(
     )
 
     asked, sent_on, told = (shown_in(model.requests[n]) for n in (2, 3, 4))
-    assert "Warning: its criterion `score > 0.9` is false: score is 0.85" in asked
+    assert (
+        "Warning: the step's criterion `score > 0.9` is false: score is 0.85" in asked
+    )
     assert (
         'Step 1 of 2 "Train": not done. Replace its cell, or give a reason why' in asked
     )
