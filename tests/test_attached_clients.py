@@ -161,7 +161,7 @@ def test_names_bound_in_jupyter_console_are_tracked(
             process.kill()
     _, answer = notebook.insert("print(b + 1)")
     assert "ran ok" in answer.text
-    assert "2 executions by other clients, assigned: b." in answer.text
+    assert "2 executions by other clients; assigned variables: b." in answer.text
     assert [
         text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
     ] == ["", "43\n"]
@@ -223,7 +223,7 @@ def test_external_execution_is_reported_once_and_journaled(
         _, answer = notebook.insert("z = x + y[0]\nprint(z)")
         assert "ran ok" in answer.text
         assert (
-            "Note: 3 executions by other clients, assigned: x, y (1 failed)."
+            "Note: 3 executions by other clients; assigned variables: x, y (1 failed)."
             in answer.text
         )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
@@ -233,7 +233,7 @@ def test_external_execution_is_reported_once_and_journaled(
         )  # the look before a cell asks the kernel then
         ran(client, "x = 5", store_history=False)
         assert (
-            "1 execution by other clients, assigned: x."
+            "1 execution by other clients; assigned variables: x."
             in notebook.insert("print(x)")[1].text
         )
     outputs = [
@@ -305,7 +305,7 @@ def test_names_bound_while_daemon_was_down_are_tracked(
         assert "| 7" in answer.text
         ran(client, "afterwards = 8")
         assert (
-            "1 execution by other clients, assigned: afterwards."
+            "1 execution by other clients; assigned variables: afterwards."
             in notebook.insert("print(afterwards)")[1].text
         )
     project.kill_daemon()

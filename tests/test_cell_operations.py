@@ -1539,7 +1539,7 @@ def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_prese
         with pytest.raises(StepperError) as error:
             agent.ask(verb, notebook="a", **write)
         assert (
-            "cell 1 (id a) is not the expected one; nothing was changed"
+            "nothing was changed, because the source of cell 1 (id a) has"
             in error.value.message
         )
         assert "| x = 10" in error.value.message

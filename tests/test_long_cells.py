@@ -452,7 +452,7 @@ def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(
     ).touch()  # handed on at once, before its 20 s are over
     assert (
         "still running" in (told := edit.answer.text)
-        and "its `wake=` matches:\n| loss is nan" in told
+        and "matches its `wake=` pattern:\n| loss is nan" in told
     ), told
     (notebook.path.parent / "go").touch()
     assert "| after" in edit.woken

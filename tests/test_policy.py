@@ -694,7 +694,7 @@ def test_a_truncated_output_is_not_said_to_be_whole() -> None:
     gap = f"… 484,923,423 characters {TRUNCATED}"
     varied = "\n".join([*map(str, range(2000)), gap, *map(str, range(2000))])
     assert (
-        "left out; the notebook holds only part of this output"
+        "left out; the notebook contains only part of this output"
         in quoted_output.quote(varied, 500, Completeness.PART)
     )
     same = "\n".join(["a line"] * 20 + [gap] + ["a line"] * 20)

@@ -1,4 +1,4 @@
-"""Messages about other clients of a kernel: how to attach one, what they executed."""
+"""Messages about other clients of a kernel: how to attach them, their executions."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ CONSOLE_NOTE = (
 
 
 def format_attach(name: str, where: str, console: str, settings: Sequence[str]) -> str:
-    """Return how to attach clients to a kernel with a connection file.
+    """Return instructions to attach clients to a kernel with a connection file.
 
-    `console` is the command of a console; `settings` are options of JupyterLab.
+    `where` describes the kernel, `console` is the command that starts a console, and
+    `settings` are command-line options for JupyterLab.
     """
     return "\n".join(
         [
-            f"{one_line(name)}: its kernel runs ({where})",
+            f"The kernel of {one_line(name)} is running ({where}). To attach a client:",
             f"  a console   {console}",
             f"  JupyterLab  jupyter lab {' '.join(settings)}",
-            "              then, in the notebook: Kernel > Change Kernel…, under the"
-            " running kernels",
+            "              Then, in the notebook, choose Kernel > Change Kernel… and"
+            " select the running kernel.",
             CONSOLE_NOTE,
         ]
     )
 
 
 def format_attach_by_url(name: str, where: str, kernel_id: str, url: str) -> str:
-    """Return how to attach clients to a kernel of a Jupyter server."""
+    """Return instructions to attach clients to a kernel of the Jupyter server at `url`.
+
+    `where` describes the kernel.
+    """
     return "\n".join(
         [
-            f"{one_line(name)}: its kernel runs ({where})",
+            f"The kernel of {one_line(name)} is running ({where}). To attach a client:",
             f"  JupyterLab  open {one_line(url, 500)}, choose Kernel > Change Kernel…"
             f" and select the kernel {kernel_id}",
             "A console on this machine can't attach: the kernel has no connection file"
@@ -47,9 +51,9 @@ def format_attach_by_url(name: str, where: str, kernel_id: str, url: str) -> str
 
 
 def format_executions(state: State) -> list[str]:
-    """Return a note on other clients' executions since the last report, in a list.
+    """Return a list with a note on executions by other clients since the last report.
 
-    The list is empty if there were none.
+    The list is empty if other clients executed nothing.
     """
     executions = state.external_executions[state.reported_external_count :]
     if not executions:
@@ -60,7 +64,7 @@ def format_executions(state: State) -> list[str]:
     if shown:
         hidden = len(names) - len(shown)
         more = f", and {hidden} more" if hidden else ""
-        text += f", assigned: {', '.join(shown)}{more}"
+        text += f"; assigned variables: {', '.join(shown)}{more}"
     failed = sum(1 for execution in executions if execution.error)
     if failed:
         text += f" ({failed} failed)"
@@ -68,7 +72,10 @@ def format_executions(state: State) -> list[str]:
 
 
 def format_not_reloaded(urls: Sequence[str]) -> str:
-    """Return the note on Jupyter servers that show outdated notebooks, or ''."""
+    """Return the note on Jupyter servers that show outdated notebooks.
+
+    Return an empty string if `urls`, the addresses of these servers, is empty.
+    """
     if not urls:
         return ""
     servers = one_line(", ".join(urls), 300)

@@ -1,4 +1,4 @@
-"""Messages about background runs: the interim answer, the refusal, the notification."""
+"""Messages about background runs: interim reports, refusals and notifications."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stepper.policy.model import Cell, Plan, Step
 # Sizes in characters.
 LINE_LIMIT = 100  # of a printed line, for the user
 QUEUE_LIMIT = 300  # of the reason why a cell waits
-OUTPUT_LIMIT = 800  # of what the cell has printed
+OUTPUT_LIMIT = 800  # of the output of a running cell
 
 NOTHING_RAN = "stepper: the cell did not run."
 NOTIFIED = "you are notified with its report when it finishes"
@@ -40,19 +40,23 @@ QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells wait in lin
 
 
 def _format_stop_hint(commands: CommandLines) -> str:
-    """Return how to stop a background cell."""
+    """Return a sentence without its period on how to stop a background cell."""
     return (
         f"To stop the cell: `{commands.shell('interrupt')}`, or the user types"
         " `stop the cell`"
     )
 
 
-def _who_is_notified(is_own: bool) -> str:
+def _format_recipient(is_own: bool) -> str:
+    """Return a clause on the notification of this session or, else, another one."""
     return NOTIFIED if is_own else OTHER_SESSION
 
 
 def format_deadline(timeout: float, left: float | None) -> str:
-    """Return the deadline of a run, and the estimate of the seconds that are left."""
+    """Return the deadline of a run, with the estimated remaining time.
+
+    Both are in seconds; `left` is None if there is no estimate.
+    """
     text = f"deadline {format_span(timeout)}"
     return text if left is None else f"{text}, ≈ {format_estimate(left)} left"
 
@@ -72,11 +76,12 @@ def format_still_running(
     kernel: str,
     notes: Sequence[str],
 ) -> Report:
-    """Return the interim answer for a cell that continues in the background.
+    """Return the interim report on a cell that continues in the background.
 
-    `deadline` is the text of `format_deadline`, `outputs` what the cell printed so far
-    (None if not known), `queue` whether code cells may wait in line, `matched` the line
-    that matches its `wake=`, `kernel` where a remote kernel runs.
+    `seconds` is the elapsed time and `deadline` the text from `format_deadline`.
+    `outputs` are the outputs so far, or None if they are incomplete. `queue` says
+    whether code cells may wait in line. `matched` is the printed line that matches the
+    cell's `wake=` pattern, `kernel` the location of a remote kernel; both may be empty.
     """
     took = format_seconds(seconds)
     step_name = format_step(plan, step) if step else ""
@@ -91,7 +96,7 @@ def format_still_running(
     parts += format_kernel(kernel)
     if outputs is not None:
         printed = format_outputs(outputs, OUTPUT_LIMIT, "Last lines")
-        parts += printed or ["It has printed nothing yet."]
+        parts += printed or ["The cell has printed nothing yet."]
     parts.append(
         f"The cell keeps running in the background: {NOTIFIED}, so you can finish this"
         f" turn. {MEANWHILE} {_format_blocked(name, queue)}"
@@ -116,29 +121,34 @@ def format_session_start(
     last_line: str,
     is_notified: bool,
 ) -> str:
-    """Return what a new session reads about a cell that runs in the background."""
+    """Return the text for a new session on a cell that runs in the background.
+
+    `running` names the cell and `deadline` is the text from `format_deadline`.
+    `is_notified` says whether the new session is notified of the report.
+    """
     printed = f" The last line that it printed:\n| {last_line}" if last_line else ""
     return (
         f"stepper: {running} of {one_line(name)} is still running after"
-        f" {format_seconds(seconds)} ({deadline}): {_who_is_notified(is_notified)}."
+        f" {format_seconds(seconds)} ({deadline}): {_format_recipient(is_notified)}."
         f" {_format_stop_hint(commands)}.{printed}"
     )
 
 
 def format_in_line(name: str, behind: str) -> Report:
-    """Return the interim answer for a cell that waits for another cell."""
+    """Return the interim report on a cell that waits for the cell `behind`."""
     text = (
         f"stepper: the cell has NOT run yet: it waits in line behind {behind} of"
-        f" {one_line(name)}. You are notified with its report when it has run."
+        f" {one_line(name)}. You are notified with the report when the cell has run."
         f" {MEANWHILE}"
     )
     return Report(text, f"{RUNNING_MARK} the cell waits in line behind {behind}")
 
 
 def format_queue_state(reason: str, until: str) -> str:
-    """Return a message on a cell that waits for its kernel, with the reason.
+    """Return the state of a cell that waits for its kernel, for a `reason`.
 
-    The cell runs when `until`; '' if it will not run.
+    `until` is the condition on which the cell runs, or an empty string if the cell will
+    not run.
     """
     when = f"has NOT run; it runs when {until}" if until else "does NOT run"
     return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {when}"
@@ -158,36 +168,37 @@ def format_queued(
     request: str,
     queue: bool,
 ) -> Report:
-    """Return the interim answer for a cell whose kernel is queued or busy.
+    """Return the interim report on a cell that waits for a queued or busy kernel.
 
-    `request` is what a stop withdraws, such as a job, or an empty string if there is
-    nothing.
+    `reason` and `until` are those of `format_queue_state`. `request` names the request
+    that a stop withdraws, such as `job`; it may be empty. `queue` says whether code
+    cells may wait in line.
     """
     effect = f"withdraws the {request}" if request else "cancels the cell"
     state = format_queue_state(reason, until)
     text = (
-        f"stepper: {state}. You are notified with its report when it has run, so you"
-        f" can finish this turn. {MEANWHILE} {_format_blocked(name, queue)}"
+        f"stepper: {state}. You are notified with the report when the cell has run, so"
+        f" you can finish this turn. {MEANWHILE} {_format_blocked(name, queue)}"
         f" {_format_stop_hint(commands)}, which {effect}; Esc does not."
     )
     return Report(text, f"{RUNNING_MARK} {state} · `stop the cell` {effect}")
 
 
 def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -> str:
-    """Return what a new session reads about a cell whose kernel is queued."""
+    """Return the text for a new session on a cell whose kernel is queued."""
     state = format_queue_state(reason, until)
-    notified = _who_is_notified(is_notified)
+    notified = _format_recipient(is_notified)
     return f"stepper: a cell of {one_line(name)}: {state}: {notified}."
 
 
 def format_refused_queued(
     name: str, commands: CommandLines, reason: str, is_notified: bool
 ) -> str:
-    """Return why a code cell is refused while another one waits for its kernel."""
+    """Return the reason against a code cell while another cell waits for its kernel."""
     return (
         f"A cell of {one_line(name)} waits for its kernel"
         f" ({one_line(reason, QUEUE_LIMIT)}): this code cell was NOT written;"
-        f" {_who_is_notified(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
+        f" {_format_recipient(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
         f" {QUEUE_HINT}"
     )
 
@@ -200,11 +211,14 @@ def format_refused(
     deadline: str,
     is_notified: bool,
 ) -> str:
-    """Return why a code cell is refused while another one runs in the background."""
+    """Return the reason against a code cell while another cell is running.
+
+    `running` names the running cell, and `deadline` is the text from `format_deadline`.
+    """
     return (
         f"{running} of {one_line(name)} is still running after"
         f" {format_seconds(seconds)} ({deadline}): this code cell was NOT written;"
-        f" {_who_is_notified(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
+        f" {_format_recipient(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
         f" {QUEUE_HINT}"
     )
 
@@ -218,25 +232,26 @@ def format_finished(name: str, report: Report) -> Report:
 def format_matched(
     name: str, commands: CommandLines, running: str, line: str
 ) -> Report:
-    """Return the notification about a printed line that matches `wake=`."""
+    """Return the notification of a printed line that matches the cell's `wake=`."""
     text = (
         f"stepper: {running} of {one_line(name)} is still running."
-        f" {_format_match(line)}\nWhen it finishes you are notified again, or with the"
-        f" next prompt. {_format_stop_hint(commands)}."
+        f" {_format_match(line)}\nWhen the cell finishes, you are notified again or"
+        f" with the next prompt. {_format_stop_hint(commands)}."
     )
     user_line = (
-        f"{RUNNING_MARK} {running} is still running · matches its `wake=` |"
-        f" {one_line(line, LINE_LIMIT)}"
+        f"{RUNNING_MARK} {running} is still running · printed a line that matches"
+        f" `wake=` | {one_line(line, LINE_LIMIT)}"
     )
     return Report(text, user_line)
 
 
 def _format_match(line: str) -> str:
-    return f"It printed a line that its `wake=` matches:\n| {one_line(line, 400)}"
+    shown = one_line(line, 400)
+    return f"The cell printed a line that matches its `wake=` pattern:\n| {shown}"
 
 
 def format_finished_meanwhile(name: str, text: str) -> str:
-    """Return the report on a background cell that finished without a notification."""
+    """Return the late report on a background cell that nobody was notified of."""
     return (
         f"stepper: the background cell in {one_line(name)} finished in the meantime."
         f"\n{text}"
@@ -244,9 +259,9 @@ def format_finished_meanwhile(name: str, text: str) -> str:
 
 
 def format_interrupted(name: str, is_waiting: bool) -> str:
-    """Return the response to `stop the cell` before its report is available.
+    """Return the response to `stop the cell` before the cell's report is available.
 
-    `is_waiting`: the cell still waits for its kernel.
+    `is_waiting` says whether the cell still waits for its kernel.
     """
     if is_waiting:
         return (

@@ -1,4 +1,4 @@
-"""Messages about cells whose outputs differ from those recorded before a run."""
+"""Messages about cells whose outputs differ from the outputs recorded before a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_NAMED_CELLS = 20  # further cells, named by number
 
 
 def format_changed_outputs(changed: Sequence[ChangedOutput]) -> list[str]:
-    """Return the lines on changed outputs; empty if there are none."""
+    """Return the lines on changed outputs; the list is empty if no output changed."""
     if not changed:
         return []
     cells = format_count(len(changed), "cell")
@@ -34,6 +34,6 @@ def format_changed_outputs(changed: Sequence[ChangedOutput]) -> list[str]:
 
 
 def format_verify_hint(notebook: str) -> str:
-    """Return how to check whether the new outputs are reproducible."""
+    """Return the sentence on the command that checks the new outputs."""
     verify = CommandLines(notebook).shell("verify")
     return f"To check whether a new kernel reproduces the new outputs, run: `{verify}`"

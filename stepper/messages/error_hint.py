@@ -1,7 +1,7 @@
-"""The sentence that shows an error's hint.
+"""Sentences for the hints of errors.
 
-A hint is either a sentence or a shell command, optionally with a comment. Commands that
-only show something do not fix the error, so their sentence says so.
+A hint is either a sentence or a shell command, optionally with a comment. The sentence
+for a command says whether the command shows the cause or fixes the error.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ PROGRAM_PATH = re.compile(r"'?[\w.~-]*/\S+")
 
 
 def format_hint(hint: str) -> str:
-    """Return a hint as a sentence, with the purpose of its command.
+    """Return the sentence for a hint.
 
-    A hint of several lines is returned unchanged.
+    The purpose of a command is added. Other hints and hints of several lines are
+    returned unchanged.
     """
     if "\n" in hint:
         return hint

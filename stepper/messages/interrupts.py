@@ -1,4 +1,4 @@
-"""Messages about a requested interrupt: its effect on the cell and on the kernel."""
+"""Messages about the effect of an interrupt on the cell and on the kernel."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ NO_RETRY = "the cell is not retried; the kernel keeps its variables"
 
 
 def format_withdrawn(result: str) -> str:
-    """Return a message on a cancelled start; `result` is that of the cancellation."""
+    """Return a message on a cell that does not run, because its start was cancelled.
+
+    `result` is the result of the cancellation.
+    """
     return f"the cell did not run: {NO_KERNEL_YET}; {result}"
 
 
 def format_withdrawing(queue_state: str) -> str:
-    """Return a message on a start whose cancellation has not finished."""
+    """Return a message on a cell while the start of its kernel is being cancelled."""
     return f"the cell will not run: {NO_KERNEL_YET}; {queue_state}"
 
 
 def format_finished(target: str, run: Run | None, is_alive: bool) -> str:
     """Return the effect of an interrupt on an execution that has finished.
 
-    `target` names the execution. `is_alive` says that its kernel is still running.
+    `target` names the execution. `run` is the run of the cell, or None for a scratch
+    execution. `is_alive` says whether the kernel is still running.
     """
     if not is_alive:
         return (
@@ -43,10 +47,13 @@ def format_finished(target: str, run: Run | None, is_alive: bool) -> str:
 
 
 def format_pending(target: str) -> str:
-    """Return a message on an interrupted execution that has not stopped yet."""
+    """Return a message on an execution that an interrupt has not stopped yet."""
     return f"an interrupt was sent; {target} has not stopped yet"
 
 
 def format_disconnected(target: str, trouble: str) -> str:
-    """Return a message on an interrupt that waits for the connection."""
+    """Return a message on an interrupt that waits for the connection to the kernel.
+
+    `trouble` says why the kernel is unreachable.
+    """
     return f"{trouble}. {target} will be interrupted when the connection is restored"

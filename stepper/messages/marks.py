@@ -1,8 +1,8 @@
 """The marks in front of steps, cells, runs and notebooks.
 
-This is the only table of marks. The terminal, the reports and the contexts use it, and
-`stepper view` sends it to its page. Keys are strings, because the command line imports
-this module at each start and needs no model.
+The terminal, the reports and the contexts use these tables, and `stepper view` sends
+them to its page. Keys are strings: the command line imports this module at each start
+and should not import the model.
 """
 
 from __future__ import annotations
@@ -53,23 +53,24 @@ MARK_COLOURS: Mapping[str, str] = MappingProxyType(
         RUNNING_MARK: "cyan",
     }
 )
-# Of the cells whose outputs differ in a replay, by `ReplayVerdict`.
+# The marks of cells whose outputs differ in a replay, by `ReplayVerdict`.
 REPLAY_MARKS: Mapping[str, str] = MappingProxyType(
     {"changed": FAILED_MARK, "failed": FAILED_MARK, "unstable": STALE_MARK}
 )
-# Of a kernel backend, by whether it is reachable; None if that is not known.
+# The marks of kernel backends. The key is None if it is not known whether the backend
+# is reachable.
 REACHABLE_MARKS: Mapping[bool | None, str] = MappingProxyType(
     {True: OK_MARK, False: FAILED_MARK, None: PENDING_MARK}
 )
 
 
 def get_mark(status: str) -> str:
-    """Return the mark of a status; a status without a mark has that of pending."""
+    """Return the mark of a status; an unknown status has the mark of `pending`."""
     return MARKS.get(status, PENDING_MARK)
 
 
 def get_run_mark(outcome: str, is_fine: bool) -> str:
-    """Return the mark of a run, by its `Outcome` and whether it succeeded."""
+    """Return the mark of a run, by its `Outcome` and by whether it succeeded."""
     if is_fine:
         return OK_MARK
     return INTERRUPTED_MARK if outcome == "cancelled" else FAILED_MARK

@@ -1,4 +1,4 @@
-"""Messages about cells for MCP clients: what was written, what runs, pages of cells."""
+"""Messages for MCP clients about written cells, running cells and pages of cells."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from stepper.messages.run_report import (
 from stepper.policy.model import Cell
 
 WAIT_HINT = (
-    "`notebook_status` with `wait_seconds` waits until it finishes and returns its"
-    " report; an interrupt of the kernel stops it"
+    "`notebook_status` with `wait_seconds` waits until the cell finishes and returns"
+    " its report; to stop the cell, interrupt the kernel"
 )
 # Sizes in characters.
-OUTPUT_LIMIT = 800  # of what a running cell has printed
+OUTPUT_LIMIT = 800  # of the output of a running cell
 PAGE_SIZE = 10_000
 PART_SIZE = 8_000  # of one cell on a page
 # Of a line that is not split: escapes make it at most six times as long.
@@ -36,10 +36,7 @@ NOT_RUN_REASON = " (empty, tagged skip-execution, or not requested to run)"
 
 @dataclass(frozen=True)
 class CellRead:
-    """A cell, or a part of a long one, on a page (a JSON response).
-
-    The source is with the first part.
-    """
+    """A cell, or a part of a long cell, on a page (a JSON response)."""
 
     cell_id: str
     index: int  # among all cells, from 0
@@ -59,23 +56,23 @@ class CellRead:
 
 
 def format_unexpected_source(name: str, cell: Cell, expected: str, present: str) -> str:
-    """Return why a cell was not changed: its source is not the expected one.
+    """Return the error on a cell that was not changed: its source was unexpected.
 
-    `expected` and `present` are source hashes.
+    `expected` and `present` are the hashes of the expected and the current source.
     """
     lines = [f"| {line}" for line in clean(cell.source[:PART_SIZE]).splitlines()]
     hidden = len(cell.source) - PART_SIZE
     if hidden > 0:
         lines.append(f"… {hidden:,} more characters")
     return (
-        f"{one_line(name)}: the source of {format_cell(cell)} is not the expected one;"
-        f" nothing was changed. Its hash is {present}, expected was"
-        f" {one_line(expected, 40)}. Its source now:\n" + "\n".join(lines)
+        f"{one_line(name)}: nothing was changed, because the source of"
+        f" {format_cell(cell)} has the hash {present} instead of"
+        f" {one_line(expected, 40)}. The current source:\n" + "\n".join(lines)
     )
 
 
 def format_refused(reason: str) -> Report:
-    """Return the report on cells that can't be written or run now."""
+    """Return the report on cells that were not written; `reason` says why."""
     text = f"stepper: nothing was written and nothing ran: {quote_message(reason)}"
     return Report(
         limit_report(text), f"{FAILED_MARK} refused: {one_line(reason, 160)}", ok=False
@@ -83,9 +80,9 @@ def format_refused(reason: str) -> Report:
 
 
 def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
-    """Return the report on written cells that were not to run.
+    """Return the report on cells that were written and not run.
 
-    `stale_lines` are lines on stale cells.
+    `stale_lines` are lines on stale cells, or an empty string.
     """
     count = format_count(len(cells), "cell")
     names = ", ".join(format_cell(cell) for cell in cells[:MAX_NAMED_CELLS])
@@ -97,7 +94,10 @@ def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
 
 
 def format_nothing_to_run(cells: Sequence[Cell], stale_lines: str = "") -> Report:
-    """Return the report on cells that were not changed and do not run."""
+    """Return the report on a call that neither changed nor ran a cell.
+
+    `stale_lines` are lines on stale cells, or an empty string.
+    """
     names = []
     for cell in cells[:MAX_NAMED_CELLS]:
         reason = NOT_RUN_REASON if cell.is_code else ""
@@ -117,7 +117,11 @@ def format_still_running(
     printed: Sequence[str],
     last_line: str,
 ) -> Report:
-    """Return the interim answer for a cell that continues in the background."""
+    """Return the interim report on a cell that continues in the background.
+
+    `seconds` is the elapsed time, `timeout` the deadline in seconds. `printed` are
+    lines on the output so far, `last_line` is the last printed line.
+    """
     took = format_seconds(seconds)
     deadline = format_span(timeout)
     lines = [
@@ -133,16 +137,17 @@ def format_still_running(
 
 
 def format_waiting(behind: str, queue_state: str = "") -> Report:
-    """Return the interim answer for a cell that has not started.
+    """Return the interim report on a cell that has not started.
 
-    It waits `behind` another cell, or for its kernel, which starts or is queued.
+    `behind` is the running cell that the cell waits for. `queue_state` describes a
+    kernel that is queued. If both are empty, the kernel is starting.
     """
     hint = capitalize_first(WAIT_HINT)
     if queue_state:
         return Report(
             f"stepper: {queue_state}. {hint}.", f"{RUNNING_MARK} {queue_state}"
         )
-    reason = f"it waits in line behind {behind}" if behind else "its kernel starts"
+    reason = f"it waits in line behind {behind}" if behind else "its kernel is starting"
     return Report(
         f"stepper: the cell has NOT run yet: {reason}. {hint}.",
         f"{RUNNING_MARK} the cell has not run yet: {reason}",
@@ -150,35 +155,38 @@ def format_waiting(behind: str, queue_state: str = "") -> Report:
 
 
 def format_undelivered(name: str, text: str) -> str:
-    """Return a report that was not delivered, because its client disconnected."""
+    """Return the late report on a run whose report was not delivered."""
     return (
-        f"stepper: a run in {one_line(name)} finished; its report was not"
-        f" delivered.\n{text}"
+        f"stepper: a run in {one_line(name)} finished, and its report was not delivered"
+        f" until now.\n{text}"
     )
 
 
 def format_not_run(cells: Sequence[Cell]) -> str:
-    """Return a message on cells of a call that did not run, or an empty string.
+    """Return a message on the pending cells below a run, or an empty string.
 
-    The daemon exited during the call.
+    These cells did not run because the daemon exited during the call.
     """
     if not cells:
         return ""
     count = format_count(len(cells), "code cell")
-    return f"Not run yet: {count} below it; `run_notebook` runs the pending cells."
+    return f"Not run yet: {count} below. To run the pending cells, use `run_notebook`."
 
 
 def format_busy(name: str, running: str, seconds: float, timeout: float) -> str:
-    """Return why no code cell is written while another one runs."""
+    """Return the reason against writing a code cell while another cell is running.
+
+    `seconds` is the elapsed time, `timeout` the deadline in seconds.
+    """
     return (
         f"{running} of {one_line(name)} is still running after"
-        f" {format_seconds(seconds)} (deadline {format_span(timeout)}). {WAIT_HINT}."
-        " With `queue: true` in .stepper/config.yaml, cells wait in line"
+        f" {format_seconds(seconds)} (deadline {format_span(timeout)}):"
+        f" {WAIT_HINT}. With `queue: true` in .stepper/config.yaml, cells wait in line"
     )
 
 
 def format_cell(cell: Cell) -> str:
-    """Return the name of a cell, with the id for further calls."""
+    """Return the number or type of a cell, with its id."""
     name = f"cell {cell.number}"
     if not cell.is_code:
         name = f"a {one_line(cell.type, 20)} cell"
@@ -186,8 +194,12 @@ def format_cell(cell: Cell) -> str:
 
 
 def split_cell(cell: CellRead) -> Iterator[CellRead]:
-    """Yield a cell in parts that fit on a page, with some source, outputs or both."""
-    # Lines as (belongs to the source, text).
+    """Yield the parts of a cell, each small enough for a page.
+
+    The parts contain the source, followed by the outputs. The last part also has the
+    paths of the pictures.
+    """
+    # Pairs of whether a line belongs to the source, and its text.
     lines: list[tuple[bool, str]] = []
     for line in cell.source.splitlines(keepends=True):
         for start in range(0, len(line), PIECE_SIZE):
@@ -219,10 +231,10 @@ def split_cell(cell: CellRead) -> Iterator[CellRead]:
 def split_pages(
     cells: Iterable[CellRead], max_pages: int = sys.maxsize
 ) -> list[list[CellRead]]:
-    """Return parts of cells on at least one and at most `max_pages` pages.
+    """Divide parts of cells into at least one and at most `max_pages` pages.
 
-    A page has at most PAGE_SIZE characters, as text and as JSON. Cells that do not fit
-    are left out.
+    A page has at most PAGE_SIZE characters, as text and as JSON. Parts after the last
+    page are left out.
     """
     pages: list[list[CellRead]] = [[]]
     room = PAGE_SIZE - HEADER_SIZE
@@ -242,7 +254,11 @@ def split_pages(
 def format_page(
     name: str, cells: Sequence[CellRead], page: int, pages: int, more: str = ""
 ) -> str:
-    """Return a page of cells as text; `more` follows the number of pages."""
+    """Return a page of cells as text.
+
+    `page` is the number of the page, from 1, and `pages` the number of pages. `more`
+    is appended to the number of pages.
+    """
     header = f"stepper: {one_line(name)}"
     if pages > 1:
         header += f", page {page} of {pages}{more}"
@@ -252,7 +268,7 @@ def format_page(
 
 
 def format_cell_read(cell: CellRead) -> str:
-    """Return a part of a cell as text: a header, the source, the outputs."""
+    """Return a part of a cell as text: a header, the source and the outputs."""
     name = f"cell {cell.number}" if cell.number else one_line(cell.type, 20)
     fields = [f"cell-{cell.index}", name]
     if cell.cell_id != fields[0]:

@@ -1,4 +1,4 @@
-"""The text of the list of notebooks, for all interfaces, and of other tables."""
+"""The list of notebooks as text, and the layout of tables."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MAX_COLUMN_WIDTH = 100  # characters; longer values are not aligned
 CURRENT_MARK = "*"
 NO_VALUE = "–"  # an empty table cell
 HEADER = ("", "notebook", "state", "progress", "kernel", "memory", "age")
-LEGEND = f"{CURRENT_MARK} the current notebook"
+LEGEND = f"{CURRENT_MARK} marks the current notebook"
 
 Row = Mapping[str, Any]
 
 
 def format_notebooks(notebooks: Sequence[Row], max_rows: int = NO_LIMIT) -> str:
-    """Return the list of notebooks as a table.
+    """Return the list of notebooks as a table with at most `max_rows` rows.
 
-    `notebooks` are the documents of `stepper list --json`.
+    `notebooks` are the rows of `stepper list --json`.
     """
     if not notebooks:
         return format_no_notebook()
@@ -50,7 +50,7 @@ def _make_row(notebook: Row) -> Sequence[str]:
 
 
 def _format_progress(progress: Row) -> str:
-    """Return how many steps or cells are done, such as `2 of 5 steps, 1 skipped`."""
+    """Return the progress of a notebook, such as `2 of 5 steps, 1 skipped`."""
     if not progress["of"]:
         return NO_VALUE
     text = f"{progress['done']} of {progress['of']} {progress['what']}"
@@ -60,7 +60,7 @@ def _format_progress(progress: Row) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines, with aligned columns."""
+    """Return a table as lines with aligned columns; all rows have the same length."""
     columns = zip(*rows, strict=True)
     widths = [min(MAX_COLUMN_WIDTH, max(map(len, column))) for column in columns]
     lines = []

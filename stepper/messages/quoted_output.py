@@ -1,7 +1,7 @@
-"""Text that cells wrote, quoted for reports and pages.
+"""Quoting of cell outputs for reports and pages.
 
-Every quoted line starts with `| `, so that nothing a cell prints can pass for a
-statement of stepper.
+Every quoted line starts with `| `. Without this prefix, a cell could print text that
+looks like a statement of stepper.
 """
 
 from __future__ import annotations
@@ -34,16 +34,20 @@ MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
 
 
 class Completeness(Enum):
-    """How much of a text the notebook holds; the value is the phrase in a report."""
+    """How much of an output the notebook contains; values are phrases in reports."""
 
-    UNKNOWN = ""  # the text is no output, or is not written yet
+    UNKNOWN = ""  # the text is not an output, or was not written yet
     WHOLE = "all is in the notebook"
-    PART = "the notebook holds only part of this output"
+    PART = "the notebook contains only part of this output"
 
 
 @dataclass(frozen=True)
 class _QuotedLine:
-    """A line of a report, with the lines and characters that it represents."""
+    """A line of a report.
+
+    `lines` and `characters` count the original lines and characters that `text` stands
+    for.
+    """
 
     text: str
     lines: int
@@ -51,7 +55,7 @@ class _QuotedLine:
 
 
 def quote_message(text: str) -> str:
-    """Return a message of several lines: the first unchanged, the others quoted."""
+    """Return a message with all lines quoted except the first."""
     first, *others = clean(text).strip().split("\n")
     lines = [one_line(first, NOTE_LIMIT)]
     for line in _quote_lines(others):
@@ -62,10 +66,11 @@ def quote_message(text: str) -> str:
 def quote(
     text: str, limit: int, completeness: Completeness = Completeness.UNKNOWN
 ) -> str:
-    """Return a cell's text, quoted: head and tail within `limit` characters.
+    """Return a cell's text with each line quoted.
 
-    The line between them counts what is left out. `completeness` says how much of the
-    text the notebook holds.
+    If the text has more than `limit` characters, its middle is replaced by a line that
+    counts the omitted lines and characters. `completeness` says how much of the text
+    the notebook contains.
     """
     rendered = _render_text(text).strip("\n")
     lines = _quote_lines(rendered.split("\n"), completeness)
@@ -73,16 +78,19 @@ def quote(
     sizes = [len(text) - 1 for text in texts]
     if sum(sizes) <= limit:
         return "\n".join(texts)
-    head_length = _count_fitting(sizes, limit * HEAD_SHARE)
+    head_length = _count_fitting_lines(sizes, limit * HEAD_SHARE)
     sizes.reverse()
-    tail_length = _count_fitting(sizes, limit * TAIL_SHARE)
+    tail_length = _count_fitting_lines(sizes, limit * TAIL_SHARE)
     tail_start = len(lines) - tail_length
     gap = _format_gap(lines[head_length:tail_start], completeness)
     return "\n".join([*texts[:head_length], gap, *texts[tail_start:]])
 
 
-def _count_fitting(sizes: Sequence[int], limit: float) -> int:
-    """Return how many lines at the beginning fit into `limit` characters."""
+def _count_fitting_lines(sizes: Sequence[int], limit: float) -> int:
+    """Return the number of lines at the beginning that fit into `limit` characters.
+
+    `sizes` are the lengths of the lines.
+    """
     count = 0
     total = 0
     for size in sizes:
@@ -94,7 +102,7 @@ def _count_fitting(sizes: Sequence[int], limit: float) -> int:
 
 
 def _format_gap(omitted: Sequence[_QuotedLine], completeness: Completeness) -> str:
-    """Return the line that stands for omitted lines."""
+    """Return the line that replaces omitted lines and counts them."""
     line_count = 0
     character_count = 0
     for line in omitted:
@@ -118,10 +126,11 @@ def _render_text(text: str) -> str:
 def _quote_lines(
     lines: Sequence[str], completeness: Completeness = Completeness.UNKNOWN
 ) -> list[_QuotedLine]:
-    """Return quoted lines; long lines are shortened, equal ones in a row are counted.
+    """Return quoted lines.
 
-    Of a text with a gap only the lines that are left can be counted, so the count says
-    "at least" or "in the notebook".
+    Long lines are shortened. Of equal lines in a row, the first MAX_EQUAL_LINES are
+    shown and the others counted. If parts of the text are missing, the count says "at
+    least" or "in the notebook".
     """
     is_part = completeness is Completeness.PART
     has_gap = any(line.endswith(TRUNCATED) for line in lines)
@@ -155,7 +164,10 @@ def _shorten_line(line: str) -> str:
 
 
 def format_listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
-    """Return numbered lines of code, quoted, with an arrow at the failing one."""
+    """Return quoted lines of code with their numbers.
+
+    `lines` are pairs of number and text. An arrow marks the line number `failing`.
+    """
     listing = []
     for number, text in lines:
         arrow = "→" if number == failing else " "
@@ -178,9 +190,10 @@ def format_outputs(
     errors: bool = False,
     completeness: Completeness = Completeness.UNKNOWN,
 ) -> list[str]:
-    """Return the quoted text of outputs below a title, in a list; empty without text.
+    """Return a list with the quoted text of outputs below a title.
 
-    `errors`: also name the errors among the outputs, which did not stop the cell.
+    The list is empty if the outputs have no text. If `errors` is true, error outputs
+    are included with their name and message.
     """
     text = ""
     for output in outputs:
@@ -195,14 +208,17 @@ def format_outputs(
 
 
 def _format_error(output: Mapping[str, Any]) -> str:
-    """Return name and message of an error output."""
+    """Return the name and the message of an error output."""
     name = output.get("ename")
     message = output.get("evalue")
     return f"{name}: {message}"
 
 
 def _get_text(output: Mapping[str, Any]) -> str:
-    """Return the text of an output, or an empty string."""
+    """Return the text of an output.
+
+    Return an empty string for images, errors and outputs without text.
+    """
     if output.get("output_type") == "stream":
         return _join_text(output.get("text", ""))
     data = output.get("data") or {}
@@ -213,7 +229,7 @@ def _get_text(output: Mapping[str, Any]) -> str:
 
 
 def _join_text(value: Any, separator: str = "") -> str:
-    """Return a multi-line string of nbformat, which may be a list of strings."""
+    """Return a multi-line string of nbformat, which may be stored as a list."""
     if isinstance(value, str):
         return value
     return separator.join(map(str, value))
@@ -232,9 +248,9 @@ def take_new_lines(
 ) -> list[str]:
     """Return the quoted lines that were added since the last call.
 
-    `line_counts` maps the index of each output to the number of lines returned so far;
-    it is updated. A last line without a line break may still change: it is returned
-    only if the run `has_ended`.
+    `line_counts` maps the index of each output to the number of lines returned so far,
+    and this function updates it. A last line without a line break may still change and
+    is returned only if the run `has_ended`.
     """
     lines = []
     for index, output in enumerate(outputs):
@@ -265,9 +281,11 @@ def format_running(
     left: float | None = None,
     where: str = "",
 ) -> str:
-    """Return the progress of a running cell, with the last line that it printed.
+    """Return the progress of a running cell.
 
-    `left` is the estimate of the remaining seconds; `where` describes a remote kernel.
+    `seconds` is the elapsed time, `timeout` the deadline and `left` the estimated
+    remaining time, all in seconds. `line` is the last printed line, `where` the
+    location of a remote kernel; both may be empty.
     """
     duration = f"{seconds:.0f} s"
     if seconds >= 600:
@@ -284,7 +302,7 @@ def format_running(
 
 
 def format_span(seconds: float) -> str:
-    """Return an exact duration, such as a deadline."""
+    """Return an exact duration with its unit, such as `90 s` or `2.5 h`."""
     for unit, size in (("h", 3600), ("min", 60)):
         has_one_decimal = not seconds * 10 % size
         if seconds >= 2 * size and has_one_decimal:
@@ -294,7 +312,7 @@ def format_span(seconds: float) -> str:
 
 
 def format_estimate(seconds: float) -> str:
-    """Return an estimated duration, rounded."""
+    """Return a rounded duration with its unit, such as `5 s`, `10 min` or `1.5 h`."""
     if seconds < 55:
         rounded = 5 * round(seconds / 5)
         return f"{max(5, rounded)} s"
@@ -306,7 +324,11 @@ def format_estimate(seconds: float) -> str:
 
 
 def format_location(where: str, left: float | None, trouble: str) -> str:
-    """Return where a remote kernel runs, its remaining walltime and any trouble."""
+    """Return the location of a remote kernel, with its walltime and connection problem.
+
+    `left` is the remaining walltime in seconds, or None if there is no walltime.
+    `trouble` says why the kernel is unreachable; it is empty for a reachable kernel.
+    """
     text = one_line(where, 200)
     if left is not None:
         estimate = format_estimate(left)
@@ -317,7 +339,10 @@ def format_location(where: str, left: float | None, trouble: str) -> str:
 
 
 def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the whole text of a cell's outputs, quoted, in pages cut between lines."""
+    """Return the quoted text of a cell's outputs, in pages of PAGE_SIZE characters.
+
+    Pages are separated between lines; very long lines are split.
+    """
     text = "".join(map(get_output_text, outputs))
     text = _render_text(text).rstrip("\n")
     if not text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepper.common.text import format_count, one_line
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
@@ -20,7 +21,7 @@ from stepper.policy.dataflow.cell_dependencies import (
 )
 from stepper.policy.model import Cell
 
-# How many groups, cell numbers and names one line lists.
+# The maximum numbers of groups, cells and names that one line lists.
 MAX_GROUPS = 3
 MAX_CELLS = 8
 MAX_NAMES = 4
@@ -44,7 +45,8 @@ class Provided:
 class Mark:
     """A cell that is stale or used hidden state (a JSON response).
 
-    `because` lists the names; `why` says the same as a sentence.
+    `cell` is its number. `because` lists the names that the cell read, and `why` is the
+    explanation as text.
     """
 
     cell_id: str
@@ -53,8 +55,23 @@ class Mark:
     why: str
 
 
+class _Origin(NamedTuple):
+    """The cell, module or client that changed or provided a name (see `Cause`)."""
+
+    number: int
+    where: str
+
+
+class _CellGroup(NamedTuple):
+    """The numbers of cells that read the same names from the same origin."""
+
+    numbers: list[int]
+    names: str
+    origin: _Origin
+
+
 def join_words(words: Sequence[str], limit: int) -> str:
-    """Return at most `limit` words as an enumeration: a, b and c."""
+    """Return at most `limit` words as an enumeration, such as `a, b and 3 more`."""
     shown = [*words]
     if len(words) > limit:
         shown = [*words[: limit - 1], f"{len(words) - limit + 1} more"]
@@ -64,7 +81,7 @@ def join_words(words: Sequence[str], limit: int) -> str:
 
 
 def format_cells(numbers: Sequence[int]) -> str:
-    """Return cells by their numbers: `cell 3`, `cells 3 and 4`."""
+    """Return the names of cells, such as `cell 3` or `cells 3 and 4`."""
     noun = "cell" if len(numbers) == 1 else "cells"
     return f"{noun} {join_words([str(number) for number in numbers], MAX_CELLS)}"
 
@@ -74,14 +91,14 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
     if not marked:
         return ""
     clauses = []
-    for numbers, names, (number, where) in _group_cells(marked):
+    for numbers, names, origin in _group_cells(marked):
         subject = format_cells(numbers)
         pronoun = "it" if len(numbers) == 1 else "they"
-        if where == MODULE:
+        if origin.where == MODULE:
             clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
         else:
             clauses.append(
-                f"{subject} read {names}, which cell {number} changed after"
+                f"{subject} read {names}, which cell {origin.number} changed after"
                 f" {pronoun} ran"
             )
     target = "this cell" if len(marked) == 1 else "these cells in order"
@@ -90,20 +107,20 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
 
 
 def format_hidden(marked: Sequence[MarkedCell]) -> str:
-    """Return the line on cells that used hidden state, or '' if there are none."""
+    """Return the line on cells that used hidden state, or an empty string."""
     if not marked:
         return ""
     clauses = [
-        f"{format_cells(numbers)} read {names} from {_describe_origin(*origin)}"
+        f"{format_cells(numbers)} read {names} from {_describe_origin(origin)}"
         for numbers, names, origin in _group_cells(marked)
     ]
     return f"Hidden state: {_join_clauses(clauses)}."
 
 
 def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
-    """Return marked cells for a status response.
+    """Return the marks of cells for a status response.
 
-    `state` is `stale` or `hidden state`.
+    `state` is the common state of the cells: `stale` or `hidden state`.
     """
     marks = []
     for entry in marked:
@@ -115,29 +132,30 @@ def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
 
 def _explain(causes: Sequence[Cause]) -> str:
     clauses = []
-    for names, (number, where) in _group_names(causes):
-        if where == MODULE:
+    for names, origin in _group_names(causes):
+        if origin.where == MODULE:
             clauses.append(f"used {names}, which changed since")
-        elif where:
-            clauses.append(f"read {names} from {_describe_origin(number, where)}")
+        elif origin.where:
+            clauses.append(f"read {names} from {_describe_origin(origin)}")
         else:
-            clauses.append(f"read {names}, which cell {number} changed since")
+            clauses.append(f"read {names}, which cell {origin.number} changed since")
     return _join_clauses(clauses)
 
 
-def _describe_origin(number: int, where: str) -> str:
-    if where == EXTERNAL:
+def _describe_origin(origin: _Origin) -> str:
+    """Return a noun phrase for an origin of hidden state."""
+    if origin.where == EXTERNAL:
         return "code that another client executed"
-    if where == DELETED:  # another cell may have this number now
-        return f"a deleted cell (cell {number} when it ran)"
-    return f"cell {number}, which {PREDICATES[where]}"
+    if origin.where == DELETED:  # another cell may have this number now
+        return f"a deleted cell (cell {origin.number} when it ran)"
+    return f"cell {origin.number}, which {PREDICATES[origin.where]}"
 
 
-def _group_names(causes: Sequence[Cause]) -> list[tuple[str, tuple[int, str]]]:
-    """Return the names of each provider, as (names, (cell number, where))."""
-    groups: dict[tuple[int, str], list[str]] = {}
+def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
+    """Return an enumeration of names for each origin."""
+    groups: dict[_Origin, list[str]] = {}
     for cause in causes:
-        names = groups.setdefault((cause.number, cause.where), [])
+        names = groups.setdefault(_Origin(cause.number, cause.where), [])
         names.append(_format_name(cause))
     return [(join_words(names, MAX_NAMES), origin) for origin, names in groups.items()]
 
@@ -147,15 +165,16 @@ def _format_name(cause: Cause) -> str:
     return f"{name} (imported by `{one_line(cause.via, 60)}`)" if cause.via else name
 
 
-def _group_cells(
-    marked: Sequence[MarkedCell],
-) -> list[tuple[list[int], str, tuple[int, str]]]:
-    """Return the cells with equal causes, as (cell numbers, names, origin)."""
-    groups: dict[tuple[str, tuple[int, str]], list[int]] = {}
+def _group_cells(marked: Sequence[MarkedCell]) -> list[_CellGroup]:
+    """Return groups of the cells that read the same names from the same origin."""
+    groups: dict[tuple[str, _Origin], list[int]] = {}
     for entry in marked:
         for group in _group_names(entry.causes):
             groups.setdefault(group, []).append(entry.cell.number)
-    return [(numbers, *group) for group, numbers in groups.items()]
+    return [
+        _CellGroup(numbers, names, origin)
+        for (names, origin), numbers in groups.items()
+    ]
 
 
 def _join_clauses(clauses: Sequence[str]) -> str:
@@ -170,15 +189,18 @@ def format_order(
     unbound: Sequence[tuple[Cell, str]] = (),
     commands: CommandLines = UNNAMED,
 ) -> str:
-    """Return whether a run from top to bottom should give the same results.
+    """Return the sentences on whether a run from top to bottom gives the same results.
 
-    `unbound` are the names that cells read and that no cell binds, with the cells.
+    `unbound` are cells with the name that they read and no cell binds. `stale_count` is
+    the number of stale cells.
     """
     stale = ""
     if stale_count:
         verb = "is" if stale_count == 1 else "are"
         count = format_count(stale_count, "cell")
-        stale = f" {count} {verb} stale: `{commands.shell('run --stale')}`."
+        run_stale = commands.shell("run --stale")
+        target = "it" if stale_count == 1 else "them"
+        stale = f" {count} {verb} stale; to run {target}: `{run_stale}`."
     if unresolved:
         clauses = []
         for entry in unresolved:

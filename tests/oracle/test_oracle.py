@@ -130,7 +130,7 @@ def test_hook_matches_the_oracle_edit_by_edit(
     opened, told = run.by_hook(theirs.python, theirs.name, folder)
     same(run.settled(opened), theirs, folder / "notebooks")
     assert all(text.startswith("stepper: ") for text in told)
-    partial = ("left out of the notebook", "holds only part of this output")
+    partial = ("left out of the notebook", "contains only part of this output")
     assert not [text for text in told if any(word in text for word in partial)]
 
 
