@@ -121,12 +121,12 @@ CELLS = [
         ("-0", None),
     ],
 )
-def test_what_a_name_means(name: str | int, found: str | None) -> None:
+def test_cell_name_is_resolved(name: str | int, found: str | None) -> None:
     cell = cell_list_edits.find_referenced_cell(CELLS, name)
     assert (cell and cell.id) == found
 
 
-def test_a_name_is_no_other_json() -> None:
+def test_invalid_cell_name_types_are_rejected() -> None:
     for odd in (True, None, 1.0, ["a"]):
         with pytest.raises(cell_list_edits.CellReferenceError):
             cell_list_edits.get_referenced_cell(CELLS, odd)
@@ -135,7 +135,7 @@ def test_a_name_is_no_other_json() -> None:
 @pytest.mark.parametrize(
     ("after", "order"), [(None, "bca3"), ("top", "3bca"), ("b", "b3ca"), (-1, "bca3")]
 )
-def test_where_cells_are_moved(after: str | None, order: str) -> None:
+def test_move_cells_to_position(after: str | None, order: str) -> None:
     cells = [
         Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")
     ]
@@ -147,7 +147,7 @@ def test_where_cells_are_moved(after: str | None, order: str) -> None:
     )
 
 
-def test_an_edit_needs_the_old_text_exactly_once() -> None:
+def test_edit_requires_exactly_one_match() -> None:
     assert cell_list_edits.edit_source(CELLS, "b", "1", "2") == (CELLS[1], "x = 2")
     assert cell_list_edits.edit_source(CELLS, None, "y = ", "w = ")[0] is CELLS[2]
     for name, old, told in [
@@ -171,7 +171,7 @@ TEXT = st.text('ab\né\u2028\\" {}[],:', max_size=12)
 @given(
     st.lists(TEXT, max_size=4), st.sampled_from([None, 1, 2]), st.booleans(), st.data()
 )
-def test_cells_that_stay_do_so_byte_for_byte(
+def test_unchanged_cells_keep_their_bytes(
     texts: list[str], indent: int | None, bom: bool, data: st.DataObject
 ) -> None:
     cells = [
@@ -206,7 +206,7 @@ def test_cells_that_stay_do_so_byte_for_byte(
             assert piece.encode() in after
 
 
-def test_an_inserted_cell_changes_no_other_line(agent: Agent) -> None:
+def test_inserted_cell_changes_no_other_line(agent: Agent) -> None:
     made = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)]
     )
@@ -235,7 +235,7 @@ def test_an_inserted_cell_changes_no_other_line(agent: Agent) -> None:
     )
 
 
-def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
+def test_nbformat_4_4_cells_without_ids(agent: Agent) -> None:
     notebook = agent.project.notebook("old.ipynb", [code("x = 1")], minor=4)
     ran = agent.run("print(x)", notebook="old", after="cell-0")
     assert ran["cell_id"] == "cell-1" and "NameError" in ran["text"]
@@ -261,7 +261,7 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
 # --- written and run ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_cell_runs_as_an_edit_does(agent: Agent) -> None:
+def test_new_cell_runs_like_an_edit(agent: Agent) -> None:
     notebook = agent.project.new("Load", "Plot")
     ran = agent.run("x = 5\nprint(x)")
     assert (
@@ -277,7 +277,7 @@ def test_a_new_cell_runs_as_an_edit_does(agent: Agent) -> None:
     assert [run["by"] for run in agent.project.json("history")] == ["mcp"]
 
 
-def test_each_road_is_told_in_the_history(agent: Agent) -> None:
+def test_history_names_the_origin_of_each_run(agent: Agent) -> None:
     notebook = agent.project.new("Load", "Plot")
     notebook.insert("x = 5")
     agent.run("y = 5")
@@ -295,7 +295,7 @@ def test_each_road_is_told_in_the_history(agent: Agent) -> None:
     ][1] == "mcp"
 
 
-def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
+def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
     notebook = agent.project.new()
     first = agent.run("n = 0")["cell_id"]
     agent.run("print('at end')")
@@ -354,7 +354,7 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({"source": "1", "cell_id": True}, "'cell_id' must be of type str or int"),
     ],
 )
-def test_wrong_usage_writes_nothing(
+def test_usage_error_writes_nothing(
     agent: Agent, given: dict[str, Any], told: str
 ) -> None:
     notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("x", "b")])
@@ -364,7 +364,7 @@ def test_wrong_usage_writes_nothing(
     assert told in error.value.message and notebook.path.read_bytes() == before
 
 
-def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
+def test_markdown_is_written_and_nothing_runs(agent: Agent) -> None:
     notebook = agent.project.new("Load")
     made = agent.run("# Title", cell_type="markdown")
     assert made["state"] == "nothing to run" and made["line"] == "✓ 1 cell written"
@@ -383,7 +383,9 @@ def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-def test_text_waits_for_no_cell_that_runs(agent: Agent, project: Quick) -> None:
+def test_markdown_write_does_not_wait_for_running_cell(
+    agent: Agent, project: Quick
+) -> None:
     notebook = project.new("Load")
     thread = threading.Thread(
         target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"]
@@ -442,7 +444,7 @@ def test_cells_can_be_written_without_a_run(agent: Agent) -> None:
     )
 
 
-def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
+def test_notebook_is_created_with_cells(agent: Agent) -> None:
     made = agent.ask(
         "new",
         problem="p",
@@ -463,7 +465,7 @@ def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
     )  # and no notebook either
 
 
-def test_one_call_is_one_run(agent: Agent) -> None:
+def test_repeated_call_id_runs_once(agent: Agent) -> None:
     agent.project.new("One")
     ran = agent.run("print('once')", call="call-1")
     again = agent.run("print('once')", call="call-1")
@@ -475,7 +477,7 @@ def test_one_call_is_one_run(agent: Agent) -> None:
     assert len(agent.project.json("history")) == 1 and len(sources(agent)) == 2
 
 
-def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
+def test_call_retried_after_daemon_death_runs_once(
     agent: Agent, project: Quick
 ) -> None:
     project.new("One")
@@ -499,7 +501,9 @@ def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
     assert len(project.json("history")) == 1 and len(sources(agent)) == 2
 
 
-def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) -> None:
+def test_cells_not_run_before_daemon_death_are_reported(
+    agent: Agent, project: Quick
+) -> None:
     project.new("One")
     found: list[dict[str, Any]] = []
 
@@ -530,7 +534,7 @@ def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) ->
 # --- the gates ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_may_not_run_is_not_written(agent: Agent) -> None:
+def test_refused_cell_is_not_written(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     failed = agent.run("1 / 0")["cell_id"]
     before = notebook.path.read_bytes()
@@ -553,7 +557,7 @@ def test_what_may_not_run_is_not_written(agent: Agent) -> None:
     )
 
 
-def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
+def test_stop_remains_until_the_user_lifts_it(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     first = agent.run("x = 1")["cell_id"]
     stopped = agent.run("die('SIGSEGV')")
@@ -589,7 +593,7 @@ def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
     assert agent.run("x = 2", cell_id=first)["state"] == "ok"
 
 
-def test_three_retries_stop_it(agent: Agent) -> None:
+def test_three_failed_retries_stop_the_notebook(agent: Agent) -> None:
     agent.project.new("One")
     cell = agent.run("d = {}\nd['a']")["cell_id"]
     states = [
@@ -598,7 +602,7 @@ def test_three_retries_stop_it(agent: Agent) -> None:
     assert states == ["failed", "failed", "stopped"]
 
 
-def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(
+def test_eval_runs_without_cells_but_not_after_state_loss(
     agent: Agent,
 ) -> None:
     agent.project.new("One")
@@ -610,7 +614,7 @@ def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(
     assert "state lost" in agent.run("x = 6")["text"]
 
 
-def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
+def test_repeated_failure_is_not_run(agent: Agent) -> None:
     agent.project.new("One")
     cell = agent.run("d = {}\nd['a']")["cell_id"]
     again = agent.run(cell_id=cell)
@@ -621,7 +625,7 @@ def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
     assert len(agent.project.json("history")) == 1
 
 
-def test_what_fails_for_certain_is_found_before_it_runs(agent: Agent) -> None:
+def test_preflight_check_finds_certain_failures(agent: Agent) -> None:
     agent.project.new("One")
     agent.run("x = 1")
     held = agent.run("print(nowhere_bound)")
@@ -656,7 +660,7 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
     assert [run["by"] for run in agent.project.json("history")] == ["mcp", "cli"]
 
 
-def test_nothing_is_written_in_plan_mode(agent: Agent) -> None:
+def test_plan_mode_writes_nothing(agent: Agent) -> None:
     notebook = agent.project.new("One")
     before, planning = (
         notebook.path.read_bytes(),
@@ -747,7 +751,7 @@ ASKED = st.fixed_dictionaries(
     asked=ASKED,
     minor=st.sampled_from([4, 5]),
 )
-def test_odd_arguments_are_refused_and_spoil_nothing(
+def test_invalid_arguments_are_refused_without_effect(
     agent: Agent, verb: str, asked: dict[str, Any], minor: int
 ) -> None:
     cells = (
@@ -766,7 +770,7 @@ def test_odd_arguments_are_refused_and_spoil_nothing(
 # --- both roads at once ------------------------------------------------------------------------------------------------
 
 
-def test_an_edit_is_told_once_by_whichever_road(agent: Agent) -> None:
+def test_edit_is_reported_once_by_hook_or_tool(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two", "Three")
     notebook.insert("x = 1")
     looked = agent.project.hook(
@@ -787,7 +791,7 @@ def test_an_edit_is_told_once_by_whichever_road(agent: Agent) -> None:
     assert "| 4" in agent.cells(cells=[-1])[0]["outputs"]
 
 
-def test_a_script_that_wrote_meanwhile_is_told(agent: Agent) -> None:
+def test_concurrent_script_write_is_reported(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     cell = agent.run("x = 1")["cell_id"]
     agent.project.hook(
@@ -805,7 +809,7 @@ def test_a_script_that_wrote_meanwhile_is_told(agent: Agent) -> None:
     assert "cell 1" in told.text
 
 
-def test_the_file_keeps_its_time(agent: Agent) -> None:
+def test_file_keeps_its_modification_time(agent: Agent) -> None:
     notebook = agent.project.new("One")
     os.utime(notebook.path, ns=(10**18, 10**18))
     cell = agent.run("print(1)")["cell_id"]
@@ -855,7 +859,7 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
-def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
+def test_cell_name_resolves_to_same_cell_after_wait(
     agent: Agent, minor: int, name: str | int
 ) -> None:
     """Text waits for no cell: it may be written between a call's coming and its turn."""
@@ -880,7 +884,7 @@ def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
     ]
 
 
-def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
+def test_deleted_cell_name_resolves_to_no_other_cell() -> None:
     names = cell_list_edits.CellReferences()
     assert names.resolve_id(CELLS, -1) == "c" and names.resolve_id(CELLS[2:], -1) == "c"
     with pytest.raises(
@@ -889,7 +893,7 @@ def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
         names.resolve(CELLS[:3], -1)
 
 
-def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
+def test_cells_are_read_with_status_and_outputs(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.add(
         {"cell_type": "markdown", "source": "# H"},
@@ -928,7 +932,7 @@ def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
         agent.ask("cell read", page=2)
 
 
-def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
+def test_reading_a_page_does_not_render_the_whole_notebook(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.project.new()
@@ -975,7 +979,7 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text("ab \n", max_size=40).map(lambda text: text * 500), max_size=3))
-def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
+def test_pages_contain_long_cells_completely(texts: list[str]) -> None:
     from stepper.messages import mcp_cells as words
 
     read = [
@@ -1002,7 +1006,7 @@ def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
     )
 
 
-def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
+def test_cell_content_cannot_forge_stepper_lines(agent: Agent) -> None:
     agent.project.new()
     agent.run("print('x')\n# \x1b[31m\nstepper = '''\nstepper: forged'''")
     text = agent.ask("cell read")["text"]
@@ -1013,7 +1017,7 @@ def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
     )
 
 
-def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> None:
+def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
     agent.project.notebook(
         "r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"}
     )
@@ -1032,7 +1036,7 @@ def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> Non
 # --- who waits, and goes away ------------------------------------------------------------------------------------------
 
 
-def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) -> None:
+def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> None:
     project.new("One")
     sockets: list[Any] = []
 
@@ -1064,7 +1068,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     assert "CANCELLED" not in agent.run("1")["text"]
 
 
-def test_what_runs_is_told_each_second(
+def test_progress_events_are_sent_each_second(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepper.daemon.request.PROGRESS_SECONDS", 0.02)
@@ -1078,7 +1082,7 @@ def test_what_runs_is_told_each_second(
 SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(1.2)\nprint('over')"
 
 
-def test_what_lasts_longer_goes_on_and_is_waited_for(agent: Agent) -> None:
+def test_long_run_moves_to_background_and_can_be_awaited(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     runs = agent.run(SLOW, wait_seconds=0.4, call="slow")
     assert (
@@ -1120,7 +1124,7 @@ def test_what_lasts_longer_goes_on_and_is_waited_for(agent: Agent) -> None:
     assert text_of(notebook.cell(runs["cell_id"])) == "begun\nover\n"
 
 
-def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None:
+def test_undelivered_report_comes_with_the_next_response(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.run(SLOW, wait_seconds=0.4)
     wait_until(lambda: agent.project.json("status")["running"] is None)
@@ -1133,7 +1137,9 @@ def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None
     assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
 
 
-def test_two_who_wait_for_an_end_are_told_no_lie(agent: Agent, project: Quick) -> None:
+def test_two_waiting_clients_get_the_correct_result(
+    agent: Agent, project: Quick
+) -> None:
     project.new("One")
     agent.run(SLOW, wait_seconds=0.4)
     told: list[dict[str, Any]] = []
@@ -1153,7 +1159,7 @@ def test_two_who_wait_for_an_end_are_told_no_lie(agent: Agent, project: Quick) -
     )
 
 
-def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(
+def test_status_of_other_clients_does_not_deliver_reports(
     agent: Agent,
 ) -> None:
     agent.project.new("One", "Two")
@@ -1166,7 +1172,7 @@ def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(
     )
 
 
-def test_another_agents_cell_is_not_this_ones_to_wait_for(
+def test_agent_cannot_wait_for_cell_of_another_agent(
     agent: Agent, project: Quick
 ) -> None:
     project.new("One", "Two")
@@ -1183,9 +1189,7 @@ def test_another_agents_cell_is_not_this_ones_to_wait_for(
     assert "CANCELLED" in finished["text"] + status["unheard"]
 
 
-def test_the_same_call_asked_again_waits_for_its_run(
-    agent: Agent, project: Quick
-) -> None:
+def test_repeated_call_waits_for_its_run(agent: Agent, project: Quick) -> None:
     project.new("One")
     assert agent.run(SLOW, wait_seconds=0.4, call="again")["state"] == "running"
     found = agent.run(SLOW, call="again")
@@ -1197,7 +1201,7 @@ def test_the_same_call_asked_again_waits_for_its_run(
     assert project.json("status")["unheard"] == "" and len(sources(agent)) == 2
 
 
-def test_what_goes_on_outlives_the_daemon(agent: Agent, project: Quick) -> None:
+def test_background_run_survives_the_daemon(agent: Agent, project: Quick) -> None:
     project.new("One")
     agent.run(SLOW, wait_seconds=0.4, call="lives")
     project.kill_daemon()
@@ -1206,7 +1210,7 @@ def test_what_goes_on_outlives_the_daemon(agent: Agent, project: Quick) -> None:
     assert "| over" in said and len(project.json("history")) == 1
 
 
-def test_cells_wait_in_line(agent: Agent) -> None:
+def test_queued_cells_run_in_order(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.project.config("queue: true\n")
     agent.run(SLOW, wait_seconds=0.4)
@@ -1222,7 +1226,7 @@ def test_cells_wait_in_line(agent: Agent) -> None:
     )  # it ends so soon that nobody may have waited for it yet
 
 
-def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
+def test_long_notebook_run_moves_to_background(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     agent.add(SLOW, "print('two')", run=False)
     runs = agent.ask(
@@ -1252,7 +1256,7 @@ def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
 
 
 @pytest.mark.nightly
-def test_a_call_gives_its_cells_a_deadline(agent: Agent, project: Quick) -> None:
+def test_call_sets_the_timeout_of_its_cells(agent: Agent, project: Quick) -> None:
     notebook = project.new()
     endless, lasting = (
         "import time\nwhile True:\n    time.sleep(0.01)",
@@ -1286,7 +1290,7 @@ def test_a_call_gives_its_cells_a_deadline(agent: Agent, project: Quick) -> None
 
 @pytest.mark.parametrize("wrong", [0, -1, "60", True, float("inf"), 1e12])
 @pytest.mark.parametrize("verb", ["cell run", "cell add", "run", "eval"])
-def test_a_wrong_deadline_is_refused_and_nothing_runs(
+def test_invalid_timeout_is_refused_and_nothing_runs(
     agent: Agent, verb: str, wrong: object
 ) -> None:
     agent.project.new()
@@ -1300,7 +1304,7 @@ def test_a_wrong_deadline_is_refused_and_nothing_runs(
     assert [cell["source"] for cell in agent.cells() if cell["number"]] == ["x = 1"]
 
 
-def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
+def test_concurrent_calls_run_once_each(agent: Agent) -> None:
     notebook = agent.project.new()
     agents = [Agent(agent.project) for _ in range(20)]
     threads = [
@@ -1327,7 +1331,7 @@ def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
 # --- what there is -----------------------------------------------------------------------------------------------------
 
 
-def test_a_status_with_details(agent: Agent) -> None:
+def test_status_with_details(agent: Agent) -> None:
     agent.project.new("One")
     agent.run("import math\ndef area(r): return r\nx = [1, 2]")
     told = agent.ask("status", details=True)
@@ -1345,7 +1349,7 @@ def test_a_status_with_details(agent: Agent) -> None:
     assert agent.ask("status")["resources"] is None
 
 
-def test_what_the_machine_tells(
+def test_resource_usage_of_kernel_and_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -1397,7 +1401,7 @@ def shown(colour):
 """
 
 
-def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
+def test_figures_of_a_run_are_reported_by_path(real: Agent) -> None:
     real.project.new("Plot", "Look")
     assert real.run(PICTURE)["figures"] == []
     drawn = real.add("shown('red')\nshown('blue')", "shown('green')")
@@ -1416,7 +1420,7 @@ def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
     assert real.cells(cells=[-1])[0]["pictures"] != second["pictures"]
 
 
-def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
+def test_kernel_environment_has_no_session_variables(real: Agent) -> None:
     real.project.new("Look")
     ran = real.run(
         "import os\nprint([name for name in os.environ if name in ('STEPPER_FACE', 'STEPPER_MODE')])"
@@ -1429,7 +1433,7 @@ def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
 
 
 @pytest.mark.nightly
-def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) -> None:
+def test_failed_cell_is_fixed_and_notebook_is_rerun(real: Agent) -> None:
     notebook = real.project.new("Load", "Sum")
     real.run("values = [1, 2, 3]")
     failed = real.run("total = sum(value)\nprint(total)")
@@ -1453,7 +1457,7 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
 
 
 @pytest.mark.nightly
-def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(
+def test_running_cell_is_watched_and_continues_without_its_agent(
     real: Agent,
 ) -> None:
     notebook = real.project.new("Train", "Look")
@@ -1479,7 +1483,7 @@ def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(
     assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))
 
 
-def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
+def test_call_without_effect_reports_unchanged(agent: Agent) -> None:
     agent.project.new()
     made = agent.run("# Title", cell_type="markdown")["cell_id"]
     again = agent.run(cell_id=made)
@@ -1496,7 +1500,7 @@ def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
 # --- a source that is not the expected one ----------------------------------------------------------------------------
 
 
-def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_present_one(
+def test_write_with_stale_hash_is_refused_with_current_source(
     agent: Agent,
 ) -> None:
     notebook = agent.project.notebook(
@@ -1582,7 +1586,7 @@ def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_prese
         ),
     ],
 )
-def test_hashes_and_places_that_belong_to_nothing_are_refused(
+def test_unmatched_hash_and_position_arguments_are_refused(
     agent: Agent, verb: str, given: dict[str, Any], told: str
 ) -> None:
     notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a")])
@@ -1593,7 +1597,7 @@ def test_hashes_and_places_that_belong_to_nothing_are_refused(
     assert notebook.path.read_bytes() == before
 
 
-def test_a_refused_call_leaves_the_current_notebook(agent: Agent) -> None:
+def test_refused_call_keeps_the_current_notebook(agent: Agent) -> None:
     agent.project.notebook("a.ipynb", [code("x = 1", "a")])
     agent.project.notebook("b.ipynb", [code("y = 2", "b")])
     assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
@@ -1605,7 +1609,7 @@ def test_a_refused_call_leaves_the_current_notebook(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("which", ["pending", "all", "stale", "restore"])
-def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(
+def test_refused_notebook_run_keeps_the_current_notebook(
     agent: Agent, which: str
 ) -> None:
     agent.project.notebook("a.ipynb", [code("x = 1", "a")])
@@ -1626,7 +1630,7 @@ def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(
     assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
 
 
-def test_a_run_of_a_notebook_that_is_not_refused_makes_it_current(agent: Agent) -> None:
+def test_accepted_notebook_run_makes_it_current(agent: Agent) -> None:
     agent.project.notebook("a.ipynb", [code("x = 1", "a")])
     agent.project.notebook("b.ipynb", [code("1 / 0", "b")])
     assert agent.run(cell_id="a", notebook="a")["state"] == "ok"

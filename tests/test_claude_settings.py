@@ -23,7 +23,7 @@ USERS = {
 }
 
 
-def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
+def test_handlers_use_exec_form_and_match_notebooks():
     data = claude_settings.add_hooks({})
     specs = [
         spec
@@ -73,7 +73,7 @@ def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
         assert "if" not in only["hooks"][0]
 
 
-def test_what_was_there_stays_first_and_in_order():
+def test_existing_settings_stay_first_and_in_order():
     merged = claude_settings.add_hooks(USERS)
     assert list(merged) == list(USERS)
     assert list(merged["hooks"])[:2] == ["Stop", "Notification"]
@@ -87,7 +87,7 @@ def test_merging_twice_changes_nothing():
     assert claude_settings.list_missing_handlers(once) == []
 
 
-def test_the_handlers_of_an_older_version_are_replaced():
+def test_handlers_of_older_version_are_replaced():
     """They are bound to one folder, and go on to work until install runs again."""
     new = claude_settings.add_hooks(USERS)
     old = json.loads(json.dumps(new).replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
@@ -123,7 +123,7 @@ def test_removing_hooks_is_the_inverse_of_adding_them(before):
     )
 
 
-def test_without_a_record_what_became_empty_through_us_goes():
+def test_emptied_keys_are_removed_without_a_record():
     merged = claude_settings.add_hooks({"hooks": {"Stop": []}, "a": 1})
     assert claude_settings.remove_ours(merged, [], {}) == {"a": 1}
 
@@ -174,7 +174,7 @@ def test_later_edits_are_kept(hooks, left):
         USERS,
     ],
 )
-def test_rules_come_and_go(before):
+def test_permission_rules_are_added_and_removed(before):
     wanted = claude_settings.list_permission_rules(["notebooks"])
     assert wanted == ["Edit(notebooks/**)", "Bash(stepper *)"]
     after, new = claude_settings.add_rules(before, wanted)
@@ -195,7 +195,7 @@ def test_rules_come_and_go(before):
         ({}, ""),
     ],
 )
-def test_what_cannot_be_merged_into_is_named(data, says):
+def test_unmergeable_settings_are_reported(data, says):
     assert claude_settings.find_shape_problem(data) == says
 
 
@@ -221,7 +221,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("old", TEXTS)
-def test_a_diff_shows_only_what_was_added(old):
+def test_diff_shows_only_what_was_added(old):
     merged = claude_settings.add_hooks(claude_settings.parse(old))
     new = claude_settings.render(merged, old)
     assert claude_settings.parse(new) == merged
@@ -238,7 +238,7 @@ def test_a_diff_shows_only_what_was_added(old):
     )
 
 
-def test_text_on_one_line_is_laid_out():
+def test_single_line_json_is_formatted():
     new = claude_settings.render({"a": 1, "b": [True, {}]}, '{"a":1}')
     assert new == '{\n  "a": 1,\n  "b": [\n    true,\n    {}\n  ]\n}'
 
@@ -246,7 +246,7 @@ def test_text_on_one_line_is_laid_out():
 @pytest.mark.parametrize(
     "name", [f"{claude_settings.MARK}{number}" for number in (0, 7)]
 )
-def test_a_key_that_is_called_as_our_marks_are_is_kept(name):
+def test_user_key_equal_to_a_marker_is_kept(name):
     old = json.dumps({name: {"a": 1}, "b": [1]}, indent=2) + "\n"
     assert json.loads(
         claude_settings.render({name: {"a": 1}, "b": [1], "c": 2}, old)
@@ -257,7 +257,7 @@ def test_a_key_that_is_called_as_our_marks_are_is_kept(name):
     }
 
 
-def test_a_change_of_type_or_order_is_a_change():
+def test_change_of_type_or_order_is_a_change():
     assert json.loads(
         claude_settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')
     ) == {
@@ -288,7 +288,7 @@ def test_a_change_of_type_or_order_is_a_change():
         "// x\n{}",
     ],
 )
-def test_bad_text_raises_value_error(text):
+def test_invalid_json_raises_value_error(text):
     with pytest.raises(ValueError):
         claude_settings.parse(text)
 
@@ -308,7 +308,7 @@ def test_bad_text_raises_value_error(text):
         (b"# .stepper/\n.stepper/env\n", b"# .stepper/\n.stepper/env\n.stepper/\n"),
     ],
 )
-def test_gitignore_there_and_back(old, new):
+def test_gitignore_line_is_added_and_removed(old, new):
     assert claude_settings.add_ignore_line(old) == new
     assert claude_settings.add_ignore_line(new) == new
     assert claude_settings.remove_ignore_line(new) == old
@@ -317,7 +317,7 @@ def test_gitignore_there_and_back(old, new):
 @pytest.mark.parametrize(
     "line", [b".stepper", b".stepper/", b"/.stepper", b"/.stepper/  "]
 )
-def test_a_line_that_covers_it_suffices(line):
+def test_existing_gitignore_pattern_suffices(line):
     assert (
         claude_settings.add_ignore_line(b"a\n" + line + b"\r\nb")
         == b"a\n" + line + b"\r\nb"
@@ -363,13 +363,13 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],
 )
-def test_a_skill_is_known_by_its_mark(change, whose):
+def test_skill_is_identified_by_its_mark(change, whose):
     assert (
         skill_states.classify_skill({**skill_states.add_mark(SKILL), **change}) == whose
     )
 
 
-def test_stamping_twice_is_stamping_once():
+def test_adding_the_mark_twice_changes_nothing():
     once = skill_states.add_mark(SKILL)
     assert skill_states.add_mark(once) == once
     assert skill_states.classify_skill({}) == "missing"

@@ -48,7 +48,7 @@ def asked(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_help_is_in_groups_and_cuts_nothing(
+def test_help_is_grouped_and_not_truncated(
     monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -63,7 +63,7 @@ def test_help_is_in_groups_and_cuts_nothing(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_commands_help(name: str) -> None:
+def test_help_of_each_command(name: str) -> None:
     row = COMMANDS[name]
     told = asked(*name.split(), "-h")
     assert EXIT_CODES in told and told == asked(*name.split(), "--help")
@@ -78,7 +78,7 @@ def test_each_commands_help(name: str) -> None:
         )
 
 
-def test_the_plan_by_the_names_that_people_try(project: Project) -> None:
+def test_plan_subcommand_aliases(project: Project) -> None:
     notebook = project.new("Load", "Look", "Tell")
     told = asked("plan", "-h")
     assert all(word in told for word in ("show", "rm", "remove", "--json"))
@@ -101,7 +101,7 @@ def test_the_plan_by_the_names_that_people_try(project: Project) -> None:
 # --- where notebooks stand ------------------------------------------------------------------------------------------
 
 
-def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
+def test_status_of_stopped_notebook_shows_reason_question_and_commands(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Clean :: no holes")
@@ -141,7 +141,7 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
     assert project.json("status")["stop"] is None
 
 
-def test_a_complete_notebook_is_not_called_under_way(project: Project) -> None:
+def test_complete_notebook_is_not_reported_in_progress(project: Project) -> None:
     notebook = project.new("Load", "Look")
     notebook.insert("x = 1")
     assert "is in progress (ready)." in project.stepper("context").stdout
@@ -149,7 +149,7 @@ def test_a_complete_notebook_is_not_called_under_way(project: Project) -> None:
     assert f"{notebook.path.name} is complete.\n" in project.stepper("context").stdout
 
 
-def test_use_is_of_the_session_in_whose_shell_it_is_given(
+def test_use_applies_to_the_session_of_its_shell(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("mine", "theirs"):
@@ -165,7 +165,7 @@ def test_use_is_of_the_session_in_whose_shell_it_is_given(
 
 
 @pytest.mark.nightly
-def test_a_stop_without_a_question_asks_nothing(project: Project) -> None:
+def test_stop_without_question_shows_no_question(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("raise PermissionError(13, 'no', 'x.csv')")
     told = project.json("status")["stop"]
@@ -201,7 +201,7 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     assert project.json("status", "cells")["cells"][0]["status"] == "changed"
 
 
-def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
+def test_list_use_and_shutdown_of_one_kernel(project: Project) -> None:
     first = project.new("Load", "Look")
     first.insert("x = 1")
     project.notebook("other.ipynb", [code("1", "a"), code("2", "b")])
@@ -270,7 +270,7 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     )
 
 
-def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(
+def test_kernel_of_deleted_notebook_is_listed_and_can_be_shut_down(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -290,7 +290,7 @@ def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(
     assert [each for each in project.json("list") if each["notebook"] == name] == []
 
 
-def test_a_plan_with_a_slip_in_a_criterion_is_refused(project: Project) -> None:
+def test_plan_with_invalid_criterion_is_refused(project: Project) -> None:
     before = sorted((project.folder / "notebooks").glob("*.ipynb"))
     said = project.stepper("new", "a slip", "--step", "Train :: score = 3", check=2)
     assert "step 1: the criterion `score = 3` has `=`" in said.stderr
@@ -303,7 +303,7 @@ def test_a_plan_with_a_slip_in_a_criterion_is_refused(project: Project) -> None:
     assert notebook.raw["metadata"]["stepper"]["steps"][0]["criterion"] == "score > 0.9"
 
 
-def test_a_notebook_is_found_by_its_name_without_the_date(project: Project) -> None:
+def test_notebook_is_found_without_date_prefix(project: Project) -> None:
     project.notebook("2026_11_24_zoo.ipynb")
     assert project.json("use", "zoo")["notebook"] == "notebooks/2026_11_24_zoo.ipynb"
     project.notebook("2026_11_25_zoo.ipynb")
@@ -317,7 +317,7 @@ def test_a_notebook_is_found_by_its_name_without_the_date(project: Project) -> N
     assert "there is no notebook 'zo'" in project.stepper("use", "zo", check=2).stderr
 
 
-def test_a_list_holds_the_notebooks_of_all_folders(project: Project) -> None:
+def test_list_includes_notebooks_of_all_folders(project: Project) -> None:
     folder = project.folder / "notebooks"
     for number in range(30):
         (folder / f"many{number}").mkdir(parents=True)
@@ -333,7 +333,7 @@ def test_a_list_holds_the_notebooks_of_all_folders(project: Project) -> None:
 # --- values, results, an end by hand --------------------------------------------------------------------------------
 
 
-def test_eval_shows_the_value_plainly(
+def test_eval_prints_the_plain_value(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.new("One").insert("x = [1, 2]")
@@ -352,7 +352,7 @@ def test_eval_shows_the_value_plainly(
     assert project.stepper("eval", "x").stdout.endswith("Output:\n| [1, 2]\n")
 
 
-def test_run_tells_each_cells_result(project: Project) -> None:
+def test_run_prints_the_result_of_each_cell(project: Project) -> None:
     cells = [code("print('é' * 3)\n7", "a"), code("{}['k']", "b"), code("3", "c")]
     project.notebook("results.ipynb", cells)
     found = project.json("run", "results", check=1)
@@ -386,7 +386,7 @@ def running(project: Project, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("verb", some_nightly(["run", "eval"], "run"))
-def test_ctrl_c_says_what_became_of_it(project: Project, verb: str) -> None:
+def test_ctrl_c_reports_the_cancelled_run(project: Project, verb: str) -> None:
     arguments = [verb, "long" if verb == "run" else "import time; time.sleep(60)"]
     sleeps = "import time\nfor _ in range(600):\n    time.sleep(0.1)"
     name = "long" if arguments[0] == "run" else "looked"
@@ -413,7 +413,7 @@ def test_ctrl_c_says_what_became_of_it(project: Project, verb: str) -> None:
 
 
 @pytest.mark.nightly
-def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
+def test_ctrl_c_while_waiting_interrupts_no_other_cell(project: Project) -> None:
     project.notebook("busy.ipynb", [code("import time\ntime.sleep(60)", "a")])
     with running(project, "run", "busy") as first:
         wait_until(lambda: project.json("status", "busy")["kernel"]["state"] == "busy")
@@ -432,7 +432,7 @@ def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
+def test_second_ctrl_c_exits_immediately(project: Project) -> None:
     deaf = "import time\nfor _ in range(30):\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
     project.notebook("deaf.ipynb", [code(deaf, "a")])
     with running(project, "run", "deaf") as command:
@@ -467,7 +467,7 @@ def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
         ({"TERM": "dumb", "FORCE_COLOR": "1"}, False, True),
     ],
 )
-def test_whether_there_are_colours(
+def test_color_detection(
     monkeypatch: pytest.MonkeyPatch,
     environ: dict[str, str],
     terminal_there: bool,
@@ -481,7 +481,7 @@ def test_whether_there_are_colours(
     assert terminal.wants_colour(sys.stdout) is wanted
 
 
-def test_marks_alone_are_coloured() -> None:
+def test_only_marks_are_colored() -> None:
     told = terminal.colour_marks("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
     assert (
         told
@@ -489,7 +489,7 @@ def test_marks_alone_are_coloured() -> None:
     )
 
 
-def test_a_terminal_sees_colours_and_a_pipe_none(project: Project) -> None:
+def test_terminal_gets_colors_and_pipe_does_not(project: Project) -> None:
     project.new("Load").insert("x = 1")
     project.notebook("coloured.ipynb", [code("1", "a")])
     assert "\x1b" not in project.stepper("status").stdout
@@ -518,7 +518,7 @@ def test_a_terminal_sees_colours_and_a_pipe_none(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_times_are_the_persons_and_utc_where_that_is_asked(
+def test_times_are_local_unless_utc_is_requested(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "XST-5:30")  # half past five hours east of Greenwich
@@ -557,7 +557,7 @@ def completes(project: Project, *words: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
-def test_what_is_completed_without_a_daemon(untouched: Project) -> None:
+def test_completion_without_a_daemon(untouched: Project) -> None:
     project = untouched
     project.notebook(
         "deep/analysis.ipynb", [code("first = 1", "abc1"), code("second", "abd2")]
@@ -603,7 +603,7 @@ def shell_room(untouched: Project, tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize("shell", some_nightly(SHELLS, "bash"))
-def test_completion_in_the_shells_themselves(
+def test_completion_in_real_shells(
     shell_room: Project, tmp_path: Path, shell: str
 ) -> None:
     if not shutil.which(shell):
@@ -651,7 +651,7 @@ def test_completion_in_the_shells_themselves(
     child.close(force=True)
 
 
-def test_bash_types_a_name_as_it_stands(
+def test_bash_completes_names_with_special_characters(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(shell_completion, "_get_paths", lambda: Paths(str(tmp_path)))
@@ -670,7 +670,7 @@ def test_bash_types_a_name_as_it_stands(
         ] == [name]
 
 
-def test_who_reads_no_further_ends_nothing() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     program = "import sys; from stepper.cli.terminal import print_text; print_text('a'); print_text('b'); sys.stderr.write('went on')"
@@ -684,7 +684,7 @@ def test_who_reads_no_further_ends_nothing() -> None:
     assert (done.returncode, done.stderr) == (0, b"went on")
 
 
-def test_the_link_stays_for_a_project_whatever_its_folders_are_called(
+def test_user_script_stays_for_projects_with_any_folder_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = tmp_path / "records/env/shop/.stepper/env/bin/stepper"

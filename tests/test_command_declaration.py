@@ -58,7 +58,7 @@ def get_helps(command: Command, *names: str) -> list[str]:
     return [fields[name].metadata["help"] for name in names]
 
 
-def test_a_declared_argument_appears_in_the_help_of_click(dummy: Command) -> None:
+def test_declared_argument_appears_in_click_help(dummy: Command) -> None:
     click_command = command_line.make_command(dummy, "dummy")
     result = CliRunner().invoke(click_command, ["--help"])
     for help_text in get_helps(dummy, *NAMES[1:]):
@@ -70,7 +70,7 @@ def test_a_declared_argument_appears_in_the_help_of_click(dummy: Command) -> Non
     assert types["level"].choices == ("low", "high")
 
 
-def test_a_declared_argument_appears_in_the_schema_of_a_tool(dummy: Command) -> None:
+def test_declared_argument_appears_in_tool_schema(dummy: Command) -> None:
     schema = Tool("dummy", "Dummy", command="dummy").schema
     Draft202012Validator.check_schema(schema)
     assert schema["required"] == ["text"]
@@ -91,7 +91,7 @@ def test_a_declared_argument_appears_in_the_schema_of_a_tool(dummy: Command) -> 
     }
 
 
-def test_a_declared_argument_appears_in_the_tables_of_the_docs(dummy: Command) -> None:
+def test_declared_argument_appears_in_docs_tables(dummy: Command) -> None:
     table = command_tables.format_option_table([dummy])
     for help_text in get_helps(dummy, *NAMES):
         assert help_text in table
@@ -114,7 +114,7 @@ def test_a_declared_argument_appears_in_the_tables_of_the_docs(dummy: Command) -
         ({"text": "a", "level": "mid"}, "'level' must be one of low, high"),
     ],
 )
-def test_the_daemon_checks_a_declared_argument(
+def test_daemon_checks_declared_arguments(
     dummy: Command, values: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem):
@@ -137,14 +137,14 @@ def test_tools_declare_no_arguments_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("page", command_tables.PAGES, ids=lambda page: page.name)
-def test_the_tables_of_the_docs_are_current(page: Path) -> None:
+def test_docs_tables_are_current(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     update = "to update the tables, run: python docs/command_tables.py"
     assert command_tables.update_page(text) == text, update
     assert "<!-- table: " in text
 
 
-def test_the_output_schemas_of_tools_are_current() -> None:
+def test_output_schemas_of_tools_are_current() -> None:
     content = output_schemas.FILE.read_text(encoding="utf-8")
     update = "to update the file, run: python docs/output_schemas.py"
     assert output_schemas.format_schemas() == content, update

@@ -49,13 +49,13 @@ SPACED = CommandLines("notebooks/my sales.ipynb")
         (SPACED, "fix", "", "stepper fix --notebook 'notebooks/my sales.ipynb'"),
     ],
 )
-def test_a_command_for_a_terminal(
+def test_shell_command_text(
     commands: CommandLines, command: str, words: str, line: str
 ) -> None:
     assert commands.shell(command, words) == line
 
 
-def test_a_slash_command() -> None:
+def test_slash_command_text() -> None:
     assert UNNAMED.slash("fix", "HINT") == "/fix HINT"
     assert NAMED.slash("fix", "HINT") == "/fix notebooks/a.ipynb HINT"
     assert SPACED.slash("skip") == '/skip "notebooks/my sales.ipynb"'
@@ -91,7 +91,7 @@ ABOUT_COMMANDS = {
 }
 
 
-def test_no_text_writes_a_command_of_a_notebook_by_itself() -> None:
+def test_no_message_hardcodes_a_notebook_command() -> None:
     command = re.compile(rf"\bstepper (?:{'|'.join(NOTEBOOK_COMMANDS)})\b")
     typed = re.compile(r"(?<![\w/.:])/(?:fix|continue|skip)\b")
     found = []
@@ -149,7 +149,7 @@ def say(notebook: Notebook, prompt: str) -> tuple[str, str]:
     return answer.text, answer.line
 
 
-def test_with_one_notebook_no_command_names_it(project: Quick) -> None:
+def test_commands_omit_the_only_notebook(project: Quick) -> None:
     notebook = project.new("Load")
     _, answer = notebook.insert("raise MemoryError")
     assert "then /fix" in answer.stop and ".ipynb" not in answer.stop
@@ -157,7 +157,7 @@ def test_with_one_notebook_no_command_names_it(project: Quick) -> None:
     assert "types /continue, /fix or /skip (in a terminal: `stepper continue`" in denied
 
 
-def test_with_two_notebooks_stops_refusals_and_contexts_name_theirs(
+def test_stops_refusals_and_contexts_name_the_notebook_if_there_are_two(
     project: Quick,
 ) -> None:
     project.new("Load", problem="another")
@@ -180,7 +180,7 @@ def test_with_two_notebooks_stops_refusals_and_contexts_name_theirs(
     assert f"`/fix {name} HINT`" in say(notebook, "what is wrong?")[0]
 
 
-def test_with_two_notebooks_reports_and_hints_name_theirs(project: Quick) -> None:
+def test_reports_and_hints_name_the_notebook_if_there_are_two(project: Quick) -> None:
     project.new("Load", problem="another")
     notebook = project.new("Load", "Count :: n == 2", problem="this one")
     name = notebook.name
@@ -195,9 +195,7 @@ def test_with_two_notebooks_reports_and_hints_name_theirs(project: Quick) -> Non
 
 
 @pytest.mark.parametrize("command", ["continue", "fix", "skip"])
-def test_without_a_name_a_command_resumes_none_of_two_stopped_notebooks(
-    project: Quick, command: str
-) -> None:
+def test_ambiguous_command_resumes_no_notebook(project: Quick, command: str) -> None:
     first, second = stopped_pair(project)
     refused = project.stepper(command, "use", "the", "second", check=2)
     assert "no notebook was resumed" in refused.stderr
@@ -212,7 +210,7 @@ def test_without_a_name_a_command_resumes_none_of_two_stopped_notebooks(
 
 
 @pytest.mark.parametrize("command", ["continue", "fix", "skip"])
-def test_without_a_name_a_command_resumes_the_only_stopped_notebook(
+def test_command_without_name_resumes_the_only_stopped_notebook(
     project: Quick, command: str
 ) -> None:
     first, second = stopped_pair(project)
@@ -223,7 +221,7 @@ def test_without_a_name_a_command_resumes_the_only_stopped_notebook(
     assert state(project, first) != "stopped"
 
 
-def test_a_skipped_step_of_the_current_notebook_is_reopened_beside_a_stopped_one(
+def test_skipped_step_is_reopened_while_another_notebook_is_stopped(
     project: Quick,
 ) -> None:
     _, second = stopped_pair(project)
@@ -240,7 +238,7 @@ def test_a_skipped_step_of_the_current_notebook_is_reopened_beside_a_stopped_one
         ("go on", "continue"),
     ],
 )
-def test_plain_words_resume_none_of_two_stopped_notebooks(
+def test_ambiguous_plain_text_resumes_no_notebook(
     project: Quick, words: str, command: str
 ) -> None:
     first, second = stopped_pair(project)
@@ -256,7 +254,7 @@ def test_plain_words_resume_none_of_two_stopped_notebooks(
     assert state(project, second) != "stopped"
 
 
-def test_an_ambiguous_command_is_reported_if_the_current_notebook_is_complete(
+def test_ambiguous_command_is_reported_if_the_current_notebook_is_complete(
     project: Quick,
 ) -> None:
     first, second = stopped_pair(project)
@@ -271,7 +269,7 @@ def test_an_ambiguous_command_is_reported_if_the_current_notebook_is_complete(
         assert f"/continue {notebook.name}" in line
 
 
-def test_a_prompt_reaches_the_daemon_while_any_notebook_is_stopped(
+def test_prompt_reaches_the_daemon_while_any_notebook_is_stopped(
     project: Quick,
 ) -> None:
     first, second = stopped_pair(project)
@@ -285,7 +283,7 @@ def test_a_prompt_reaches_the_daemon_while_any_notebook_is_stopped(
     assert state(project, first) != "stopped"
 
 
-def test_the_slash_command_takes_a_notebook_before_the_message(
+def test_slash_command_takes_a_notebook_before_the_message(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stopped_pair(project)
@@ -303,7 +301,7 @@ def test_the_slash_command_takes_a_notebook_before_the_message(
 
 
 @pytest.mark.parametrize("commands", [UNNAMED, NAMED, SPACED])
-def test_mcp_names_the_tools_with_their_notebook(commands: CommandLines) -> None:
+def test_mcp_texts_name_tools_with_their_notebook(commands: CommandLines) -> None:
     name = commands.notebook
     named = f"`notebook: {name}`" if name else ""
     told = mcp_wording.translate
@@ -317,7 +315,7 @@ def test_mcp_names_the_tools_with_their_notebook(commands: CommandLines) -> None
     assert ("`notebook: " in resume) == bool(name)
 
 
-def test_the_page_names_the_notebook_where_there_are_several(tmp_path: Path) -> None:
+def test_view_page_names_the_notebook_if_there_are_several(tmp_path: Path) -> None:
     from stepper.common.paths import Paths
     from stepper.web.notebook_list import NotebookList
     from tests.conftest import Project
@@ -339,7 +337,7 @@ def test_the_page_names_the_notebook_where_there_are_several(tmp_path: Path) -> 
 # --- how stepper is called --------------------------------------------------------------
 
 
-def test_a_command_is_written_as_it_works_in_the_users_terminal() -> None:
+def test_terminal_command_works_in_the_users_shell() -> None:
     commands = CommandLines("notebooks/a.ipynb", ".stepper/env/bin/stepper")
     fix = "fix --notebook notebooks/a.ipynb"
     assert commands.terminal("fix") == f".stepper/env/bin/stepper {fix}"
@@ -356,7 +354,7 @@ def test_a_command_is_written_as_it_works_in_the_users_terminal() -> None:
     )
 
 
-def test_the_name_is_used_where_it_is_found_on_the_path_and_is_this_program(
+def test_bare_command_name_is_used_if_on_path(
     tmp_path: Path,
 ) -> None:
     project = tmp_path / "repo"
@@ -432,7 +430,7 @@ def in_shell(
     return done
 
 
-def test_a_hooks_texts_for_the_user_call_stepper_as_their_shell_can(
+def test_hook_texts_name_a_runnable_command(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linked = project.folder / ".stepper" / "env" / "bin" / "stepper"

@@ -58,7 +58,7 @@ def keys(answer: type) -> str:
     return " ".join(field.name for field in dataclasses.fields(answer))
 
 
-def test_each_row_has_one_document_and_one_rendering() -> None:
+def test_each_command_has_one_document_and_one_rendering() -> None:
     assert set(DOCUMENTS) == {
         name for name, row in COMMANDS.items() if row.needs_daemon
     }
@@ -72,11 +72,11 @@ def test_each_row_has_one_document_and_one_rendering() -> None:
 
 
 @pytest.mark.parametrize("answer", WITHIN, ids=lambda answer: answer.__name__)
-def test_the_keys_within(answer: type) -> None:
+def test_nested_response_keys(answer: type) -> None:
     assert keys(answer) == WITHIN[answer]
 
 
-def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
+def test_response_json_contains_all_fields() -> None:
     step = responses.StepStatus(1, "a", "done", None, 0)
     answer = responses.StatusResponse(
         "a.ipynb", "ready", [step], responses.KernelStatus(), {"pid": 1}, cells=[]
@@ -85,7 +85,7 @@ def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_command_line_has_each_row(name: str) -> None:
+def test_command_line_has_each_command(name: str) -> None:
     command: click.Command = main
     for part in (name + " show" if name in ("plan", "kernels") else name).split():
         assert isinstance(command, click.Group)
@@ -101,7 +101,7 @@ def test_the_command_line_has_each_row(name: str) -> None:
     assert COMMANDS[name].help
 
 
-def test_whose_commands_they_are() -> None:
+def test_commands_are_classified_as_user_or_agent() -> None:
     """Literally, because a row that loses its word would let an agent lift its own stop."""
     persons = {name for name, row in COMMANDS.items() if row.needs_user}
     assert persons == {
@@ -152,14 +152,12 @@ def test_whose_commands_they_are() -> None:
         ),
     ],
 )
-def test_arguments_that_are_not_so_are_named(
-    row: type, told: dict, problem: str
-) -> None:
+def test_invalid_arguments_are_named(row: type, told: dict, problem: str) -> None:
     with pytest.raises(UsageError, match=f"the request's argument {problem}"):
         command_schema.parse_arguments(row, told)
 
 
-def test_what_is_null_or_unknown_is_left_out() -> None:
+def test_null_and_unknown_arguments_are_dropped() -> None:
     told = command_schema.parse_arguments(
         cli_commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"}
     )

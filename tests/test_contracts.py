@@ -54,7 +54,7 @@ def broken(root: Path) -> set[str]:
     return {name for name, verdict in verdicts.items() if verdict == "BROKEN"}
 
 
-def test_the_contracts_hold(package: Path) -> None:
+def test_contracts_are_kept(package: Path) -> None:
     assert broken(package) == set()
 
 
@@ -127,7 +127,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ),
     ],
 )
-def test_a_broken_contract_is_reported(
+def test_broken_contract_is_reported(
     package: Path, module: str, line: str, contracts: set[str]
 ) -> None:
     path = package / "stepper" / module
@@ -139,7 +139,7 @@ def test_a_broken_contract_is_reported(
         path.write_text(text)
 
 
-def test_a_package_in_no_layer_is_reported(package: Path) -> None:
+def test_package_in_no_layer_is_reported(package: Path) -> None:
     extra = package / "stepper" / "attic"
     extra.mkdir()
     try:

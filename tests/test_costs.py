@@ -94,7 +94,9 @@ def counted(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
 
 
 @pytest.mark.parametrize("cells", [10, 100])
-def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> None:
+def test_cost_of_a_step(
+    project: Project, counted: Callable[[], Counts], cells: int
+) -> None:
     filler = [
         code(f"x_{number} = {number}", f"cell-{number:03}") for number in range(cells)
     ]
@@ -129,7 +131,7 @@ def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> 
     )  # on a busy machine a step lasts longer, and the guard looks twice
 
 
-def test_the_look_before_an_edit(
+def test_cost_of_the_hook_before_an_edit(
     project: Project, counted: Callable[[], Counts]
 ) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
@@ -140,7 +142,7 @@ def test_the_look_before_an_edit(
     assert found == {}
 
 
-def test_the_hook_that_would_wake_the_agent_finds_a_short_cell_over(
+def test_cost_of_the_wake_hook_after_a_short_cell(
     project: Project, counted: Callable[[], Counts]
 ) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
@@ -152,7 +154,7 @@ def test_the_hook_that_would_wake_the_agent_finds_a_short_cell_over(
     assert found == {}, "it reads, writes and starts nothing"
 
 
-def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(
+def test_hook_process_imports_only_startup_modules(
     project: Project,
 ) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
@@ -184,7 +186,7 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(
     assert more == {*own, "_socket", "_stat"}
 
 
-def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
+def test_hook_script_starts_only_python(project: Project) -> None:
     """A shell that finds no command on its PATH: what the script needs are the shell's own, and the interpreter."""
     script, env = (
         project.folder / ".claude" / "hooks" / "stepper",
@@ -223,7 +225,7 @@ def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
 
 
 @pytest.mark.parametrize("cells", [100, 200])
-def test_who_is_stale(cells: int) -> None:
+def test_cost_of_finding_stale_cells(cells: int) -> None:
     """A source is read once, whatever runs after it; whoever asks goes over each cell once."""
     sources = {f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(cells)}
     read, asked = list[str](), list[str]()

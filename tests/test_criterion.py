@@ -159,7 +159,7 @@ def lines(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("criteria", "holds"), [(TRUE, True), (FALSE, False), (UNKNOWN, None)]
 )
-def test_what_a_kernel_says_of_a_criterion(
+def test_kernel_evaluates_a_criterion(
     lab: Lab, criteria: str, holds: bool | None
 ) -> None:
     said = {
@@ -171,7 +171,7 @@ def test_what_a_kernel_says_of_a_criterion(
     assert {each: found for each, found in said.items() if found is not holds} == {}
 
 
-def test_nothing_of_the_users_ran_was_shown_or_is_held(lab: Lab) -> None:
+def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> None:
     assert lab.value("ran") == []
     done = asked(
         lab,
@@ -192,7 +192,7 @@ def test_nothing_of_the_users_ran_was_shown_or_is_held(lab: Lab) -> None:
     assert "ran" in text(lab.ok("gc.enable(); print('ran')"))
 
 
-def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> None:
+def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
     assert "criterion" not in lab.ok("score = 0.5").diagnosis_data
     assert (
         asked(lab, "score > 0.9", "score = 0.95").diagnosis_data["criterion"]["holds"]
@@ -233,7 +233,7 @@ def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> 
         "rows > 100 and columns are named",
     ],
 )
-def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
+def test_criterion_in_prose_is_not_evaluated(prose: str) -> None:
     assert plan.parse_criterion(prose) == ""
 
 
@@ -251,7 +251,7 @@ def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
         ("score =", "ends with `=`"),
     ],
 )
-def test_a_criterion_with_a_slip_is_refused_as_the_plan_is_made(
+def test_invalid_criterion_is_refused_when_the_plan_is_created(
     criterion: str, problem: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
@@ -288,7 +288,7 @@ def test_prose_and_comparisons_are_accepted(criterion: str) -> None:
     assert plan.parse_step(1, f"Train :: {criterion}").criterion == criterion
 
 
-def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
+def test_math_symbols_and_code_spans_are_parsed() -> None:
     assert plan.parse_criterion("`0 ≤ score ≠ 1`") == "0 <= score != 1"
 
 
@@ -308,7 +308,7 @@ def doubted(number: int = 1, source: str = "x") -> journal_events.RunEnded:
     )
 
 
-def test_a_false_criterion_leaves_the_step_open() -> None:
+def test_false_criterion_leaves_the_step_open() -> None:
     made = state()
     assert (
         run_decisions.explain_false_criterion(made, started(), "score > 0.9", None)
@@ -352,7 +352,7 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         plan.remove_step(made, 1)
 
 
-def test_the_work_may_go_on_past_a_doubted_step() -> None:
+def test_later_steps_may_run_after_a_false_criterion() -> None:
     made, new = state(doubted()), cell(1)
     assert (
         plan.find_step_id(made, [cell(0), new], new) == 2
@@ -393,7 +393,9 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
         ),
     ],
 )
-def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> None:
+def test_false_criterion_warning_is_resolved(
+    then: list[Any], status: StepStatus, reason: str
+) -> None:
     made = state(doubted(), *then)
     assert (made.get_or_add_progress(1).status, made.get_or_add_progress(1).reason) == (
         status,
@@ -401,7 +403,7 @@ def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> 
     )
 
 
-def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
+def test_confirmed_criterion_is_not_checked_again_for_same_source() -> None:
     made = state(doubted(), journal_events.Confirmed(key=1, reason="enough"))
     assert (
         run_decisions.explain_false_criterion(made, started(), "score > 0.9", FALSE_ONE)
@@ -415,7 +417,7 @@ def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
     )
 
 
-def test_only_a_steps_own_criterion_is_asked_for() -> None:
+def test_only_the_criterion_of_the_step_is_requested() -> None:
     made, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
     journal_reducer.apply(
         journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))), made

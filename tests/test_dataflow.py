@@ -119,7 +119,7 @@ FLOWS = [  # source; what it reads, binds, changes in place
 @pytest.mark.parametrize(
     ("source", "reads", "binds", "changes"), FLOWS, ids=[source for source, *_ in FLOWS]
 )
-def test_what_a_source_does_to_names(
+def test_names_read_bound_and_changed_by_a_source(
     source: str, reads: str, binds: str, changes: str
 ) -> None:
     found = name_analysis.analyze_source(source, ipython_syntax.get_transformer())
@@ -131,7 +131,7 @@ def test_what_a_source_does_to_names(
     )
 
 
-def test_a_star_import_may_bind_any_name() -> None:
+def test_star_import_may_bind_any_name() -> None:
     assert name_analysis.analyze_source("from math import *").star
     assert name_analysis.analyze_source(
         "%pylab inline", ipython_syntax.get_transformer()
@@ -200,7 +200,7 @@ def edges(*sources: str) -> str:
         (("x = 1", "print(x", "x"), "x:1>3"),  # one that can't be read does nothing
     ],
 )
-def test_who_reads_what_of_whom(sources: tuple[str, ...], told: str) -> None:
+def test_edges_between_cells(sources: tuple[str, ...], told: str) -> None:
     assert edges(*sources) == told
 
 
@@ -267,7 +267,7 @@ class Played:
         )
 
 
-def test_a_cell_is_stale_when_its_provider_above_ran_later() -> None:
+def test_cell_is_stale_if_a_provider_above_ran_later() -> None:
     book = Played(a="x = load()", b="y = x", c="z = y", d="w = x").run(
         "a", "b", "c", "d"
     )
@@ -277,7 +277,7 @@ def test_a_cell_is_stale_when_its_provider_above_ran_later() -> None:
     assert book.run("c", "d").told() == ""
 
 
-def test_what_is_bound_to_an_equal_small_value_makes_nothing_stale() -> None:
+def test_rebinding_an_equal_small_value_makes_nothing_stale() -> None:
     book = Played(a="x = 1", b="y = x")
     book.run("a", x="one").run("b").run("a", x="one")
     assert book.told() == ""
@@ -293,7 +293,7 @@ def test_what_is_bound_to_an_equal_small_value_makes_nothing_stale() -> None:
     assert changed.told() == ""  # it was not changed in place after all
 
 
-def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
+def test_unchanged_import_or_function_makes_nothing_stale() -> None:
     book = Played(a="import numpy as np\ndef f():\n    return 1", b="np.ones(f())").run(
         "a", "b", "a"
     )
@@ -304,7 +304,7 @@ def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
     assert book.run("a").told() == "b<f<a"
 
 
-def test_what_a_class_is_made_of_is_part_of_it() -> None:
+def test_names_used_by_a_class_body_are_its_inputs() -> None:
     book = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run(
         "a", "b", "c", "a", "b"
     )
@@ -314,7 +314,7 @@ def test_what_a_class_is_made_of_is_part_of_it() -> None:
     assert book.run("b").told() == "c<B<b"
 
 
-def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
+def test_names_without_fingerprint_count_as_unchanged() -> None:
     some = [("a", []), ("b", [])]
     assert value_fingerprints.find_rebound_names(some, {"a": "1", "b": "1"}) == [
         "a",
@@ -371,7 +371,7 @@ VALUES = [
 ]
 
 
-def test_other_values_have_other_prints_however_they_are_looked_at(
+def test_different_values_have_different_fingerprints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once = [value_fingerprints.render_value(value, [200]) for value in VALUES]
@@ -396,7 +396,7 @@ def test_other_values_have_other_prints_however_they_are_looked_at(
     )
 
 
-def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> None:
+def test_value_from_below_or_from_deleted_cell_is_hidden_state() -> None:
     book = Played(a="x = load()", b="y = x", c="x = other()").run("a", "b", "c", "b")
     assert book.told() == "b?x<c"
     gone = Played(a="x = load()", b="y = x").run("a", "b")
@@ -407,7 +407,7 @@ def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> Non
     assert gone.run("n").told() == "b<x<n"  # another one provides it now
 
 
-def test_a_provider_that_no_longer_binds_the_name() -> None:
+def test_provider_that_no_longer_binds_the_name() -> None:
     book = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
     book.sources["a"] = "z = load()\nn = 1"
     assert book.run("a", n="1").told() == "c<n<a b?x<a"
@@ -418,7 +418,7 @@ def test_a_provider_that_no_longer_binds_the_name() -> None:
     ] == ["unbound"]
 
 
-def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
+def test_cell_that_only_mutates_a_name_is_not_its_provider() -> None:
     book = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
     assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
     assert [
@@ -430,13 +430,13 @@ def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
     assert gone.told() == ""  # the first binds it as ever
 
 
-def test_a_cell_moved_below_its_reader() -> None:
+def test_cell_moved_below_its_reader() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b")
     book.sources = {"b": "y = x", "a": "x = load()"}
     assert book.told() == "b?x<a"
 
 
-def test_a_changed_or_a_failed_cell() -> None:
+def test_changed_or_failed_cell() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b").run("a", ok=False)
     assert book.told() == ""  # it failed before it bound anything
     assert book.run("a", ok=False, x="").told() == "b<x<a"
@@ -444,7 +444,7 @@ def test_a_changed_or_a_failed_cell() -> None:
     assert book.told() == ""  # changed since it ran: its status says that
 
 
-def test_a_fresh_kernel_holds_nothing_of_the_one_before() -> None:
+def test_new_kernel_has_no_values_of_the_previous_one() -> None:
     book = (
         Played(a="x = load()", b="y = x", c="x = 5")
         .run("a", "b", "c")
@@ -454,7 +454,7 @@ def test_a_fresh_kernel_holds_nothing_of_the_one_before() -> None:
     assert book.run("a", kernel="other").told() == "b<x<a"
 
 
-def test_a_provider_that_is_no_longer_run() -> None:
+def test_provider_that_is_no_longer_code() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b")
     for changed in (
         {"tags": ("skip-execution",)},
@@ -474,9 +474,7 @@ def test_a_provider_that_is_no_longer_run() -> None:
         ).endswith(told)
 
 
-def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> (
-    None
-):
+def test_cells_without_id_are_matched_by_unique_source() -> None:
     def stands(*numbers: int) -> Played:
         sources = ["x = load()", "x.fit()", "y = x.score()", "x.fit()", "x.score()"]
         book = Played(**{f"cell-{at}": source for at, source in enumerate(sources)})
@@ -499,20 +497,20 @@ def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apa
     assert book.told() == "cell-2<x<cell-1"
 
 
-def test_what_an_expected_failure_had_bound_counts_alone() -> None:
+def test_only_names_bound_by_an_expected_failure_count() -> None:
     book = Played(a="x = load()\nfails()", b="x", c="x = other()").run("c", "b")
     book.run("a", ok=False, expected=True)
     assert book.told() == "b?x<c"
     assert book.run("a", ok=False, expected=True, x="").told() == "b<x<a"
 
 
-def test_what_only_the_kernel_saw_is_bound() -> None:
+def test_names_observed_by_the_kernel_are_bound() -> None:
     book = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
     book.past.catch_up(book.runs, book.hashes)
     assert book.past.last_runs["b"].reads["x"].origin == 1
 
 
-def test_whether_the_order_could_reproduce() -> None:
+def test_execution_order_is_reproducible() -> None:
     book = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
     book.past.catch_up(book.runs, book.hashes)
     assert words.format_order(
@@ -561,7 +559,7 @@ def test_whether_the_order_could_reproduce() -> None:
     )
 
 
-def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
+def test_appended_cell_changes_nothing() -> None:
     book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
     book.told()
     assert not cell_dependencies.ran_in_order(book.cells, book.cells[:1], book.past)
@@ -573,7 +571,7 @@ def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
     )  # one is gone
 
 
-def test_the_line_of_the_report() -> None:
+def test_stale_cells_report_line() -> None:
     def line(book: Played) -> str:
         book.past.catch_up(book.runs, book.hashes)
         found = cell_dependencies.find_dependencies(book.cells, book.past)
@@ -613,7 +611,7 @@ def test_the_line_of_the_report() -> None:
     )
 
 
-def test_it_is_not_quadratic() -> None:
+def test_stale_analysis_is_not_quadratic() -> None:
     def seconds(count: int) -> float:
         book = Played(
             c0="x0 = load()",
@@ -630,7 +628,7 @@ def test_it_is_not_quadratic() -> None:
     )  # a bound of hangs: eight times as many cells, not sixty-four times the time
 
 
-def test_a_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:
+def test_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:
     usage = name_analysis.analyze_source(
         "if c:\n    a = 1\n    both = 1\nelse:\n    b = 2\n    both = 2\nprint(a, b, both)"
     )

@@ -15,7 +15,7 @@ NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)  # a hundred notebooks are had and run
-def test_the_edges_that_a_tracer_saw(tmp_path: Path) -> None:
+def test_precision_and_recall_against_a_tracer(tmp_path: Path) -> None:
     python = environment(sys.executable, *NEEDED)
     held = [
         path for path in unpacked(sys.executable, tmp_path) if part(str(path)) == "held"

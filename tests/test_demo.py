@@ -69,7 +69,7 @@ def played() -> Iterator[Played]:
 
 
 @pytest.mark.nightly
-def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
+def test_demo_succeeds_and_prints_what_happened(played: Played) -> None:
     assert played.code == 0, played.out + played.err
     lines = played.out.splitlines()
     seen = [
@@ -100,7 +100,7 @@ def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
 
 
 @pytest.mark.nightly
-def test_its_notebook_is_valid_and_holds_all_seven_steps(played: Played) -> None:
+def test_notebook_is_valid_and_has_seven_steps(played: Played) -> None:
     nbformat.validate(nbformat.read(played.notebook, as_version=4))
     assert ["".join(cell["source"]) for cell in played.code_cells] == [
         step.code for step in demo.STEPS
@@ -127,7 +127,7 @@ def test_its_notebook_is_valid_and_holds_all_seven_steps(played: Played) -> None
 
 
 @pytest.mark.nightly
-def test_the_figure_is_in_the_notebook_and_the_results_beside_it(
+def test_figure_is_in_the_notebook_and_results_are_saved(
     played: Played,
 ) -> None:
     pictures = [
@@ -142,7 +142,7 @@ def test_the_figure_is_in_the_notebook_and_the_results_beside_it(
 
 
 @pytest.mark.nightly
-def test_nothing_of_it_runs_afterwards(played: Played) -> None:
+def test_no_process_remains(played: Played) -> None:
     def of_the_demo(process: psutil.Process) -> bool:
         try:
             return any(
@@ -188,23 +188,21 @@ def said(player: demo.Player, text: str) -> None:
     "report",
     ["", "stepper: the cell was NOT run: no kernel", "stepper: Cell 1 FAILED\nran ok"],
 )
-def test_a_cell_that_did_not_run_ok_ends_the_demo(
-    player: demo.Player, report: str
-) -> None:
+def test_failed_cell_stops_the_demo(player: demo.Player, report: str) -> None:
     if report:
         said(player, report)
     with pytest.raises(StepperError, match="expected ran ok"):
         player.play("code", "1")
 
 
-def test_a_word_about_a_markdown_cell_ends_the_demo(player: demo.Player) -> None:
+def test_report_on_a_markdown_cell_stops_the_demo(player: demo.Player) -> None:
     player.play("markdown", "words")
     said(player, "stepper: Cell 1 ran ok")
     with pytest.raises(StepperError, match="expected no answer"):
         player.play("markdown", "words")
 
 
-def test_an_edit_is_made_and_told_as_claude_code_does_it(player: demo.Player) -> None:
+def test_edit_is_written_and_sent_like_claude_code(player: demo.Player) -> None:
     said(player, "stepper: Cell 1 ran ok")
     player.play("code", "é")
     before = player.notebook.read_text()
@@ -231,7 +229,7 @@ def test_an_edit_is_made_and_told_as_claude_code_does_it(player: demo.Player) ->
     assert batch["tool_calls"][0]["tool_use_id"] == payload["tool_use_id"]
 
 
-def test_a_notebook_without_its_figure_is_not_accepted(tmp_path: Path) -> None:
+def test_notebook_without_its_figure_is_not_accepted(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     path.with_name(demo.RESULT).touch()
     figure = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo="})
@@ -250,7 +248,7 @@ def test_a_notebook_without_its_figure_is_not_accepted(tmp_path: Path) -> None:
         demo.check(path, "complete")
 
 
-def test_a_folder_that_is_not_set_up_ends_the_demo(
+def test_demo_fails_if_the_folder_is_not_set_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("sys.argv", ["demo", str(tmp_path)])

@@ -183,13 +183,11 @@ LOCAL = Cell(
         ),
     ],
 )
-def test_a_name_that_is_not_there(
-    evalue: str, given: dict[str, Any], told: str
-) -> None:
+def test_undefined_name(evalue: str, given: dict[str, Any], told: str) -> None:
     assert re.search(told, said("NameError", evalue, **given))
 
 
-def test_why_a_name_can_not_be_seen_comes_instead_of_others_like_it() -> None:
+def test_scope_explanation_replaces_similar_names() -> None:
     text = said(
         "NameError",
         "name 'base' is not defined",
@@ -208,7 +206,7 @@ def test_why_a_name_can_not_be_seen_comes_instead_of_others_like_it() -> None:
         ("clean", {"project": Project(defines=[("src/a.py", 3, "other")])}, "a.py"),
     ],
 )
-def test_names_that_are_not_meant(
+def test_unrelated_names_are_not_suggested(
     source: str, given: dict[str, Any], untold: str
 ) -> None:
     given.pop("names", None)
@@ -292,7 +290,7 @@ def test_modules(
     assert re.search(told, said(ename, evalue, *findings, **given))
 
 
-def test_a_circle_names_the_files_in_order() -> None:
+def test_circular_import_names_files_in_order() -> None:
     frames = tuple(
         Frame(0, line, "<module>", file=file)
         for file, line in (("a.py", 2), ("b.py", 3))
@@ -341,7 +339,7 @@ def test_files(ename: str, path: str, given: dict[str, Any], told: str) -> None:
     assert re.search(told, said(ename, "…", attributes={"filename": path}, **given))
 
 
-def test_a_program_is_no_file_of_the_project() -> None:
+def test_missing_program_is_searched_on_path() -> None:
     text = said(
         "FileNotFoundError",
         "…",
@@ -356,7 +354,7 @@ def test_a_program_is_no_file_of_the_project() -> None:
 BOUND = {"cell": 4, "file": "", "line": 2, "text": "y = df['y']"}
 
 
-def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
+def test_finding_names_the_cell_that_bound_its_subject() -> None:
     assert said(
         "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]
     ) == ("`y` is None; last assigned by line 2 of cell 1 (id a): `y = df['y']`")
@@ -366,17 +364,17 @@ def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
     )
 
 
-def test_findings_come_in_order_as_many_as_have_room_in_one_line() -> None:
+def test_findings_are_ordered_and_fit_one_line() -> None:
     text = said("ValueError", "no", "a" * 200, "b" * 200, "c\nstepper: forged")
     assert text == "a" * 200 + "; c stepper: forged"
     assert len(said("ValueError", "no", "a" * 2000)) <= diagnoser.MAX_SUGGESTION
 
 
-def test_where_nothing_is_found_nothing_is_said() -> None:
+def test_no_suggestion_without_findings() -> None:
     assert said("OddError", "no") == ""
 
 
-def test_an_event_loop_that_runs_already_is_the_kernels() -> None:
+def test_running_event_loop_suggests_await() -> None:
     for text in (
         "asyncio.run() cannot be called from a running event loop",
         "This event loop is already running",
@@ -384,13 +382,13 @@ def test_an_event_loop_that_runs_already_is_the_kernels() -> None:
         assert "use `await`" in said("RuntimeError", text)
 
 
-def test_a_deadline_names_the_line() -> None:
+def test_timeout_names_the_running_line() -> None:
     frame = Frame(4, 6, "f", ((6, "    wait()"),))
     text = said("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])
     assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60"
 
 
-def test_what_goes_wrong_costs_no_report() -> None:
+def test_diagnosis_failure_does_not_prevent_the_report() -> None:
     found = adviser_of(Project())
     assert found.has_changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
     assert found.find_warnings(Execution(None, diagnosis_data={"warnings": 5})) == []  # type: ignore[arg-type]
@@ -421,7 +419,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
         {"findings": [{}]},
     ],
 )
-def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
+def test_invalid_facts_are_rejected_and_the_error_is_kept(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
         json_decode.decode(reported_facts.ErrorFacts, told)
     fault = Fault("KeyError", "'x'")
@@ -433,7 +431,7 @@ def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> No
     )
 
 
-def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> None:
+def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
     told = {
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
@@ -474,7 +472,7 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         ("import googlemaps", r"google\b", ("", [])),
     ],
 )
-def test_imports(source: str, module: str, found: tuple[str, list[str]]) -> None:
+def test_parse_imports(source: str, module: str, found: tuple[str, list[str]]) -> None:
     assert parse_import(source, rf"{module}[\w.]*") == found
 
 
@@ -490,11 +488,11 @@ def test_imports(source: str, module: str, found: tuple[str, list[str]]) -> None
         ("del (", []),
     ],
 )
-def test_what_binds_and_unbinds_a_name(source: str, lines: list[int]) -> None:
+def test_lines_that_bind_and_unbind_a_name(source: str, lines: list[int]) -> None:
     assert [line for line, _ in list_python_changes(source, "raw")] == lines
 
 
-def test_defining_and_missing_folders(tmp_path: Path) -> None:
+def test_find_definitions_and_missing_folders(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n\n\nasync def load(path):\n    inner = 2\n")
     (tmp_path / "b.py").write_text("LIMIT: int = 3\nload == 4\n")
     around = ProjectEnvironment(str(tmp_path))
@@ -512,7 +510,7 @@ def test_defining_and_missing_folders(tmp_path: Path) -> None:
 # --- nearness ------------------------------------------------------------------------------------------------------
 
 
-def test_nearest_names() -> None:
+def test_find_close_names() -> None:
     assert (
         find_close_names("temp_maximum", ["date", "temp_max", "temp_min"])[0]
         == "temp_max"
@@ -627,7 +625,7 @@ TWO_LINES = "import os\nraw = os.listdir()"
         ("def make():\n    return raw", {}, "the kernel has no similar name"),
     ],
 )
-def test_where_a_name_is_defined_says_how_its_cell_stands(
+def test_definition_shows_the_status_of_its_cell(
     source: str, given: dict[str, Any], told: str
 ) -> None:
     text = defined(source, **given)
@@ -654,13 +652,11 @@ def test_where_a_name_is_defined_says_how_its_cell_stands(
         ),
     ],
 )
-def test_what_a_notebook_needs_beside_its_imports(
-    ename: str, evalue: str, told: str
-) -> None:
+def test_optional_dependency_is_named(ename: str, evalue: str, told: str) -> None:
     assert told in said(ename, evalue)
 
 
-def test_where_something_was_changed_in_place_is_told() -> None:
+def test_in_place_change_is_reported() -> None:
     bound = {"cell": 4, "file": "", "line": 1, "text": "df = read()"}
     changed = {
         "changed_cell": 4,
@@ -700,7 +696,7 @@ def test_where_something_was_changed_in_place_is_told() -> None:
         ),
     ],
 )
-def test_the_run_that_removed_a_column_is_named(
+def test_run_that_removed_a_column_is_named(
     lost: dict[str, Any], counts: dict[int, str], told: str
 ) -> None:
     state = State("n.ipynb")
@@ -711,5 +707,5 @@ def test_the_run_that_removed_a_column_is_named(
     assert format_findings(ErrorFacts((finding,)), notebook)[0].startswith(told)
 
 
-def test_names_of_ipython_are_no_suggestions() -> None:
+def test_ipython_names_are_not_suggested() -> None:
     assert "`In`" not in defined("x = 1", name="Inn")

@@ -37,7 +37,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in links(page):
         if link.startswith("https://"):
             continue
@@ -47,7 +47,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     reached, found = set[Path](), [README]
     while found:
         page = found.pop()
@@ -61,7 +61,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
-def test_the_readme_is_one_screen() -> None:
+def test_readme_fits_one_screen() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 50
     (picture,) = re.findall(r'<img src="([^"]+)"', text)
@@ -92,7 +92,7 @@ def commands(pattern: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_every_target_of_make_that_a_page_names_exists() -> None:
+def test_make_targets_named_in_pages_exist() -> None:
     named = commands(r"make [a-z]")
     assert len(named) > 5
     targets = {
@@ -105,7 +105,7 @@ def test_every_target_of_make_that_a_page_names_exists() -> None:
     assert targets <= set(make)
 
 
-def test_every_option_of_install_that_a_page_names_exists() -> None:
+def test_install_options_named_in_pages_exist() -> None:
     way = r"(\./install\.sh|install\.sh|(uvx |pipx run )?notebook-stepper install)\b"
     named = commands(way)
     assert {line.split()[0] for _, line in named} >= {"./install.sh", "uvx", "pipx"}
@@ -117,19 +117,19 @@ def test_every_option_of_install_that_a_page_names_exists() -> None:
             parse_arguments(words)
 
 
-def test_every_script_that_a_page_calls_is_there() -> None:
+def test_scripts_named_in_pages_exist() -> None:
     named = commands(r"python [\w/]+\.py")
     assert len(named) > 3
     for page, line in named:
         assert (ROOT / line.split()[1]).is_file(), (page, line)
 
 
-def test_the_page_of_the_commands_has_each() -> None:
+def test_commands_page_lists_every_command() -> None:
     text = (ROOT / "docs" / "commands.md").read_text()
     assert [name for name in main.commands if f"`stepper {name}" not in text] == []
 
 
-def test_the_settings_page_has_every_key_with_its_default() -> None:
+def test_settings_page_lists_every_key_with_default() -> None:
     (block,) = re.findall(
         r"(?ms)^```yaml\n(.*?)^```$", (ROOT / "docs" / "settings.md").read_text()
     )

@@ -69,7 +69,7 @@ def broken(project):
     return {name: check for name, check in found(project).items() if not check.ok}
 
 
-def test_a_fresh_installation_is_sound(project):
+def test_fresh_installation_passes(project):
     checks = found(project)
     assert list(checks) == NAMES
     assert broken(project) == {}
@@ -80,7 +80,7 @@ def test_a_fresh_installation_is_sound(project):
     )
 
 
-def test_a_folder_without_an_installation(tmp_path):
+def test_folder_without_installation(tmp_path):
     (tmp_path / "bare").mkdir()
     bad = broken(Paths(str(tmp_path / "bare")))
     assert set(bad) == {"interpreter", "ipykernel", "hook script", "hooks", "skills"}
@@ -130,7 +130,7 @@ def test_ipykernel_of_a_locked_project(project):
     assert broken(project)["ipykernel"].mend == "uv add --dev ipykernel"
 
 
-def test_the_interpreter_of_the_config_wins(project):
+def test_configured_interpreter_takes_precedence(project):
     write(project, ".stepper/config.yaml", "python: no/python\n")
     assert (
         f"{project.project}/no/python does not run"
@@ -164,7 +164,7 @@ def test_hooks_of_an_older_version(project):
     assert "Stop" not in bad.detail
 
 
-def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(project):
+def test_uncovered_notebooks_are_counted_with_a_config_line(project):
     root = Path(project.project)
     for name in (
         "notebooks/a.ipynb",
@@ -230,7 +230,7 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
         ({"user": "of tomorrow"}, "", "of tomorrow (permissions.defaultMode in "),
     ],
 )
-def test_the_mode_of_the_settings_is_named(
+def test_permission_mode_is_reported(
     project, tmp_path, monkeypatch, named, config, says
 ):
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
@@ -251,7 +251,7 @@ def test_the_mode_of_the_settings_is_named(
     assert not broken(project)
 
 
-def test_rules_of_ones_own_settings_count_too(project, monkeypatch, tmp_path):
+def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
     allowed = [{"no": "rule"}, "Edit(notebooks/**)", "Bash(stepper *)"]
     there = {"permissions": {"defaultMode": "default", "allow": allowed}}
@@ -288,7 +288,7 @@ def test_hook_script(project):
     assert "missing" in broken(project)["hook script"].detail
 
 
-def test_an_environment_without_the_package(project):
+def test_environment_without_the_package(project):
     Path(project.env, "packages").unlink()
     assert "is incomplete" in broken(project)["hook script"].detail
 
@@ -308,13 +308,15 @@ def test_skills(project):
     assert f"{names[0]} is missing" in broken(project)["skills"].detail
 
 
-def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
+def test_missing_packaged_skills_are_a_problem(project, monkeypatch):
     monkeypatch.setattr(skill_states, "load_shipped_skills", dict)
     assert "this installation contains no" in broken(project)["skills"].detail
 
 
 @pytest.mark.parametrize("variable", ["", "CLAUDE_CONFIG_DIR"])
-def test_a_personal_skill_that_shadows_ours(project, tmp_path, monkeypatch, variable):
+def test_personal_skill_shadows_the_installed_skill(
+    project, tmp_path, monkeypatch, variable
+):
     home = tmp_path / "home/.claude"
     if variable:
         home = tmp_path / "else where"
@@ -326,7 +328,7 @@ def test_a_personal_skill_that_shadows_ours(project, tmp_path, monkeypatch, vari
     assert shlex.split(bad.mend)[:2] == ["mv", str(home / "skills/new-notebook")]
 
 
-def test_an_open_socket_folder(project):
+def test_socket_folder_with_open_permissions(project):
     project.create_runtime_folder()
     assert stat.S_IMODE(Path(project.runtime).stat().st_mode) == 0o700
     assert broken(project) == {}
@@ -338,7 +340,7 @@ def test_an_open_socket_folder(project):
     assert "is not a folder" in broken(project)["socket"].detail
 
 
-def test_a_daemon_that_listens(project):
+def test_listening_daemon(project):
     project.create_runtime_folder()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(project.socket)
@@ -347,7 +349,7 @@ def test_a_daemon_that_listens(project):
         assert broken(project) == {}
 
 
-def test_the_command_of_the_persons_shell(project):
+def test_command_on_the_users_path(project):
     assert "--link" in found(project)["command"].detail
     user_script.install_script(project)
     assert "runs the stepper of the current project" in found(project)["command"].detail
@@ -361,7 +363,7 @@ def test_the_command_of_the_persons_shell(project):
     assert "another program" in found(project)["command"].detail
 
 
-def test_places_of_the_configuration(project, monkeypatch):
+def test_configured_backends(project, monkeypatch):
     """Nothing of one is asked before it was accepted; then whether it can be reached."""
     write(
         project,
@@ -404,7 +406,7 @@ def test_places_of_the_configuration(project, monkeypatch):
     }
 
 
-def test_the_command_that_mends_names_the_checkout(project):
+def test_install_command_names_the_checkout(project):
     assert shlex.split(doctor.format_install_command(project)) == [
         f"{installed_files.PACKAGE.parent}/install.sh",
         project.project,
@@ -430,7 +432,7 @@ def test_the_command_that_mends_names_the_checkout(project):
         ),
     ],
 )
-def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(
+def test_install_command_for_a_deleted_checkout_uses_the_package_index(
     project, tmp_path, source, command
 ):
     place, folder = tmp_path / "gone", shlex.quote(project.project)
@@ -445,7 +447,7 @@ def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(
     assert doctor.format_install_command(project) == f"{source} {folder}"
 
 
-def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
+def test_wheel_assets_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
@@ -454,7 +456,7 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     assert installed_files.find_assets("hooks") == package.parent / "hooks"
 
 
-def test_a_probe_ends(tmp_path, monkeypatch):
+def test_probe_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(python_probe, "PROBE_SECONDS", 0.2)
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")

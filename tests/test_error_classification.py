@@ -486,7 +486,7 @@ def rows(table: list[tuple[str, str]], verdict: Verdict) -> list[object]:
         *rows(NO_STOP, R),
     ],
 )
-def test_a_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
+def test_classification_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
     if sys.platform != "linux" and any(
         part in code for part in ("/dev/full", "/proc", "few_files")
     ):
@@ -510,7 +510,7 @@ def test_a_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
     sys.version_info < (3, 11), reason="exception groups came with Python 3.11"
 )
 @pytest.mark.parametrize("code", GROUPS.values(), ids=GROUPS)
-def test_a_group_of_exceptions_is_recoverable(lab: Lab, code: str) -> None:
+def test_exception_group_is_recoverable(lab: Lab, code: str) -> None:
     done = lab.run(code)
     assert done.fault and done.fault.ename == "ExceptionGroup"
     assert error_classification.classify_run(done.outcome, done.fault) is R
@@ -526,7 +526,7 @@ ENDS = (
 
 
 @pytest.mark.parametrize("code", some_nightly(ENDS, "exit()", ENDS[-1]))
-def test_a_kernel_that_ended_is_unrecoverable(code: str) -> None:
+def test_kernel_death_is_unrecoverable(code: str) -> None:
     own = Lab(sys.executable)
     try:
         done = own.run(code)
@@ -536,13 +536,13 @@ def test_a_kernel_that_ended_is_unrecoverable(code: str) -> None:
         own.close()
 
 
-def test_a_timeout_whose_interrupt_worked_is_recoverable(lab: Lab) -> None:
+def test_interrupted_timeout_is_recoverable(lab: Lab) -> None:
     done = lab.run("import time; time.sleep(20)", timeout=0.3)
     assert done.outcome is Outcome.TIMEOUT and done.death is None
     assert error_classification.classify_run(done.outcome, done.fault) is R
 
 
-def test_an_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
+def test_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
     async def interrupted() -> None:
         running = asyncio.ensure_future(
             lab.kernel.execute(
@@ -667,12 +667,12 @@ def test_rows_of_python_39_and_ipython_8() -> None:
         (Fault("OSError", "", ("OSError",), attributes={"errno": "many"}), R),
     ],
 )
-def test_odd_faults(fault: Fault, verdict: Verdict) -> None:
+def test_unusual_faults(fault: Fault, verdict: Verdict) -> None:
     assert error_classification.classify_fault(fault) is verdict
 
 
 @pytest.mark.parametrize("word", [word for word, _ in error_classification.VERDICTS])
-def test_every_row_of_the_table_decides_what_has_nothing_else(word: str) -> None:
+def test_every_table_row_is_needed(word: str) -> None:
     if word.startswith("errno"):
         fault = Fault(
             "OSError",
@@ -734,7 +734,7 @@ GO_ON, FIX, AGAIN, STOP = (
         (U, 0, 0, STOP, 0),
     ],
 )
-def test_what_follows(
+def test_decision_after_each_verdict(
     verdict: Verdict,
     attempts: int,
     repeats: int,
@@ -747,7 +747,7 @@ def test_what_follows(
     )
 
 
-def test_what_follows_without_retries() -> None:
+def test_decision_without_retries() -> None:
     none = Limits(max_retries=0, network_retries=0)
     assert [
         run_decisions.decide_on_verdict(verdict, 0, 0, none)[0]
@@ -926,7 +926,7 @@ SUGGESTIONS = [
 
 
 @pytest.mark.parametrize(("outcome", "verdict", "given", "said"), SUGGESTIONS)
-def test_a_suggestion(
+def test_suggestion_for_each_error(
     outcome: Outcome, verdict: Verdict, given: Fault | None, said: str
 ) -> None:
     action = stop_suggestion.suggest_action(outcome, verdict, given)
@@ -934,7 +934,7 @@ def test_a_suggestion(
     assert "\n" not in action and "/fix" in action
 
 
-def test_every_row_of_the_suggestions_is_hit() -> None:
+def test_every_suggestion_row_is_used() -> None:
     said = {
         stop_suggestion.suggest_action(outcome, verdict, given)
         for outcome, verdict, given, _ in SUGGESTIONS

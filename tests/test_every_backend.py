@@ -128,7 +128,7 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.nightly_after(2)
 @whole(by_day=(*FOUR, "gateway"))
-def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_nothing(
+def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Load", "Go on")
@@ -164,7 +164,7 @@ def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_not
 
 
 @whole(by_day=("ssh",))
-def test_a_replay_has_a_kernel_of_its_own_there_which_is_gone_afterwards(
+def test_replay_uses_its_own_kernel_and_shuts_it_down(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Count", "Say")
@@ -196,7 +196,7 @@ def test_a_replay_has_a_kernel_of_its_own_there_which_is_gone_afterwards(
 
 @whole("helper")
 @pytest.mark.nightly
-def test_what_a_daemon_that_was_killed_in_a_replay_left_there_the_next_one_ends(
+def test_next_daemon_removes_kernel_of_killed_replay(
     there: Elsewhere,
 ) -> None:
     project, notebook, go, pids = (
@@ -233,7 +233,7 @@ def test_what_a_daemon_that_was_killed_in_a_replay_left_there_the_next_one_ends(
 @pytest.mark.parametrize("point", POINTS)
 @whole()
 @pytest.mark.nightly
-def test_a_daemon_killed_at_any_point_of_a_run(
+def test_daemon_killed_at_any_point_of_a_run(
     there: Elsewhere, cells: Cells, point: str
 ) -> None:
     notebook = there.new("Load", "Go on")
@@ -255,7 +255,7 @@ def test_a_daemon_killed_at_any_point_of_a_run(
 
 @pytest.mark.nightly_after(1)
 @whole(by_day=("jupyter", "r"))
-def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(
+def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Load", "Plot")
@@ -287,7 +287,7 @@ def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(
 
 @pytest.mark.nightly_after(1)
 @whole(by_day=("slurm", "jupyter"))
-def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(
+def test_agent_is_notified_of_background_run_after_daemon_was_killed(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Load", "Train", "Plot")
@@ -321,7 +321,7 @@ def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(
 
 
 @whole(by_day=("jupyter",))
-def test_a_kernel_that_dies_stops_the_notebook_and_is_restored(
+def test_kernel_death_stops_the_notebook_and_is_restored(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Load", "Break", "Plot")
@@ -345,7 +345,7 @@ def test_a_kernel_that_dies_stops_the_notebook_and_is_restored(
 
 
 @whole(by_day=("jupyter",))
-def test_a_renamed_notebook_keeps_its_kernel_over_a_killed_daemon(
+def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Load", "Plot")
@@ -364,9 +364,7 @@ def test_a_renamed_notebook_keeps_its_kernel_over_a_killed_daemon(
 
 
 @whole(by_day=("r",))
-def test_cells_run_in_their_order_and_none_behind_a_failed_one(
-    there: Elsewhere, cells: Cells
-) -> None:
+def test_cells_run_in_order_until_one_fails(there: Elsewhere, cells: Cells) -> None:
     notebook = there.new()
     notebook.insert(cells.assign)
     metadata = notebook.raw["metadata"]
@@ -388,9 +386,7 @@ def test_cells_run_in_their_order_and_none_behind_a_failed_one(
 
 
 @whole()
-def test_edits_of_two_callers_run_one_after_the_other(
-    there: Elsewhere, cells: Cells
-) -> None:
+def test_edits_of_two_clients_run_sequentially(there: Elsewhere, cells: Cells) -> None:
     notebook = there.new()
     notebook.insert(cells.assign)
     slow = notebook.edited(
@@ -419,7 +415,7 @@ def test_edits_of_two_callers_run_one_after_the_other(
 
 
 @whole()
-def test_a_deadline_and_a_person_end_a_cell_and_the_state_is_kept(
+def test_timeout_and_user_interrupt_keep_the_state(
     there: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = there.project, there.new("Load", "Wait")
@@ -446,7 +442,7 @@ def test_a_deadline_and_a_person_end_a_cell_and_the_state_is_kept(
     indirect=True,
     scope="module",
 )
-def test_an_interrupt_elsewhere_reaches_children_of_earlier_cells(
+def test_remote_interrupt_reaches_children_of_earlier_cells(
     there: Elsewhere,
 ) -> None:
     """As docs/clusters.md says; on this machine they are spared."""
@@ -467,7 +463,7 @@ early = start("ran-early")"""
 
 
 @whole("bounds")
-def test_what_the_limit_leaves_out_is_counted_in_file_and_journal(
+def test_truncated_output_is_counted_in_file_and_journal(
     there: Elsewhere, cells: Cells
 ) -> None:
     there.config("max_output_bytes: 4000\n")
@@ -503,7 +499,7 @@ def told(text: str) -> str:
 
 @pytest.mark.nightly_after(1)
 @whole("helper", lacks="watched", by_day=("slurm", "ssh", "jupyter"))
-def test_reports_are_those_of_a_local_kernel_but_for_what_the_place_says_once(
+def test_reports_match_local_kernel_except_backend_notices(
     there: Elsewhere, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     edits = [
@@ -567,7 +563,7 @@ def test_reports_are_those_of_a_local_kernel_but_for_what_the_place_says_once(
 
 
 @whole()
-def test_what_people_ask_is_answered(there: Elsewhere, cells: Cells) -> None:
+def test_read_only_commands_work(there: Elsewhere, cells: Cells) -> None:
     project, notebook = there.project, there.new("Load")
     cell, _ = notebook.insert(cells.assign + "\n" + cells.many)
     assert project.stepper("eval", cells.say).stdout.splitlines()[-1] == "20"
@@ -600,7 +596,7 @@ class Listener:
 
 
 @pytest.mark.parametrize("kind", ["slurm", "ssh", "jupyter", "kernelspec"])
-def test_nothing_is_started_asked_or_sent_before_a_place_is_accepted(
+def test_unaccepted_backend_is_not_contacted(
     project: Project, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener, folder = Listener(), project.folder
@@ -665,7 +661,7 @@ def test_nothing_is_started_asked_or_sent_before_a_place_is_accepted(
 
 
 @backend_cases.contract("helper", "processes", always=())
-def test_a_module_that_changed_on_the_kernels_file_system_is_reloaded(
+def test_module_changed_on_kernel_file_system_is_reloaded(
     there: Elsewhere,
 ) -> None:
     """The cells write the file: what counts is the file system of the kernel, not the daemon's."""

@@ -9,15 +9,13 @@ from tests.faults.corpus import HERE, Bench, Case, Seen, examples, load, python,
 CLASSES = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 
-def test_the_corpus_is_large_and_its_cases_have_names_of_their_own() -> None:
+def test_corpus_is_large_and_case_names_are_unique() -> None:
     cases = [case for group in load().values() for case in group]
     assert len(cases) >= 120
     assert len({case.name for case in cases}) == len(cases)
 
 
-def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped() -> (
-    None
-):
+def test_example_notebooks_have_no_warnings_and_no_stops() -> None:
     assert examples()
     for case in examples():
         bench = Bench(python())
@@ -51,7 +49,7 @@ def sample(size: int = 30) -> list[Case]:
 
 
 @pytest.mark.timeout(600)
-def test_the_reports_of_a_sample_of_all_classes_hold_the_fact() -> None:
+def test_sampled_reports_contain_the_expected_fact() -> None:
     bench = Bench(python())
     try:
         judge([bench.run(case) for case in sample()])
@@ -62,7 +60,7 @@ def test_the_reports_of_a_sample_of_all_classes_hold_the_fact() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", CLASSES)
-def test_reports_hold_the_fact(group: str) -> None:
+def test_reports_contain_the_expected_fact(group: str) -> None:
     judge(list(seen(python(), (group,))))
 
 
@@ -71,7 +69,7 @@ def test_reports_hold_the_fact(group: str) -> None:
 STATES = sorted(path.stem for path in (HERE / "states").glob("*.yaml"))
 
 
-def test_the_cases_of_states_are_many_and_have_names_of_their_own() -> None:
+def test_state_cases_are_many_and_names_are_unique() -> None:
     cases = [case for group in load(folder="states").values() for case in group]
     assert len(cases) >= 160
     assert len({case.name for case in cases}) == len(cases)
@@ -79,7 +77,7 @@ def test_the_cases_of_states_are_many_and_have_names_of_their_own() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_what_a_sample_of_states_is_said_of_is_true() -> None:
+def test_sampled_state_reports_are_true() -> None:
     every = [case for group in load(folder="states").values() for case in group]
     bench = Bench(python())
     try:
@@ -91,7 +89,7 @@ def test_what_a_sample_of_states_is_said_of_is_true() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", STATES)
-def test_what_is_said_of_a_state_is_true(group: str) -> None:
+def test_state_reports_are_true(group: str) -> None:
     is_true(list(seen(python(), (group,), "states")))
 
 

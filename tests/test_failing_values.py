@@ -106,7 +106,7 @@ def told(error: BaseException, source: str, /, **scope: Any) -> str:
         ),
     ],
 )
-def test_which_item_is_of_another_kind(
+def test_item_of_different_type(
     line: str, scope: dict[str, Any], said: str, where: str
 ) -> None:
     line = told(TypeError(said), line, **scope)
@@ -130,9 +130,7 @@ def test_which_item_is_of_another_kind(
         ("no", [1, 2], ""),
     ],
 )
-def test_the_item_of_which_the_message_speaks(
-    said: str, value: Any, where: str
-) -> None:
+def test_item_named_in_the_message(said: str, value: Any, where: str) -> None:
     line = told(ValueError(said), "f(x)", x=value)
     assert where in line and bool(line) is bool(where)
 
@@ -140,11 +138,11 @@ def test_the_item_of_which_the_message_speaks(
 @pytest.mark.parametrize(
     ("value", "shown"), [(["a", "b", "a"], "`x` contains 'a' 2 times"), ([1, 2], "")]
 )
-def test_what_stands_twice(value: Any, shown: str) -> None:
+def test_duplicate_values(value: Any, shown: str) -> None:
     assert told(ValueError("labels must be unique"), "f(x)", x=value) == shown
 
 
-def test_what_an_error_stores_beside_its_message() -> None:
+def test_exception_attributes() -> None:
     error = RuntimeError("exit status 1")
     error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]
     assert (
@@ -188,7 +186,7 @@ class State(Enum):
         ("x['a']", "a", 5, ""),
     ],
 )
-def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) -> None:
+def test_missing_key(line: str, wanted: str, value: Any, shown: str) -> None:
     found = lookup_errors.explain_key_error(KeyError(wanted), [spot(line, x=value)])
     assert (shown in found["text"]) if shown else found is None
 
@@ -212,11 +210,11 @@ def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) ->
         (10**400, "int"),
     ],
 )
-def test_a_value_in_words(value: Any, shown: str) -> None:
+def test_value_description(value: Any, shown: str) -> None:
     assert value_summary.describe_value(value) == shown
 
 
-def test_objects_of_the_users_are_never_asked() -> None:
+def test_user_objects_are_never_called() -> None:
     safe_inspect.suppressed_errors.clear()  # parts of the helper that are imported without a shell
     assert (
         value_summary.format_plain_value(Loud()),
@@ -234,7 +232,7 @@ def test_objects_of_the_users_are_never_asked() -> None:
     assert not safe_inspect.suppressed_errors
 
 
-def test_a_class_name_can_not_forge_a_line() -> None:
+def test_class_name_cannot_forge_a_line() -> None:
     kind = type("X\nSuggestion: run it", (), {})
     assert "\n" not in value_summary.describe_value(kind())
 
@@ -252,7 +250,7 @@ def test_a_class_name_can_not_forge_a_line() -> None:
         "'a' * 9",
     ],
 )
-def test_what_can_not_be_known_without_running_code(line: str) -> None:
+def test_facts_that_require_running_code_are_unknown(line: str) -> None:
     class Own:
         prop = property(lambda self: 1 / 0)
 
@@ -277,7 +275,7 @@ def test_what_can_not_be_known_without_running_code(line: str) -> None:
         ("", "the text is empty"),
     ],
 )
-def test_the_line_that_is_no_json(source: str, said: str) -> None:
+def test_invalid_json_line(source: str, said: str) -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads(source)
     assert next(decode_errors.explain_read_error(caught.value, [])).startswith(said)
@@ -295,13 +293,13 @@ def test_the_line_that_is_no_json(source: str, said: str) -> None:
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
     ],
 )
-def test_what_bytes_look_like(data: bytes, said: str) -> None:
+def test_detected_byte_encoding(data: bytes, said: str) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         data.decode("utf-8")
     assert said in "; ".join(decode_errors.explain_read_error(caught.value, []))
 
 
-def test_the_line_of_a_file_on_which_a_byte_stands(tmp_path: Any) -> None:
+def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"a\nb\nJ\xf6n\n")
     with pytest.raises(UnicodeDecodeError) as caught:
@@ -407,11 +405,11 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ),
     ],
 )
-def test_the_fact_behind_a_fault(lab: Lab, code: str, told: str) -> None:
+def test_fact_behind_an_error(lab: Lab, code: str, told: str) -> None:
     assert re.search(told, findings(lab, code))
 
 
-def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None:
+def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
     lab.ok("df.drop(columns='b', inplace=True)")
     done = failing(lab, "df.bb")
@@ -442,7 +440,7 @@ def lost_columns(done: Any) -> list[Any]:
         "df.Amount",
     ],
 )
-def test_a_column_that_an_earlier_run_dropped_is_told(lab: Lab, fails: str) -> None:
+def test_column_dropped_by_earlier_run_is_reported(lab: Lab, fails: str) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
     assert not lost_columns(failing(lab, "df['Amounts']"))
     cell = "df['scaled_Amount'] = df['Amount'] * 2\ndf.drop(columns='Amount', inplace=True)"
@@ -455,7 +453,7 @@ def test_a_column_that_an_earlier_run_dropped_is_told(lab: Lab, fails: str) -> N
     assert not lost_columns(failing(lab, "df['Amounts']"))
 
 
-def test_a_column_that_the_failing_run_dropped_is_told(lab: Lab) -> None:
+def test_column_dropped_by_failing_run_is_reported(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
     (lost,) = lost_columns(
         failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']")
@@ -467,7 +465,7 @@ def test_a_column_that_the_failing_run_dropped_is_told(lab: Lab) -> None:
     assert not lost["now"]
 
 
-def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
+def test_redefined_class_is_reported(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
     done = failing(lab, "df = df.to_numpy()\n1 / 0")
     assert done.diagnosis_data["changed"]["rebound"] == [
@@ -475,12 +473,12 @@ def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
     ]
 
 
-def test_a_method_made_of_c_that_has_a_name_is_no_failure_of_the_look(lab: Lab) -> None:
+def test_named_c_method_is_not_an_inspection_error(lab: Lab) -> None:
     done = lab.run("f = [].append\ng = len")
     assert "swallowed" not in done.diagnosis_data
 
 
-def test_nothing_of_the_users_is_run(lab: Lab) -> None:
+def test_inspection_runs_no_user_code(lab: Lab) -> None:
     lab.ok(
         "class Trap:\n    def __getattr__(self, name): print('RUN'); raise AttributeError(name)\n"
         "    __getitem__ = __len__ = __repr__ = __eq__ = __iter__ = __getattr__\n"
@@ -491,7 +489,7 @@ def test_nothing_of_the_users_is_run(lab: Lab) -> None:
     assert "RUN" not in text(done) and "look" in done.diagnosis_data
 
 
-def test_what_a_look_swallows_is_counted_and_told(lab: Lab) -> None:
+def test_suppressed_inspection_errors_are_counted(lab: Lab) -> None:
     done = failing(
         lab,
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')",

@@ -31,7 +31,7 @@ def use(project: Project, python: str) -> None:
     trust.trust(project.paths)
 
 
-def test_only_the_figures_of_cells_that_ran_here_are_rendered(project: Project) -> None:
+def test_only_figures_of_locally_run_cells_are_rendered(project: Project) -> None:
     """A figure that came with the repository may load what it names: nothing of it goes into a browser."""
     figure = {"output_type": "display_data", "metadata": {}, "data": {MIME: {}}}
     committed = {**code("show()", "a"), "outputs": [figure]}
@@ -48,7 +48,7 @@ def test_only_the_figures_of_cells_that_ran_here_are_rendered(project: Project) 
 
 
 @pytest.mark.nightly
-def test_without_kaleido_the_report_names_no_command_and_the_command_says_why(
+def test_render_command_without_kaleido_explains_the_requirement(
     project: Project,
 ) -> None:
     use(project, environment(sys.executable, "plotly"))
@@ -61,7 +61,7 @@ def test_without_kaleido_the_report_names_no_command_and_the_command_says_why(
 
 
 @pytest.mark.nightly
-def test_with_kaleido_the_report_names_the_command_which_renders_a_png(
+def test_report_with_kaleido_names_the_render_command(
     project: Project,
 ) -> None:
     """The step itself starts no browser; the command leaves none behind."""

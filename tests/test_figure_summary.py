@@ -190,7 +190,7 @@ def test_titles_limits_lines_and_legend(plots: Lab) -> None:
         ),
     ],
 )
-def test_a_fact_of_the_axes(plots: Lab, code: str, facts: dict[str, Any]) -> None:
+def test_axes_facts(plots: Lab, code: str, facts: dict[str, Any]) -> None:
     found = axes(plots, code + "\nNone")
     assert {name: found.get(name) for name in facts} == facts
 
@@ -229,11 +229,11 @@ def test_a_fact_of_the_axes(plots: Lab, code: str, facts: dict[str, Any]) -> Non
         ("plt.bar([1, 2], [0, 0]); plt.plot([1, 2], [0, 1])", None),
     ],
 )
-def test_what_can_not_be_seen(plots: Lab, code: str, why: str | None) -> None:
+def test_invisible_data(plots: Lab, code: str, why: str | None) -> None:
     assert axes(plots, code + "\nNone").get("invisible") == why
 
 
-def test_colour_bars_twins_and_empty_places_are_no_axes_of_their_own(
+def test_color_bars_twins_and_empty_subplots_are_not_counted_as_axes(
     plots: Lab,
 ) -> None:
     (figure,) = figures(
@@ -260,7 +260,7 @@ def test_colour_bars_twins_and_empty_places_are_no_axes_of_their_own(
 
 
 @pytest.mark.nightly
-def test_seaborn(plots: Lab) -> None:
+def test_seaborn_figures(plots: Lab) -> None:
     plots.ok(
         "import seaborn as sns\nd = pd.DataFrame({'x': range(40), 'y': range(40), 'g': list('abcd') * 10})"
     )
@@ -281,9 +281,7 @@ def test_seaborn(plots: Lab) -> None:
 # when it tells
 
 
-def test_each_picture_has_its_own_facts_whichever_way_it_is_shown(
-    plots: Lab, tmp_path: Path
-) -> None:
+def test_each_image_has_its_own_facts(plots: Lab, tmp_path: Path) -> None:
     lines = report(
         plots.ok(
             "from IPython.display import Image, clear_output, display\n"
@@ -305,9 +303,7 @@ def test_each_picture_has_its_own_facts_whichever_way_it_is_shown(
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "retina", "jpeg"])
-def test_the_formats_of_the_inline_backend(
-    plots: Lab, kind: str, tmp_path: Path
-) -> None:
+def test_inline_backend_formats(plots: Lab, kind: str, tmp_path: Path) -> None:
     plots.ok(f"%config InlineBackend.figure_formats = ['{kind}']")
     done = plots.ok("plt.plot([1, 2]); _ = plt.title('the one')")
     lines, others = (
@@ -321,7 +317,7 @@ def test_the_formats_of_the_inline_backend(
     assert line.startswith("SVG, ") if kind == "svg" else not others
 
 
-def test_what_a_cell_did_not_show_is_not_told(plots: Lab) -> None:
+def test_figures_that_were_not_shown_are_not_reported(plots: Lab) -> None:
     assert figures(plots.ok("plt.plot([1, 2])")) and figures(plots.ok("1")) == []
     assert figures(plots.ok("f = plt.figure(); plt.close(f)")) == []
     done = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
@@ -335,7 +331,7 @@ def test_what_a_cell_did_not_show_is_not_told(plots: Lab) -> None:
 
 
 @pytest.mark.nightly
-def test_it_is_bounded(plots: Lab) -> None:
+def test_summary_size_is_bounded(plots: Lab) -> None:
     (figure,) = figures(plots.ok("_ = plt.subplots(4, 4, dpi=20)"))
     assert (
         len(figure["axes"]) + figure["left_out"] == 16
@@ -367,7 +363,7 @@ def test_it_is_bounded(plots: Lab) -> None:
         "for _ in range(1000): plt.plot([1, 2], [np.nan] * 2)",
     ],
 )
-def test_it_takes_no_time(plots: Lab, code: str) -> None:
+def test_summary_is_fast(plots: Lab, code: str) -> None:
     plots.ok(
         "note = get_ipython().display_formatter.format.__globals__['record_figure']; import time"
     )
@@ -381,7 +377,7 @@ def test_it_takes_no_time(plots: Lab, code: str) -> None:
     assert float(text(done)) < 0.05
 
 
-def test_it_leaves_the_kernel_as_it_was(plots: Lab) -> None:
+def test_summary_leaves_the_kernel_unchanged(plots: Lab) -> None:
     fresh = plots.value
     plots.ok(
         "import gc, weakref\nf = plt.figure(); a = f.add_subplot(); a.plot([1, 2])\nplt.show()"
@@ -406,7 +402,7 @@ def test_it_leaves_the_kernel_as_it_was(plots: Lab) -> None:
     assert fresh("get_ipython().display_formatter.format.__name__") == "format"
 
 
-def test_it_goes_when_another_version_takes_over(plots: Lab) -> None:
+def test_summary_hook_is_removed_when_another_version_takes_over(plots: Lab) -> None:
     plots.ok(
         "f = get_ipython().display_formatter; ours = f.format; ours.__globals__['end']()"
     )
@@ -420,7 +416,7 @@ def test_it_goes_when_another_version_takes_over(plots: Lab) -> None:
     assert len(figures(plots.ok("plt.plot([1]); plt.show()"))) == 1
 
 
-def test_matplotlib_is_not_imported_for_it(lab: Lab) -> None:
+def test_summary_does_not_import_matplotlib(lab: Lab) -> None:
     fresh = Lab(lab.kernel.describe().python)
     try:
         done = fresh.ok(
@@ -440,7 +436,7 @@ def test_matplotlib_is_not_imported_for_it(lab: Lab) -> None:
         "legends = property(lambda self: (_ for _ in ()).throw(SystemExit))",
     ],
 )
-def test_figures_that_fail(plots: Lab, body: str) -> None:
+def test_figures_that_raise_while_inspected(plots: Lab, body: str) -> None:
     """It is shown as ever, and the cell does not fail."""
     done = plots.ok(
         "from matplotlib.figure import Figure\nfrom IPython.display import display\n"
@@ -451,7 +447,7 @@ def test_figures_that_fail(plots: Lab, body: str) -> None:
     assert [out["data"]["image/png"] for out in done.outputs] == ["iVBORw0KGgo="]
 
 
-def test_an_interrupt_gets_through(plots: Lab) -> None:
+def test_interrupt_during_inspection_reaches_the_cell(plots: Lab) -> None:
     """Esc in the midst of a look must end the cell, not the look."""
     done = plots.run(
         "scope = get_ipython().display_formatter.format.__globals__; held = scope['describe_figure']\n"
@@ -496,7 +492,7 @@ def shown(content: bytes | str | list[str], mime: str = "image/png") -> dict[str
     }
 
 
-def test_a_small_png_is_kept_byte_for_byte_and_the_users_alone(tmp_path: Path) -> None:
+def test_small_png_is_saved_unchanged_and_private(tmp_path: Path) -> None:
     content, folder = picture(), tmp_path / "a" / "figures"
     (saved,) = SavedImages(str(folder)).save(
         [{"output_type": "stream", "text": "x"}, shown(content)], 3
@@ -512,7 +508,7 @@ def test_a_small_png_is_kept_byte_for_byte_and_the_users_alone(tmp_path: Path) -
 
 @pytest.mark.parametrize("width", [1568, 1569, 3000])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "1", "I;16"])
-def test_what_is_large_is_made_smaller(tmp_path: Path, width: int, mode: str) -> None:
+def test_large_image_is_scaled_down(tmp_path: Path, width: int, mode: str) -> None:
     (saved,) = SavedImages(str(tmp_path)).save(
         [shown(picture(width, 40, mode=mode))], 1
     )
@@ -529,7 +525,7 @@ def test_what_is_large_is_made_smaller(tmp_path: Path, width: int, mode: str) ->
     )
 
 
-def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
+def test_sixteen_bit_image_is_scaled_not_clipped(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("I;16", (2000, 10), 32768).save(file, "PNG")
     (saved,) = SavedImages(str(tmp_path)).save([shown(file.getvalue())], 1)
@@ -541,7 +537,9 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     ("kind", "mime"),
     [("JPEG", "image/jpeg"), ("GIF", "image/gif"), ("WEBP", "image/webp")],
 )
-def test_other_formats_become_png(tmp_path: Path, kind: str, mime: str) -> None:
+def test_other_formats_are_converted_to_png(
+    tmp_path: Path, kind: str, mime: str
+) -> None:
     mode = "L" if kind == "GIF" else "RGB"
     (saved,) = SavedImages(str(tmp_path)).save(
         [shown(picture(kind=kind, mode=mode), mime)], 1
@@ -556,7 +554,7 @@ def test_other_formats_become_png(tmp_path: Path, kind: str, mime: str) -> None:
     assert saved.path and saved.single_color
 
 
-def test_base64_in_lines_and_wrapped(tmp_path: Path) -> None:
+def test_base64_as_list_or_wrapped(tmp_path: Path) -> None:
     content = picture()
     plain = base64.b64encode(content).decode()
     wrapped = base64.encodebytes(content).decode()
@@ -586,7 +584,7 @@ def single(mode: str, colour: Any, spot: Any = None) -> bytes:
         (single("1", 1), True),
     ],
 )
-def test_single_coloured(tmp_path: Path, content: bytes, expected: bool) -> None:
+def test_single_color_image(tmp_path: Path, content: bytes, expected: bool) -> None:
     (saved,) = SavedImages(str(tmp_path)).save([shown(content)], 1)
     assert saved.single_color is expected and saved.path
 
@@ -626,7 +624,7 @@ def bomb(width: int, height: int) -> bytes:
         (bomb(0, 5), "the image cannot be decoded"),
     ],
 )
-def test_what_can_not_be_saved_is_said(tmp_path: Path, content: Any, why: str) -> None:
+def test_image_save_failure_is_reported(tmp_path: Path, content: Any, why: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     broken, fine = SavedImages(str(tmp_path)).save(
         [shown(content), shown(picture())], 1
@@ -639,7 +637,7 @@ def test_what_can_not_be_saved_is_said(tmp_path: Path, content: Any, why: str) -
     )
 
 
-def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in its place")
     for folder in ("file", "file/below"):
         (saved,) = SavedImages(str(tmp_path / folder)).save([shown(picture())], 1)
@@ -650,7 +648,7 @@ def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
         )
 
 
-def test_a_full_disk_leaves_no_half_of_a_picture(
+def test_full_disk_leaves_no_partial_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: str, target: str, **folders: int) -> None:
@@ -664,7 +662,7 @@ def test_a_full_disk_leaves_no_half_of_a_picture(
     )
 
 
-def test_at_most_eight_a_run(tmp_path: Path) -> None:
+def test_at_most_eight_images_per_run_are_saved(tmp_path: Path) -> None:
     saved = SavedImages(str(tmp_path)).save(
         [shown(picture(noise=n)) for n in range(30)], 12
     )
@@ -675,7 +673,7 @@ def test_at_most_eight_a_run(tmp_path: Path) -> None:
     assert len(figure_summary.format_images(saved[:8], [])) == 8
 
 
-def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
+def test_newest_two_hundred_images_are_kept(tmp_path: Path) -> None:
     figures_of = SavedImages(str(tmp_path))
     for n in range(230):
         (tmp_path / f"{n:04d}-1.png").write_bytes(b"")
@@ -690,7 +688,7 @@ def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(
+def test_run_without_images_creates_no_folder_and_imports_no_pillow(
     tmp_path: Path,
 ) -> None:
     assert (
@@ -715,7 +713,7 @@ def told(*axes: dict[str, Any], **more: Any) -> str:
     return line
 
 
-def test_a_line() -> None:
+def test_figure_line() -> None:
     one = {
         "title": "Temperature",
         "xlabel": "month",
@@ -757,7 +755,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("words", HOSTILE)
-def test_nothing_in_a_figure_passes_for_steppers_words(words: str) -> None:
+def test_figure_text_cannot_forge_stepper_lines(words: str) -> None:
     one = {
         "title": words,
         "xlabel": words,
@@ -797,7 +795,7 @@ def test_nothing_in_a_figure_passes_for_steppers_words(words: str) -> None:
         assert len(line.splitlines()) == 1 and not line.startswith("stepper")
 
 
-def test_the_kernel_may_say_anything() -> None:
+def test_invalid_kernel_data_is_tolerated() -> None:
     for odd in (
         None,
         5,
@@ -851,7 +849,7 @@ def test_the_kernel_may_say_anything() -> None:
         )
 
 
-def test_all_lines_are_bounded() -> None:
+def test_figure_lines_are_bounded() -> None:
     one = {
         "title": "t" * 80,
         "xlabel": "x" * 80,
@@ -940,7 +938,7 @@ def test_all_lines_are_bounded() -> None:
         ({}, []),
     ],
 )
-def test_rich_outputs_are_named(data: dict[str, Any], said: list[str]) -> None:
+def test_rich_outputs_are_listed(data: dict[str, Any], said: list[str]) -> None:
     assert (
         figure_summary.format_rich_outputs(
             [{"output_type": "display_data", "data": data}]
@@ -1024,7 +1022,7 @@ def packed(code: str, *values: float) -> dict[str, str]:
         ([], {}, "no traces."),
     ],
 )
-def test_a_plotly_figure_is_told_in_facts(
+def test_plotly_figure_is_summarized(
     traces: list[Any], layout: dict[str, Any], said: str
 ) -> None:
     content = {
@@ -1038,7 +1036,7 @@ def test_a_plotly_figure_is_told_in_facts(
     assert line.partition(": ")[2] == said
 
 
-def test_a_plotly_figure_may_hold_anything() -> None:
+def test_invalid_plotly_figure_is_tolerated() -> None:
     odds: list[Any] = [
         None,
         5,
@@ -1090,7 +1088,7 @@ def test_a_plotly_figure_may_hold_anything() -> None:
         assert "stepper" not in "".join(line.split('"')[::2])
 
 
-def test_a_large_plotly_figure_is_read_in_bounded_time() -> None:
+def test_large_plotly_figure_is_summarized_in_bounded_time() -> None:
     content = {
         "data": [
             {"x": packed("f8", *range(200_000)), "y": packed("f8", *range(200_000))}
@@ -1108,7 +1106,7 @@ def test_a_large_plotly_figure_is_read_in_bounded_time() -> None:
     )
 
 
-def test_rich_outputs_are_at_most_eight() -> None:
+def test_at_most_eight_rich_outputs_are_listed() -> None:
     outputs = [{"data": {"video/mp4": "xy"}}] * 20
     assert figure_summary.format_rich_outputs(outputs) == ["video, 2 bytes"] * 8 + [
         "… and 12 more"

@@ -170,9 +170,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_cell_did_to_files_is_noted_as_what_came_of_it(
-    empty: Lab, way: str
-) -> None:
+def test_file_changes_of_a_cell_are_recorded(empty: Lab, way: str) -> None:
     source, expected = WAYS[way]
     expected = {name: change for name, change in expected.items() if change}
     noted = changes(empty, source)
@@ -180,7 +178,7 @@ def test_what_a_cell_did_to_files_is_noted_as_what_came_of_it(
     assert noted == expected
 
 
-def test_a_file_that_is_too_large_for_a_hash_is_known_by_its_time(empty: Lab) -> None:
+def test_file_too_large_to_hash_is_compared_by_mtime(empty: Lab) -> None:
     size = file_writes.MAX_HASHED_SIZE + 1
     empty.ok(f"Path('large').write_bytes(b'x' * {size})")
     again = f"Path('large').write_bytes(b'x' * {size})"
@@ -188,7 +186,7 @@ def test_a_file_that_is_too_large_for_a_hash_is_known_by_its_time(empty: Lab) ->
     assert changes(empty, "open('large', 'ab').close()") == {}
 
 
-def test_what_an_older_thread_or_task_writes_is_not_the_cells(empty: Lab) -> None:
+def test_writes_of_earlier_threads_and_tasks_are_not_attributed(empty: Lab) -> None:
     empty.ok(
         "go, done = threading.Event(), threading.Event()\n"
         "def late():\n"
@@ -211,7 +209,7 @@ def test_what_an_older_thread_or_task_writes_is_not_the_cells(empty: Lab) -> Non
     }
 
 
-def test_what_is_open_at_the_end_is_known_without_an_event(empty: Lab) -> None:
+def test_open_files_are_detected_without_audit_events(empty: Lab) -> None:
     """A library in C opens files without Python's knowledge."""
     empty.ok("held = open('held', 'w')")
     facts = files_of(
@@ -235,7 +233,7 @@ def held_open(facts: dict[str, Any]) -> dict[str, bool]:
     return {name: own for name, own in names.items() if not name.startswith("kernel.")}
 
 
-def test_a_process_of_an_earlier_cell_is_not_this_cells(empty: Lab) -> None:
+def test_process_of_earlier_cell_is_not_attributed(empty: Lab) -> None:
     empty.ok(
         "import subprocess\n"
         "command = 'exec 5> by_child; echo; exec sleep 60'\n"
@@ -247,7 +245,7 @@ def test_a_process_of_an_earlier_cell_is_not_this_cells(empty: Lab) -> None:
     assert held_open(facts) == {"by_child": False}
 
 
-def test_a_file_of_the_cell_before_is_not_one_that_changed_meanwhile(
+def test_file_of_previous_cell_is_not_an_external_change(
     empty: Lab,
 ) -> None:
     empty.ok("open('before', 'w').write('x')")
@@ -262,7 +260,7 @@ def test_a_file_of_the_cell_before_is_not_one_that_changed_meanwhile(
 # ------------------------------------------------------------------------------------------
 
 
-def test_no_event_makes_it_raise_or_call_what_is_the_users(empty: Lab) -> None:
+def test_audit_hook_never_raises_or_calls_user_code(empty: Lab) -> None:
     done = empty.run(
         "import sys\n"
         "class N(int):\n"
@@ -284,7 +282,7 @@ def test_no_event_makes_it_raise_or_call_what_is_the_users(empty: Lab) -> None:
     assert text(done) == "done\n"
 
 
-def test_it_holds_nothing_of_the_users(empty: Lab) -> None:
+def test_audit_hook_keeps_no_user_objects(empty: Lab) -> None:
     empty.ok(
         "import weakref\n"
         "class P(str): pass\n"
@@ -294,7 +292,7 @@ def test_it_holds_nothing_of_the_users(empty: Lab) -> None:
     assert empty.value("seen() is None") is True
 
 
-def test_what_it_notes_of_a_cell_has_a_bound(empty: Lab) -> None:
+def test_recorded_changes_are_bounded(empty: Lab) -> None:
     facts = files_of(
         empty,
         "for n in range(2000): open(f'f{n}', 'w').close()\n"
@@ -307,14 +305,14 @@ def test_what_it_notes_of_a_cell_has_a_bound(empty: Lab) -> None:
     empty.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")
 
 
-def test_an_interrupt_in_a_loop_of_audited_calls_ends_the_cell(empty: Lab) -> None:
+def test_interrupt_in_a_loop_of_audited_calls_stops_the_cell(empty: Lab) -> None:
     done = empty.run("while True: open('new', 'w').close(); id(1)", timeout=1)
     assert done.outcome is Outcome.TIMEOUT
     assert done.fault is not None
     assert empty.value("os.path.exists('new')") is True  # the kernel lives
 
 
-def test_of_an_interrupted_cell_it_is_known_too(empty: Lab) -> None:
+def test_interrupted_cell_changes_are_recorded(empty: Lab) -> None:
     done = empty.run("open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1)
     assert done.outcome is Outcome.TIMEOUT
     noted = [
@@ -327,7 +325,7 @@ def test_of_an_interrupted_cell_it_is_known_too(empty: Lab) -> None:
 # ------------------------------------------------------------------------------------------
 
 
-def test_a_kernel_whose_cells_write_no_files_has_no_hook(untouched: Project) -> None:
+def test_kernel_without_file_writes_has_no_audit_hook(untouched: Project) -> None:
     notebook = untouched.new("One", "Two", "Three")
     notebook.insert("import copy\nx = copy.deepcopy([1])\n" + HOOKS + "print(hooks)")
     second, _ = notebook.insert(HOOKS + "print(hooks)")
@@ -340,7 +338,7 @@ def printed(notebook: Notebook, cell: str) -> str:
     return "".join(notebook.cell(cell)["outputs"][0]["text"]).strip()
 
 
-def test_a_module_of_the_project_may_write_whatever_its_cell_says(
+def test_writes_by_project_modules_are_attributed(
     untouched: Project,
 ) -> None:
     (untouched.folder / "notebooks" / "steps.py").write_text(
@@ -351,7 +349,7 @@ def test_a_module_of_the_project_may_write_whatever_its_cell_says(
     assert f"{CELL}wrote notebooks/made.csv (1 byte)" in answer.text
 
 
-def test_a_new_helper_takes_over_the_hook_and_an_ended_one_leaves_nothing(
+def test_new_helper_takes_over_the_audit_hook(
     untouched: Project,
 ) -> None:
     notebook = untouched.new("One", "Two", "Three")
@@ -382,7 +380,7 @@ def notes(answer: Answer) -> list[str]:
     return [line for line in answer.text.splitlines() if line.startswith("Note: ")]
 
 
-def test_a_report_tells_what_the_cell_wrote_from_what_else_changed(
+def test_report_separates_cell_writes_from_other_changes(
     untouched: Project,
 ) -> None:
     folder = untouched.folder / "notebooks"
@@ -424,7 +422,7 @@ def written_when_seen(folder: Path) -> None:
     (folder / "other.csv").write_text("xy")
 
 
-def test_two_notebooks_at_once_are_never_taken_for_each_other(
+def test_concurrent_notebooks_are_not_confused(
     untouched: Project,
 ) -> None:
     names = ("left", "right")

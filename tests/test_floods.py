@@ -99,7 +99,7 @@ def test_floods_of_text(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_flood_of_display_updates_is_folded_to_the_last(project: Project) -> None:
+def test_display_updates_are_reduced_to_the_last(project: Project) -> None:
     notebook = project.new()
     cell = run(
         notebook,
@@ -115,7 +115,7 @@ def test_a_flood_of_display_updates_is_folded_to_the_last(project: Project) -> N
 
 
 @pytest.mark.nightly
-def test_a_flood_of_pictures(project: Project) -> None:
+def test_flood_of_images(project: Project) -> None:
     notebook = project.new()
     run(
         notebook,
@@ -138,7 +138,7 @@ def test_a_flood_of_pictures(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_traceback_of_30_mb(project: Project) -> None:
+def test_traceback_of_30_mb(project: Project) -> None:
     notebook = project.new()
     run(notebook, "import os")
     process = daemon(project)
@@ -150,7 +150,7 @@ def test_a_traceback_of_30_mb(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_binary_junk(project: Project) -> None:
+def test_binary_output(project: Project) -> None:
     notebook = project.new()
     text = text_of(
         run(
@@ -214,7 +214,7 @@ def message(kind: str, first: object, second: object) -> dict:
 
 @settings(deadline=None)
 @given(st.lists(SAID, max_size=30))
-def test_the_outputs_are_those_that_nbclient_makes(said: list[tuple]) -> None:
+def test_outputs_match_nbclient(said: list[tuple]) -> None:
     cell = nbformat.v4.new_code_cell(metadata={"execution": {}})
     client = NotebookClient(nbformat.v4.new_notebook(cells=[cell]))
     client.clear_before_next_output = False
@@ -235,7 +235,7 @@ def test_the_outputs_are_those_that_nbclient_makes(said: list[tuple]) -> None:
     assert area.outputs() == joined
 
 
-def test_the_end_is_said_as_nbclient_says_it() -> None:
+def test_idle_is_detected_like_nbclient() -> None:
     client = NotebookClient(
         nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(metadata={"execution": {}})]
@@ -250,7 +250,7 @@ def test_the_end_is_said_as_nbclient_says_it() -> None:
 @pytest.mark.nightly
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(SAID, st.integers(1, 300)), max_size=40))
-def test_what_is_held_is_bounded(said: list[tuple]) -> None:
+def test_held_output_is_bounded(said: list[tuple]) -> None:
     area = OutputArea(1000)
     for (kind, first, second), times in said:
         longer = second * times if isinstance(second, str) else second
@@ -260,7 +260,7 @@ def test_what_is_held_is_bounded(said: list[tuple]) -> None:
     assert len(json.dumps(area.outputs())) <= 6000
 
 
-def test_pictures_that_are_not_saved_are_not_held() -> None:
+def test_unsaved_images_are_not_held() -> None:
     area = OutputArea(1000)
     for number in range(500):
         shown = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}
@@ -273,7 +273,7 @@ def test_pictures_that_are_not_saved_are_not_held() -> None:
 
 
 @pytest.mark.nightly
-def test_an_interrupt_between_a_cells_end_and_its_reply_costs_no_kernel(
+def test_interrupt_between_idle_and_reply_keeps_the_kernel(
     project: Project,
 ) -> None:
     """ipykernel sends `idle` then and never a reply."""

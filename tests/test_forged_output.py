@@ -157,7 +157,7 @@ if sys.version_info >= (3, 11):
 
 
 @pytest.mark.parametrize("what", CELLS)
-def test_a_cell_cannot_speak_for_stepper(book: Notebook, what: str) -> None:
+def test_cell_output_cannot_forge_stepper_lines(book: Notebook, what: str) -> None:
     text = answered(book.insert(CELLS[what])[1])
     assert re.match(r"stepper: Cell \d+ \(id \w+\) (ran|FAILED|was CANCELLED)", text), (
         text
@@ -166,7 +166,7 @@ def test_a_cell_cannot_speak_for_stepper(book: Notebook, what: str) -> None:
         assert "| the end of it" in text
 
 
-def test_a_figure_cannot(book: Notebook) -> None:
+def test_figure_cannot_forge_stepper_lines(book: Notebook) -> None:
     pytest.importorskip("matplotlib")
     source = (
         f"import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([1, 2], label={E})\nax.set_title({E})\n"
@@ -176,7 +176,7 @@ def test_a_figure_cannot(book: Notebook) -> None:
     assert "Figure 1: " in text and "FORGED" in text
 
 
-def test_a_figures_facts_cannot() -> None:
+def test_figure_summary_cannot_forge_stepper_lines() -> None:
     axes = {
         "title": EVIL,
         "xlabel": EVIL,
@@ -202,7 +202,7 @@ def test_a_figures_facts_cannot() -> None:
     sound("\n".join(lines))
 
 
-def test_a_dataframe_cannot(book: Notebook) -> None:
+def test_dataframe_cannot_forge_stepper_lines(book: Notebook) -> None:
     pytest.importorskip("pandas")
     text = answered(
         book.insert(
@@ -213,7 +213,9 @@ def test_a_dataframe_cannot(book: Notebook) -> None:
     answered(book.insert(f"df[{E}] = df[{E}].astype(str).map(lambda x: {E})\ndf")[1])
 
 
-def test_eval_cannot(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_output_cannot_forge_stepper_lines(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STEPPER_SESSION", "an-agents")  # in whose shell it is a report
     for source in (
         f"print({E})",
@@ -226,7 +228,7 @@ def test_eval_cannot(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.stdout.startswith("stepper: eval ")
 
 
-def test_what_people_see(book: Notebook) -> None:
+def test_status_and_history_cannot_be_forged(book: Notebook) -> None:
     """After all those cells: the kernel's names, the runs, their reports, the outputs."""
     for command in (
         ["context"],
@@ -250,7 +252,7 @@ def test_what_people_see(book: Notebook) -> None:
         assert json.loads(text)
 
 
-def test_an_exit_cannot(project: Project) -> None:
+def test_exit_message_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.notebook("n.ipynb")
     for number, kind in enumerate(("KeyboardInterrupt", "SystemExit"), 1):
         assert answered(book.insert(f"raise {kind}({E})")[1]).startswith(
@@ -259,7 +261,7 @@ def test_an_exit_cannot(project: Project) -> None:
         told(project.stepper("continue"))
 
 
-def test_a_kernels_last_words_cannot(project: Project) -> None:
+def test_kernel_stderr_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.new(f"{ONE_LINE} :: {ONE_LINE}", "second")
     answer = book.insert(
         f"import os\nos.write(2, {E}.encode('utf-8', 'replace') * 3)\nos.kill(os.getpid(), 9)"
@@ -285,7 +287,7 @@ def test_a_kernels_last_words_cannot(project: Project) -> None:
     )
 
 
-def test_a_strangers_notebook_cannot(project: Project) -> None:
+def test_foreign_notebook_cannot_forge_stepper_lines(project: Project) -> None:
     """Ids, tags, metadata and the plan are anybody's."""
     steps = [{"id": 1, "title": EVIL, "criterion": EVIL}, {"id": 2, "title": "b"}]
     cells = [
@@ -318,7 +320,7 @@ def test_a_strangers_notebook_cannot(project: Project) -> None:
     answered(project.hook("Stop", stop))
 
 
-def test_a_notebooks_name_cannot(project: Project) -> None:
+def test_notebook_name_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.notebook(f"{NAME}.ipynb")
     answered(book.insert("1 / 0")[1])
     for command in (
@@ -333,7 +335,7 @@ def test_a_notebooks_name_cannot(project: Project) -> None:
         told(project.stepper(*command, check=None))
 
 
-def test_a_strangers_journal_cannot(project: Project) -> None:
+def test_foreign_journal_cannot_forge_stepper_lines(project: Project) -> None:
     fault = {
         "ename": EVIL,
         "evalue": EVIL,
@@ -401,7 +403,7 @@ def test_a_strangers_journal_cannot(project: Project) -> None:
         )
 
 
-def test_a_journaled_report_is_cleaned(project: Project) -> None:
+def test_journaled_report_is_sanitized(project: Project) -> None:
     """Its words stand as they are: the journal is stepper's own. What a terminal obeys does not."""
     project.notebook("strange.ipynb", [code("1", "x")])
     journal = Path(project.paths.journals) / "strange.jsonl"
@@ -413,7 +415,7 @@ def test_a_journaled_report_is_cleaned(project: Project) -> None:
     assert unfit(done.stdout) == [] and len(done.stdout) < 7000
 
 
-def test_markup_means_nothing_on_a_terminal(project: Project) -> None:
+def test_rich_markup_is_not_interpreted(project: Project) -> None:
     """On a terminal rich shows the progress of a run: neither markup nor escapes in names come through."""
     plan = {"problem": "p", "steps": [{"id": 1, "title": "[red]FORGED[/red] \x1b[41m"}]}
     project.notebook("n.ipynb", [code("1", "x")], stepper=plan)
@@ -445,7 +447,7 @@ def test_markup_means_nothing_on_a_terminal(project: Project) -> None:
     assert b"\x1b[41m" not in seen
 
 
-def test_long_lines_are_cut_where_a_line_ends() -> None:
+def test_reports_are_truncated_at_line_ends() -> None:
     """A cut in the middle of a report must not make the rest of a line the beginning of one."""
     text = (
         "x" * (run_report.REPORT_LIMIT + 500 - run_report.REPORT_LIMIT // 2)
@@ -468,7 +470,7 @@ def test_long_lines_are_cut_where_a_line_ends() -> None:
         "5",
     ],
 )
-def test_a_message_in_the_helpers_name_stops_no_notebook(
+def test_forged_helper_message_stops_no_notebook(
     place: Project, namespace: str
 ) -> None:
     notebook = place.new()

@@ -40,7 +40,7 @@ from tests.conftest import (
 )
 
 
-def test_the_hook_script_is_executable_and_the_committed_one() -> None:
+def test_hook_script_is_executable_and_equals_the_committed_one() -> None:
     script = ROOT / "hooks" / "stepper"
     assert script.stat().st_mode & 0o111
     assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
@@ -73,7 +73,7 @@ def run(
     return done.stdout
 
 
-def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(
+def test_hook_without_installation_answers_only_edits(
     script: Path,
 ) -> None:
     answer = json.loads(run(script, "PostToolUse"))
@@ -98,7 +98,7 @@ def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(
         assert run(script, event) == b"", event
 
 
-def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> None:
+def test_hook_script_reports_progress_without_python(script: Path) -> None:
     folder, env = script.parents[2], bare_env(Paths(str(script.parents[2])))
     (env / "packages").symlink_to(ROOT)
     assert run(script, "FileChanged") == b""
@@ -115,7 +115,7 @@ def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> No
     }
 
 
-def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(
+def test_batch_or_turn_without_notebook_starts_no_python(
     script: Path,
 ) -> None:
     env = bare_env(Paths(str(script.parents[2])))
@@ -131,7 +131,7 @@ def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(
     assert (env / "started").exists()  # the test can fail
 
 
-def test_a_read_starts_python_in_manual_mode_alone_and_hands_on_its_payload(
+def test_read_starts_python_only_in_manual_mode(
     script: Path,
 ) -> None:
     env = bare_env(Paths(str(script.parents[2])))
@@ -191,7 +191,7 @@ def test_each_shell_runs_the_script(script: Path, shell: str) -> None:
         assert bool(run_in_shell("PostToolBatch")) is is_checked, listed
 
 
-def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -> None:
+def test_script_prefers_the_compiled_client(script: Path) -> None:
     env = bare_env(Paths(str(script.parents[2])))
     for name, word in (("python", "interpreted"), ("hook", "compiled")):
         (env / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {word} \"$@\"\n")
@@ -223,7 +223,7 @@ def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -
     "compiler",
     ["", "exit 1", "touch no-output", "shift; echo 'exit 1' >$7; chmod +x $7"],
 )
-def test_where_the_client_does_not_compile_there_is_none(
+def test_failed_compilation_leaves_no_client(
     tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -254,7 +254,7 @@ def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) ->
     )
 
 
-def test_frames_come_back_as_they_were_packed() -> None:
+def test_frames_round_trip() -> None:
     parts = [b"", b"x" * 70000, b"\0\1"]
     frame = wire_format.pack(*parts)
     stream = io.BytesIO(frame)
@@ -271,17 +271,17 @@ def test_frames_come_back_as_they_were_packed() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"STP1", b"STP2\x01", b"STP1\x00", b"STP1\x09"])
-def test_what_is_no_frame_is_refused(bad: bytes) -> None:
+def test_invalid_frame_is_rejected(bad: bytes) -> None:
     with pytest.raises(wire_format.FrameError):
         wire_format.parse_part_count(bad)
 
 
-def test_a_frame_that_announces_too_much_is_refused() -> None:
+def test_oversized_frame_is_rejected() -> None:
     with pytest.raises(wire_format.FrameError):
         wire_format.parse_part_lengths((1 << 32).to_bytes(8, "big"))
 
 
-def test_the_socket_fits_and_is_derived_from_the_project_alone(
+def test_socket_path_fits_and_depends_only_on_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("é" * 60) / ("x" * 80)
@@ -316,7 +316,7 @@ def sent(**more: object) -> bytes:
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def test_the_copies_of_the_notebook_are_left_out() -> None:
+def test_notebook_copies_are_dropped_from_the_payload() -> None:
     lean = hook_json.remove_notebook_copies(sent())
     assert len(lean) < len(sent()) - 99
     assert (
@@ -338,7 +338,7 @@ def test_the_copies_of_the_notebook_are_left_out() -> None:
         json.dumps(json.loads(sent())).encode(),
     ],
 )
-def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
+def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
     try:
         whole = json.loads(data)
     except ValueError:
@@ -377,7 +377,7 @@ def was_cancelled(project: Project) -> None:
 
 
 @pytest.mark.parametrize("pair", some_nightly([os.pipe, socket.socketpair], os.pipe))
-def test_a_hook_whose_output_nobody_reads_any_more_ends(
+def test_hook_exits_when_its_output_is_closed(
     project: Project, pair: Callable[[], tuple[Any, Any]]
 ) -> None:
     payload = sleeping(project)
@@ -400,7 +400,7 @@ def close(end: Any) -> None:
 
 
 @ONE_CLIENT
-def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> None:
+def test_hook_exits_when_its_parent_is_dead(project: Project, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(sleeping(project))
     text = '"$@" <payload >said & wait'
     with subprocess.Popen(
@@ -421,7 +421,7 @@ def daemons(project: Project) -> int:
 @pytest.mark.parametrize(
     "number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
 )
-def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(
+def test_hook_exiting_after_a_retry_cancels_the_cell(
     project: Project, number: signal.Signals
 ) -> None:
     payload = sleeping(project)
@@ -440,7 +440,7 @@ def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(
 
 
 @ONE_CLIENT
-def test_a_hook_asks_again_once(project: Project) -> None:
+def test_hook_retries_once(project: Project) -> None:
     payload = sleeping(project)
     answers: list[str] = []
     thread = threading.Thread(
@@ -461,7 +461,7 @@ def test_a_hook_asks_again_once(project: Project) -> None:
     was_cancelled(project)
 
 
-def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) -> None:
+def test_connection_lost_to_an_exiting_daemon_is_retried(project: Project) -> None:
     notebook = project.new()
     project.stepper("shutdown")
     payload = notebook.edited("insert", "print('ran', 'once')")
@@ -482,7 +482,7 @@ def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) ->
     assert "| ran once" in answer.text
 
 
-def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> None:
+def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
     project.paths.create_runtime_folder()
     with contextlib.ExitStack() as links:
         listener = links.enter_context(socket.socket(socket.AF_UNIX))
@@ -510,7 +510,7 @@ def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> N
                 assert hook.stdout.read() == b"its turn"
 
 
-def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(
+def test_broken_stdin_or_stdout_is_not_a_failure(
     project: Project,
 ) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
@@ -530,7 +530,7 @@ def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(
 
 
 @ONE_CLIENT
-def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in(
+def test_inherited_kernel_variables_are_not_passed_on(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
@@ -543,7 +543,7 @@ def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in
     )
 
 
-def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
+def test_clients_and_script_have_the_same_constants() -> None:
     compiled = (ROOT / "stepper/hook/client.c").read_text()
     (seconds,) = re.findall(r"#define SILENCE_SECONDS (\d+)", compiled)
     assert float(seconds) == daemon_client.SILENCE_SECONDS

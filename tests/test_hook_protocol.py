@@ -61,7 +61,7 @@ def scenario(name: str) -> Callable[[Scenario], Scenario]:
     return register
 
 
-def test_each_scenario_of_the_page_has_a_function() -> None:
+def test_every_documented_scenario_has_a_function() -> None:
     assert list(SCENARIOS) == NAMES
     numbers = re.findall(r"^(\d+)\. ", PAGE.read_text(), re.MULTILINE)
     assert numbers == [str(number) for number in range(1, len(NAMES) + 1)]

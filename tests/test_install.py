@@ -177,7 +177,7 @@ def in_the_agents_shell(env, path, *names):
 
 
 @pytest.mark.nightly
-def test_with_venv_and_pip(checkout, repo, path, kernel):
+def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     before = snapshot(repo)
     done = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)
     assert done.returncode == 0, done.stderr
@@ -237,7 +237,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
 
 
 @pytest.mark.nightly
-def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
+def test_install_and_uninstall_with_uv(checkout, tmp_path):
     uv = find_uv()
     if uv is None:
         pytest.skip("uv is neither beside this Python nor on the PATH")
@@ -283,7 +283,7 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert sorted(item.name for item in target.iterdir()) == [".venv", "uv.lock"]
 
 
-def test_an_environment_that_cannot_be_made_leaves_nothing(checkout, tmp_path):
+def test_failed_environment_creation_leaves_nothing(checkout, tmp_path):
     target = tmp_path / "repo"
     target.mkdir()
     path = bin_folder(
@@ -340,7 +340,7 @@ BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" 
         "no venv, broken uv",
     ],
 )
-def test_a_machine_without_what_it_takes(checkout, tmp_path, repo, commands, says):
+def test_missing_requirements_are_reported(checkout, tmp_path, repo, commands, says):
     before = snapshot(repo)
     done = sh(checkout, str(repo), path=bin_folder(tmp_path / "bin", **commands))
     assert done.returncode == 1
@@ -349,7 +349,7 @@ def test_a_machine_without_what_it_takes(checkout, tmp_path, repo, commands, say
     assert snapshot(repo) == before
 
 
-def test_a_newer_python_beside_an_old_one_is_found(checkout, tmp_path, repo):
+def test_newer_python_is_found(checkout, tmp_path, repo):
     path = bin_folder(
         tmp_path / "bin",
         **{"python3": python38(), "python3.12": BARE, "python3.10": forward()},
@@ -395,7 +395,7 @@ SPOILT = {
     ("name", "content"),
     [(name, item) for name, items in SPOILT.items() for item in items],
 )
-def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, content):
+def test_conflicting_files_are_named_and_kept(repo, monkeypatch, capsys, name, content):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     spoil(repo, name, content)
@@ -413,9 +413,7 @@ def call(monkeypatch, verb, *arguments):
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_uninstall_refuses_settings_that_it_cannot_read(
-    repo, monkeypatch, capsys, content
-):
+def test_uninstall_refuses_unreadable_settings(repo, monkeypatch, capsys, content):
     spoil(repo, ".claude/settings.json", content)
     before = snapshot(repo)
     assert call(monkeypatch, "uninstall", "--uninstall", str(repo)) == 1
@@ -440,7 +438,7 @@ def test_uninstall_refuses_settings_that_it_cannot_read(
         (["{tmp}", "--demo", "--uninstall"], "exclude"),
     ],
 )
-def test_wrong_arguments(checkout, tmp_path, path, arguments, says):
+def test_invalid_arguments(checkout, tmp_path, path, arguments, says):
     (tmp_path / "file").touch()
     (tmp_path / "a:b").mkdir()
     (tmp_path / "closed").mkdir(mode=0o500)
@@ -462,7 +460,7 @@ def test_wrong_arguments(checkout, tmp_path, path, arguments, says):
     assert snapshot(tmp_path) == before
 
 
-def test_help_needs_no_python(checkout, tmp_path):
+def test_help_works_without_python(checkout, tmp_path):
     done = sh(checkout, "--help", path=bin_folder(tmp_path / "bin"))
     assert done.returncode == 0
     for word in (
@@ -507,7 +505,7 @@ def undo(repo):
         ("notebooks/.keep", ""),
     ],
 )
-def test_there_and_back(tmp_path, kernel, name, text):
+def test_install_and_uninstall_restore_the_repository(tmp_path, kernel, name, text):
     repo = tmp_path / ODD
     (repo / name).parent.mkdir(parents=True)
     (repo / name).write_text(text)
@@ -521,9 +519,7 @@ def test_there_and_back(tmp_path, kernel, name, text):
     assert snapshot(repo) == before
 
 
-def test_the_agents_shell_gets_stepper_and_nothing_else_of_its_environment(
-    tmp_path, kernel
-):
+def test_agent_shell_path_has_only_the_stepper_command(tmp_path, kernel):
     (repo := tmp_path / ODD).mkdir()
     setup(repo, kernel=kernel)
     env = Path(Paths(str(repo)).env)
@@ -537,7 +533,7 @@ def test_the_agents_shell_gets_stepper_and_nothing_else_of_its_environment(
     assert [Path(each).resolve() for each in found] == [env / "bin/stepper"]
 
 
-def test_an_empty_folder_becomes_empty_again(tmp_path, kernel):
+def test_uninstall_leaves_an_empty_folder_empty(tmp_path, kernel):
     for found in ((), (".claude/skills",), (".claude/hooks",), ("notebooks",)):
         repo = tmp_path / f"repo {len(list(tmp_path.iterdir()))}"
         repo.mkdir()
@@ -551,7 +547,7 @@ def test_an_empty_folder_becomes_empty_again(tmp_path, kernel):
         assert snapshot(repo) == before
 
 
-def test_later_edits_outlive_an_uninstall(repo, kernel):
+def test_later_user_edits_survive_uninstall(repo, kernel):
     setup(repo, "--allow", kernel=kernel)
     path = repo / ".claude/settings.json"
     data = json.loads(path.read_text())
@@ -594,7 +590,7 @@ def test_uninstall_without_a_record(repo, kernel, capsys, again):
         assert "Edit(notebooks/**)" in capsys.readouterr().out
 
 
-def test_uninstall_without_a_record_where_nothing_was(tmp_path, kernel):
+def test_uninstall_without_a_record_in_an_empty_folder(tmp_path, kernel):
     repo = tmp_path / "repo"
     repo.mkdir()
     setup(repo, kernel=kernel)
@@ -603,7 +599,7 @@ def test_uninstall_without_a_record_where_nothing_was(tmp_path, kernel):
     assert list(repo.iterdir()) == []
 
 
-def test_an_older_installations_environment_makes_way(repo, kernel):
+def test_environment_of_older_installation_is_replaced(repo, kernel):
     """It was a folder in the project."""
     old = repo / ".stepper/env"
     (old / "bin").mkdir(parents=True)
@@ -613,7 +609,7 @@ def test_an_older_installations_environment_makes_way(repo, kernel):
     assert old.readlink() == before and not (before / "stamp").exists()
 
 
-def test_a_moved_checkout_is_set_up_anew(repo, kernel):
+def test_moved_checkout_gets_a_new_environment(repo, kernel):
     """Its link leads to the environment of where it was."""
     setup(repo, kernel=kernel)
     there = repo.rename(repo.with_name("moved"))
@@ -628,7 +624,7 @@ def test_a_moved_checkout_is_set_up_anew(repo, kernel):
     trust.remove_record(Paths(str(repo)))
 
 
-def test_uninstall_finds_an_environment_whose_project_is_made_anew(repo, kernel):
+def test_uninstall_finds_the_environment_of_a_recreated_project(repo, kernel):
     setup(repo, kernel=kernel)
     shutil.rmtree(repo)
     repo.mkdir()
@@ -636,7 +632,7 @@ def test_uninstall_finds_an_environment_whose_project_is_made_anew(repo, kernel)
     assert not os.path.lexists(os.path.dirname(Paths(str(repo)).env))
 
 
-def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
+def test_uninstall_keeps_journal_figures_and_config(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     home = repo / ".stepper"
     for name in (
@@ -664,7 +660,7 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
     assert "may still be running" in out
 
 
-def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
+def test_every_file_in_the_state_folder_is_classified(tmp_path):
     paths = Paths(str(tmp_path))
     known = {
         path
@@ -681,7 +677,7 @@ def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
     )
 
 
-def test_the_names_of_renamed_notebooks_stay_with_their_journals(repo, kernel):
+def test_rename_records_are_kept_with_their_journals(repo, kernel):
     setup(repo, kernel=kernel)
     names, journal = repo / ".stepper/renamed.json", repo / ".stepper/journal/a.jsonl"
     journal.parent.mkdir()
@@ -695,7 +691,7 @@ def test_the_names_of_renamed_notebooks_stay_with_their_journals(repo, kernel):
     assert not names.exists()
 
 
-def test_git_sees_nothing_of_what_an_uninstall_leaves(tmp_path, kernel, capsys):
+def test_files_kept_by_uninstall_are_ignored_by_git(tmp_path, kernel, capsys):
     repo = tmp_path / "repo"
     repo.mkdir()
     subprocess.run(["git", "init", "-q", str(repo)], check=True)
@@ -731,7 +727,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def test_the_command_of_the_persons_own_shell(home, tmp_path, kernel, capsys):
+def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, capsys):
     repos = [tmp_path / name for name in ("it's first", "second")]
     for repo in repos:
         (repo / "deep/er").mkdir(parents=True)
@@ -800,7 +796,7 @@ def test_the_command_of_the_persons_own_shell(home, tmp_path, kernel, capsys):
     assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
 
 
-def test_uninstall_names_a_command_that_another_install_made(
+def test_uninstall_reports_a_command_of_another_installation(
     home, repo, kernel, capsys, monkeypatch, tmp_path
 ):
     setup(repo, "--link", kernel=kernel)
@@ -820,7 +816,7 @@ def test_uninstall_names_a_command_that_another_install_made(
     assert command.exists()
 
 
-def test_another_program_of_that_name_is_left(home, repo, kernel):
+def test_other_program_of_the_same_name_is_kept(home, repo, kernel):
     command = home / ".local/bin/stepper"
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\n")
@@ -833,7 +829,7 @@ def test_another_program_of_that_name_is_left(home, repo, kernel):
     assert command.read_text() == "#!/bin/sh\n"
 
 
-def test_the_notebooks_folder_of_the_config_is_used(repo, kernel):
+def test_configured_notebooks_folder_is_used(repo, kernel):
     (repo / ".stepper").mkdir()
     (repo / ".stepper/config.yaml").write_text("notebooks_dir: analysis/nb/\n")
     setup(repo, "--allow", kernel=kernel)
@@ -894,7 +890,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     assert snapshot(repo) == before
 
 
-def test_what_the_person_wrote_into_the_config_stays(repo, kernel):
+def test_user_config_is_kept(repo, kernel):
     (repo / ".stepper").mkdir()
     (repo / ".stepper/config.yaml").write_text(
         "# mine\nmax_retries: 2\nnotebooks: nb\n"
@@ -918,14 +914,14 @@ def test_what_the_person_wrote_into_the_config_stays(repo, kernel):
         (".claude", "inside the repository"),
     ],
 )
-def test_a_pattern_that_leads_out_is_refused(repo, kernel, pattern, says):
+def test_pattern_outside_the_project_is_refused(repo, kernel, pattern, says):
     before = snapshot(repo)
     with pytest.raises(StepperError, match=says):
         setup(repo, "--notebooks", "nb", pattern, kernel=kernel)
     assert snapshot(repo) == before
 
 
-def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
+def test_edited_skill_is_kept(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     skill = repo / ".claude/skills/new-notebook/SKILL.md"
     skill.write_text(skill.read_text() + "\nmy own line\n")
@@ -937,9 +933,7 @@ def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
     assert "kept        skills new-notebook" in capsys.readouterr().out
 
 
-def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
-    repo, kernel, capsys
-):
+def test_skill_name_used_by_the_user_is_skipped(repo, kernel, capsys):
     theirs = repo / skill_states.SKILLS / "fix" / "SKILL.md"
     installer.write(theirs, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
@@ -954,7 +948,7 @@ def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
     assert theirs.exists() and not skill_states.list_our_skills(repo)
 
 
-def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
+def test_older_skills_and_scripts_are_replaced(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     expected = snapshot(repo)
     script_path, record = (
@@ -975,7 +969,7 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     assert "removed: gone" in out
 
 
-def test_a_hook_script_that_the_person_edited_is_kept_as_a_copy(repo, kernel):
+def test_edited_hook_script_is_backed_up(repo, kernel):
     setup(repo, kernel=kernel)
     path = repo / claude_settings.SCRIPT
     ours = path.read_bytes()
@@ -985,7 +979,7 @@ def test_a_hook_script_that_the_person_edited_is_kept_as_a_copy(repo, kernel):
     assert path.with_name("stepper.orig").read_bytes() == ours + b"# mine\n"
 
 
-def test_settings_behind_a_link_stay_behind_it(repo, kernel):
+def test_symlinked_settings_stay_a_symlink(repo, kernel):
     path = repo / ".claude/settings.json"
     real = repo / "dotfiles.json"
     path.rename(real)
@@ -999,7 +993,7 @@ def test_settings_behind_a_link_stay_behind_it(repo, kernel):
     assert snapshot(repo) == before
 
 
-def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
+def test_daemon_of_the_old_environment_shuts_down(repo, kernel, capsys):
     place = Paths(str(repo))
     place.create_runtime_folder()
     asked = []
@@ -1024,7 +1018,7 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
     assert not Path(place.runtime).exists()
 
 
-def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
+def test_closed_stdout_does_not_stop_the_installation(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
     code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
@@ -1049,7 +1043,7 @@ def note(project, python, given):
     trust.save_record(Paths(str(project)), {"python": python, "given": given})
 
 
-def test_the_order_of_the_interpreters(tmp_path, place):
+def test_interpreter_precedence(tmp_path, place):
     project = tmp_path / "repo"
     paths = Paths(str(project))
 
@@ -1087,9 +1081,7 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     assert chosen(**roots).python == venv
 
 
-def test_a_given_python_is_remembered_and_not_resolved(
-    repo, kernel, tmp_path, monkeypatch
-):
+def test_python_option_is_recorded_unresolved(repo, kernel, tmp_path, monkeypatch):
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
@@ -1118,7 +1110,7 @@ def answer(version, modules=""):
         ),
     ],
 )
-def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says):
+def test_unsuitable_interpreter_is_refused(repo, tmp_path, monkeypatch, text, says):
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
@@ -1129,9 +1121,7 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     assert not (repo / ".stepper").exists()
 
 
-def test_ipykernel_that_cannot_be_added_is_told_with_the_command(
-    repo, tmp_path, monkeypatch
-):
+def test_failed_ipykernel_installation_names_the_command(repo, tmp_path, monkeypatch):
     python = script(
         tmp_path / "python",
         f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}',
@@ -1144,7 +1134,7 @@ def test_ipykernel_that_cannot_be_added_is_told_with_the_command(
     assert not (repo / claude_settings.SCRIPT).exists()
 
 
-def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
+def test_incomplete_venv_is_removed(tmp_path, monkeypatch):
     repo = tmp_path / "repo"
     repo.mkdir()
     monkeypatch.setenv(
@@ -1165,7 +1155,7 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
 # --- the plan, the demo, this checkout -----------------------------------------------------------------------
 
 
-def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
+def test_incomplete_or_broken_environment_is_not_ready(repo, kernel):
     setup(repo, kernel=kernel)
     place = Paths(str(repo))
     python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
@@ -1181,7 +1171,7 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     assert not install_checks.is_environment_ready(place, "stamp")
 
 
-def test_the_plan_is_lines_of_data(repo, kernel, monkeypatch, capfdbinary):
+def test_install_plan_is_parseable_lines(repo, kernel, monkeypatch, capfdbinary):
     assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
     lines = capfdbinary.readouterr().out.decode().splitlines()
     told = dict(line.split("=", 1) for line in lines)
@@ -1222,7 +1212,7 @@ HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
 @pytest.mark.parametrize(
     "more", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"]
 )
-def test_a_hostile_path_is_only_data(checkout, tmp_path, path, more):
+def test_hostile_path_is_not_executed(checkout, tmp_path, path, more):
     """As the target, as the checkout's own place and as the interpreter's: nothing in it is run or taken for a line."""
     own, repo, cwd = (tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd"))
     shutil.copytree(checkout, own)
@@ -1253,7 +1243,7 @@ def applied(*words):
     return ["-I", "-B", "-m", "stepper.install.installer", "apply", "--remade", *words]
 
 
-def test_the_demo_makes_the_folder_that_is_named(checkout, tmp_path, path):
+def test_demo_creates_the_given_folder(checkout, tmp_path, path):
     stand_in(path)
     folder = tmp_path / "new" / "demo"
     done = sh(checkout, str(folder), "--demo", path=path)
@@ -1269,7 +1259,7 @@ def test_the_demo_makes_the_folder_that_is_named(checkout, tmp_path, path):
     )
 
 
-def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
+def test_demo_runs_in_the_scratch_folder(checkout, tmp_path, path):
     """With a stand-in for the environment's interpreter: it tells how it was called."""
     stand_in(path)
     done = sh(
@@ -1284,7 +1274,7 @@ def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
 
 
 @pytest.mark.nightly
-def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
+def test_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     own = tmp_path / "own"
     shutil.copytree(checkout, own)
     before = snapshot(own)

@@ -156,7 +156,7 @@ def only(index: Index, path: Path, home: Path) -> dict[str, str]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", some_nightly(["pip", "uv"], "uv"))
-def test_nothing_but_the_named_packages_is_asked_for(
+def test_only_documented_packages_are_requested(
     index: Index, tmp_path: Path, way: str
 ) -> None:
     commands = {"python3": forward()}
@@ -188,7 +188,7 @@ def test_nothing_but_the_named_packages_is_asked_for(
 
 
 @pytest.mark.nightly
-def test_what_is_not_named_is_seen(index: Index, tmp_path: Path) -> None:
+def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> None:
     """The other half: another package, and another index, are in the record."""
     env = only(index, Path(os.environ["PATH"]), tmp_path) | {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1"

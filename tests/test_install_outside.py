@@ -50,7 +50,7 @@ def treasure(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_place_behind_a_link_is_refused_by_name(
+def test_symlinked_destination_is_refused(
     tmp_path: Path, treasure: Path, name: str
 ) -> None:
     repo = tmp_path / "repo"
@@ -84,7 +84,7 @@ def test_a_place_behind_a_link_is_refused_by_name(
 
 
 @pytest.mark.nightly
-def test_nothing_is_written_around_the_target(tmp_path: Path, treasure: Path) -> None:
+def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -> None:
     uv = find_uv()
     if uv is None:
         pytest.skip("uv is neither beside this Python nor on the PATH")

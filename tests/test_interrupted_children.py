@@ -110,7 +110,7 @@ WAYS = [by_deadline, by_command, by_escape]
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("interrupt", some_nightly(WAYS, by_command))
-def test_a_server_of_an_earlier_cell_goes_on(
+def test_server_of_earlier_cell_keeps_running(
     notebook: Notebook, interrupt: Callable[[Notebook, str], None]
 ) -> None:
     with socket.socket() as probe:
@@ -148,7 +148,7 @@ CELLS = {
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("kind", some_nightly([*CELLS], "subprocess.run", "!"))
-def test_a_cells_own_child_is_interrupted(
+def test_child_of_the_interrupted_cell_is_interrupted(
     notebook: Notebook, kind: str, beside: bool
 ) -> None:
     if beside:
@@ -161,7 +161,7 @@ def test_a_cells_own_child_is_interrupted(
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_takes_a_run_over_knows_the_earlier_children(
+def test_new_daemon_spares_children_of_earlier_cells(
     untouched: Project,
 ) -> None:
     notebook = untouched.new()
@@ -180,7 +180,7 @@ def test_a_daemon_that_takes_a_run_over_knows_the_earlier_children(
     assert "| None" in notebook.insert("print(early.poll())")[1].text
 
 
-def test_what_an_earlier_cells_process_starts_is_spared(tmp_path: Path) -> None:
+def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
     script = "import subprocess, sys, time\n" + (
         "for line in sys.stdin: subprocess.Popen(['sleep', '300'])"
     )
@@ -232,7 +232,7 @@ def test_what_an_earlier_cells_process_starts_is_spared(tmp_path: Path) -> None:
         assert again.earlier == [] and not file.exists()
 
 
-def test_a_list_before_each_cell_costs_little() -> None:
+def test_listing_children_before_each_cell_is_cheap() -> None:
     group = ProcessGroup(Identity.of(os.getpid()), Path("/none/there"))
     times = list[float]()
     for _ in range(50):

@@ -55,7 +55,7 @@ def asked(shop: Path) -> list[str]:
     return lines
 
 
-def test_install_offers_to_name_it_and_keeps_a_copy(
+def test_install_suggests_ipykernel_and_keeps_a_copy(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installer.apply(install_options.parse_arguments([str(shop)]))
@@ -73,7 +73,7 @@ def test_install_offers_to_name_it_and_keeps_a_copy(
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
 
 
-def test_a_copy_that_cannot_be_made_stops_nothing(
+def test_failed_ipykernel_copy_does_not_stop_the_installation(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "refuse").touch()
@@ -84,7 +84,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
 
 
 @pytest.mark.nightly
-def test_install_names_it_where_it_is_asked_to(
+def test_install_adds_ipykernel_on_request(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
@@ -101,7 +101,7 @@ def test_install_names_it_where_it_is_asked_to(
     assert "uv add" not in capsys.readouterr().out
 
 
-def test_what_cannot_be_added_is_refused_before_anything_changes(
+def test_unsupported_add_ipykernel_is_refused_before_any_change(
     shop: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (shop / "refuse").touch()
@@ -154,7 +154,7 @@ def test_what_cannot_be_added_is_refused_before_anything_changes(
         ),  # of jupyter, say
     ],
 )
-def test_whether_a_project_names_it(
+def test_is_dependency_of_project(
     tmp_path: Path, name: str, text: str, there: bool
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -192,7 +192,7 @@ def without(project: Project) -> Project:
     return project
 
 
-def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_packages(
+def test_kernel_falls_back_to_the_ipykernel_copy(
     without: Project,
 ) -> None:
     copy = Path(get_ipykernel_folder(without.paths.env, VERSION))
@@ -227,9 +227,7 @@ def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_package
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["kernel-3.0", f"kernel-{VERSION}"])
-def test_where_the_copy_cannot_serve_the_message_stays(
-    without: Project, name: str
-) -> None:
+def test_unusable_copy_keeps_the_error_message(without: Project, name: str) -> None:
     """It is for another Python, or breaks."""
     copy = Path(without.paths.env, name)
     (copy / "ipykernel_launcher").mkdir(parents=True)
@@ -245,7 +243,7 @@ def test_where_the_copy_cannot_serve_the_message_stays(
 
 
 @pytest.mark.nightly
-def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
+def test_written_notebook_reports_the_fallback(without: Project) -> None:
     copy = Path(get_ipykernel_folder(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
@@ -281,7 +279,7 @@ def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
+def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
     """The whole way: a project of uv's with an older traitlets, install.sh, `uv sync`, a cell."""
     uv = find_uv()
     if uv is None:
@@ -359,7 +357,7 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
         ),  # its packages are not where they are looked for
     ],
 )
-def test_the_command_that_adds_ipykernel_works_without_pip(
+def test_suggested_install_command_works_without_pip(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     packages: list[str],

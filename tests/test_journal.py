@@ -51,7 +51,7 @@ def numbers(path: Path) -> list[int]:
     return [json.loads(line)["n"] for line in path.read_text().splitlines()]
 
 
-def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(
+def test_lines_pending_on_full_disk_are_written_in_order(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "n.jsonl"
@@ -69,7 +69,7 @@ def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(
     assert JournalFile(str(path)).load()[1] == ""
 
 
-def test_flush_writes_what_waits(tmp_path: Path) -> None:
+def test_flush_writes_pending_lines(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("in the way")
     journal = JournalFile(str(tmp_path / "folder" / "n.jsonl"))
     with pytest.raises(OSError):
@@ -83,7 +83,7 @@ def test_flush_writes_what_waits(tmp_path: Path) -> None:
     assert numbers(Path(journal.path)) == [1]
 
 
-def test_a_read_only_journal_keeps_its_lines_until_it_may_be_written() -> None:
+def test_lines_pending_on_read_only_journal_are_written_later() -> None:
     with somebody() as folder:
         path = folder / "n.jsonl"
         journal = JournalFile(str(path))
@@ -101,7 +101,7 @@ def test_a_read_only_journal_keeps_its_lines_until_it_may_be_written() -> None:
     [b'{"n": 2', b'{"n": 2}garbage\n', b"\0" * 40, b"\xff\xfe\n", b'["n"]\n', b"12\n"],
     ids=repr,
 )
-def test_a_torn_or_invalid_line_is_told_and_left_behind(
+def test_torn_or_invalid_line_is_reported_and_skipped(
     tmp_path: Path, tail: bytes
 ) -> None:
     path = tmp_path / "n.jsonl"
@@ -115,7 +115,7 @@ def test_a_torn_or_invalid_line_is_told_and_left_behind(
     assert path.read_bytes().startswith(b'{"n":1}\n' + tail)
 
 
-def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+def test_complete_last_line_without_newline_counts(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b'{"n":1}\n{"n":2}')
     journal = JournalFile(str(path))
@@ -126,7 +126,7 @@ def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
     assert numbers(path) == [1, 2, 3, 4]
 
 
-def test_an_unreadable_journal_is_moved_aside_and_told(tmp_path: Path) -> None:
+def test_unreadable_journal_is_moved_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl"
     for number in (1, 2):
         path.mkdir()
@@ -144,7 +144,7 @@ def test_an_unreadable_journal_is_moved_aside_and_told(tmp_path: Path) -> None:
         path.unlink()
 
 
-def test_a_journal_that_may_not_be_read_keeps_its_bytes() -> None:
+def test_journal_without_read_permission_keeps_its_bytes() -> None:
     with somebody() as folder:
         path = folder / "n.jsonl"
         path.write_text('{"n":1}\n')
@@ -157,7 +157,7 @@ def test_a_journal_that_may_not_be_read_keeps_its_bytes() -> None:
         assert (numbers(aside), numbers(path)) == ([1], [2])
 
 
-def test_one_that_can_be_neither_read_nor_moved_makes_the_lines_wait() -> None:
+def test_lines_stay_pending_if_journal_cannot_be_read_or_moved() -> None:
     with somebody() as folder:
         path = folder / "journal" / "n.jsonl"
         path.parent.mkdir()
@@ -172,7 +172,7 @@ def test_one_that_can_be_neither_read_nor_moved_makes_the_lines_wait() -> None:
         assert numbers(path) == [1, 2, 3]
 
 
-def test_a_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
+def test_deleted_journal_is_recreated(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "n.jsonl"
     journal = JournalFile(str(path))
     journal.append({"n": 1})
@@ -183,16 +183,14 @@ def test_a_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", 10**30, {1: "a"}], ids=repr)
-def test_what_orjson_refuses_is_journaled_all_the_same(
-    tmp_path: Path, value: object
-) -> None:
+def test_values_rejected_by_orjson_are_journaled(tmp_path: Path, value: object) -> None:
     journal = JournalFile(str(tmp_path / "n.jsonl"))
     journal.append({"value": value})
     (event,), told = journal.load()
     assert (event["value"], told) == (json.loads(json.dumps(value)), "")
 
 
-def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) -> None:
+def test_invalid_foreign_lines_are_skipped_and_reported(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("x = 1")
     project.stepper("shutdown")
@@ -208,7 +206,7 @@ def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) 
 
 
 @pytest.mark.nightly
-def test_files_as_large_as_no_file_of_steppers_is_are_not_read(
+def test_oversized_files_are_not_read(
     project: Project,
 ) -> None:
     """A clone may bring holes of any size: a daemon that reads them answers nobody meanwhile."""
@@ -225,7 +223,7 @@ def test_files_as_large_as_no_file_of_steppers_is_are_not_read(
 
 
 @pytest.mark.nightly
-def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
+def test_fifo_as_journal_does_not_hang(project: Project) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")
     journal = next(Path(project.paths.journals).glob("*.jsonl"))
@@ -240,7 +238,7 @@ def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_line_that_the_disk_gave_up_in_the_background_is_there_once(
+def test_line_lost_in_delayed_write_is_written_once(
     tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS server or a quota may refuse what was taken: then the file ends before it."""

@@ -165,7 +165,7 @@ def gone(pid: int) -> bool:
 # --- cells ----------------------------------------------------------------------------------------------------------
 
 
-def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
+def test_cells_run_with_helper_data(room: Room) -> None:
     done = room.run("x = 20\nprint(x)")
     assert (
         done.outcome is Outcome.OK
@@ -196,7 +196,7 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
     )
 
 
-def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(
+def test_external_execution_is_seen_but_belongs_to_no_cell(
     room: Room,
 ) -> None:
     heard, kernel = list[ExternalExecution](), room.kernel
@@ -230,7 +230,7 @@ def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(
     assert "theirs" in heard[0].namespace.rebound
 
 
-def test_a_deadline_interrupts_there_and_input_is_refused(room: Room) -> None:
+def test_timeout_interrupts_and_input_is_refused(room: Room) -> None:
     done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
         done.outcome is Outcome.TIMEOUT
@@ -244,7 +244,7 @@ def test_a_deadline_interrupts_there_and_input_is_refused(room: Room) -> None:
     )
 
 
-def test_numbers_buffers_and_large_texts_come_as_they_are(room: Room) -> None:
+def test_numbers_buffers_and_large_texts_are_unchanged(room: Room) -> None:
     done = room.run(
         "from IPython.display import display\nfrom comm import create_comm\n"
         "display({'application/json': {'n': 12345678901234567890}}, raw=True)\n"
@@ -259,7 +259,7 @@ def test_numbers_buffers_and_large_texts_come_as_they_are(room: Room) -> None:
     )
 
 
-def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
+def test_output_dropped_by_server_rate_limit_is_recovered(room: Room) -> None:
     """A server sends no more than 1 MB and 1000 messages a second, for three seconds; then it drops what comes."""
     done = room.run("for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0")
     assert (
@@ -275,7 +275,7 @@ def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
     ), done.notes
 
 
-def test_of_one_text_that_is_more_than_the_server_sends_head_and_tail_are_recalled(
+def test_head_and_tail_of_oversized_text_are_recovered(
     room: Room,
 ) -> None:
     done = room.run("print('begun', 'x' * 12_000_000, 'over')")
@@ -298,7 +298,7 @@ def test_of_one_text_that_is_more_than_the_server_sends_head_and_tail_are_recall
 # --- the line -------------------------------------------------------------------------------------------------------
 
 
-def test_a_websocket_that_is_cut_twice_in_a_cell_loses_nothing(room: Room) -> None:
+def test_websocket_cut_twice_loses_no_output(room: Room) -> None:
     done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
     assert done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes
     assert (
@@ -308,7 +308,7 @@ def test_a_websocket_that_is_cut_twice_in_a_cell_loses_nothing(room: Room) -> No
 
 
 @pytest.mark.nightly
-def test_more_than_the_kernel_remembers_is_whole_where_the_server_has_it(
+def test_server_replay_exceeding_the_kernel_record_is_complete(
     room: Room,
 ) -> None:
     """The record holds 1 MB; what was heard here is not given up for it."""
@@ -318,7 +318,7 @@ def test_more_than_the_kernel_remembers_is_whole_where_the_server_has_it(
 
 
 @pytest.mark.nightly
-def test_a_server_that_replays_nothing_has_it_recalled_from_the_kernels_record(
+def test_output_is_recovered_from_kernel_record_without_server_replay(
     room: Room,
 ) -> None:
     def cut() -> None:
@@ -337,7 +337,7 @@ def test_a_server_that_replays_nothing_has_it_recalled_from_the_kernels_record(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seconds", some_nightly((1.6, 13.0), 1.6))
-def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) -> None:
+def test_long_server_outage_is_not_a_kernel_death(room: Room, seconds: float) -> None:
     """As long as its deadline, and ten seconds more; that waits."""
     seen: list[str] = []
 
@@ -365,7 +365,7 @@ def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) 
 # --- daemons --------------------------------------------------------------------------------------------------------
 
 
-def test_the_next_daemon_finds_it_and_what_ran_meanwhile(room: Room) -> None:
+def test_new_daemon_finds_the_kernel_and_its_run(room: Room) -> None:
     room.run("kept = 7")
     room.again()
     assert (
@@ -391,7 +391,7 @@ def test_the_next_daemon_finds_it_and_what_ran_meanwhile(room: Room) -> None:
     )
 
 
-def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
+def test_new_daemon_starts_while_the_server_is_down(room: Room) -> None:
     room.run("kept = 8")
     room.detach()
     room.line.down()
@@ -412,7 +412,7 @@ def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
+def test_kernel_of_unanswered_start_is_deleted_before_the_next(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {*room.served.kernels()}
@@ -441,7 +441,7 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
 
 
 @pytest.mark.nightly
-def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
+def test_kernel_restarted_by_the_server_is_lost(room: Room) -> None:
     before = room.kernel.id
     done = room.run(
         "print('before', flush=True)\nimport os, time\ntime.sleep(0.3)\nos._exit(1)"
@@ -457,7 +457,7 @@ def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
+def test_kernel_restarted_by_another_client_is_lost(room: Room) -> None:
     room.run("kept = 1")
     before = room.kernel.id
     room.served.ask(f"kernels/{before}/restart", "POST")
@@ -471,7 +471,7 @@ def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
+def test_kernel_death_without_daemon_is_detected(room: Room) -> None:
     pid = room.pid()
     room.detach()
     os.kill(pid, signal.SIGKILL)
@@ -486,7 +486,7 @@ def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_one_that_dies_while_its_line_is_cut_is_not_run_again(room: Room) -> None:
+def test_cell_is_not_rerun_if_kernel_dies_while_disconnected(room: Room) -> None:
     room.run("kept = 1")
     pid, file = room.pid(), room.folder / "runs"
     source = f"import time\nwith open({str(file)!r}, 'a') as f: f.write('x')\nfor n in range(100): time.sleep(0.1)"
@@ -500,7 +500,7 @@ def test_one_that_dies_while_its_line_is_cut_is_not_run_again(room: Room) -> Non
     room.kernel = room.begin(room.place())
 
 
-def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
+def test_attached_kernel_is_kept_and_started_kernel_is_deleted(
     room: Room,
 ) -> None:
     room.run("shared = 5")
@@ -526,7 +526,7 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
 
 
 @pytest.mark.nightly
-def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
+def test_kernel_deleted_on_the_server_is_reported(room: Room) -> None:
     room.served.ask(f"kernels/{room.kernel.id}", "DELETE")
     room.kernel.process.checked_at = 0.0  # half a minute later
     done = room.run("print('x')")
@@ -541,7 +541,7 @@ def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused_is_told_apart(room: Room) -> None:
+def test_refused_requests_are_distinguished(room: Room) -> None:
     refused = room.fails(room.place(), "wrong")
     code = 403 if room.served.kind == "server" else 401
     assert (
@@ -576,7 +576,7 @@ def test_what_is_refused_is_told_apart(room: Room) -> None:
         )
 
 
-def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
+def test_token_from_file_or_command(room: Room) -> None:
     file = room.folder / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o644)
@@ -638,7 +638,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
+def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
     loop = asyncio.new_event_loop()
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=page.serve_forever, daemon=True).start()
@@ -691,7 +691,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         page.server_close()
 
 
-def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
+def test_hub_responses_about_a_server_are_reported(tmp_path: Path) -> None:
     """As a real one answers (`test_jupyterhub.py`): of a POST for a server that does not run with a page and 403."""
     loop = asyncio.new_event_loop()
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
@@ -765,7 +765,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
         page.server_close()
 
 
-def test_messages_are_read_as_servers_send_them_and_nothing_else() -> None:
+def test_message_formats_are_decoded_strictly() -> None:
     told = {
         "channel": "iopub",
         "header": {"msg_type": "status"},
@@ -883,9 +883,7 @@ def authority(folder: Path) -> tuple[str, str, str]:
 
 
 @pytest.mark.nightly
-def test_tls_with_an_authority_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
     ca, certificate, key = authority(tmp_path)
     served = Served("server", certificate=(certificate, key), authority=ca)
@@ -926,7 +924,7 @@ def test_tls_with_an_authority_of_ones_own(
 
 
 @pytest.mark.nightly
-def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(
+def test_server_restart_without_kernels_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
@@ -961,7 +959,7 @@ def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(
         "ZMQChannelsWebsocketConnection.kernel_ws_protocol=",
     ],
 )
-def test_servers_that_replay_nothing_or_speak_the_older_protocol(
+def test_servers_without_replay_or_with_the_older_protocol(
     flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
@@ -972,7 +970,7 @@ def test_servers_that_replay_nothing_or_speak_the_older_protocol(
         assert (
             done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes
         ), done
-        test_numbers_buffers_and_large_texts_come_as_they_are(room)
+        test_numbers_buffers_and_large_texts_are_unchanged(room)
     finally:
         room.close()
         served.close()
@@ -981,7 +979,7 @@ def test_servers_that_replay_nothing_or_speak_the_older_protocol(
 # --- whole ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhere(
+def test_killed_daemon_reconnects_and_token_is_never_stored(
     room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if room.served.kind != "server":
@@ -1049,7 +1047,7 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
 
 
 @pytest.mark.nightly
-def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_they_are(
+def test_attached_kernel_and_other_language_are_reported(
     room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if room.served.kind != "server":

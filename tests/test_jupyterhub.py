@@ -108,9 +108,7 @@ def trouble(project: Project) -> str:
     return project.json("status")["kernel"]["trouble"]
 
 
-def test_cells_run_there_and_a_proxy_that_is_killed_in_one_loses_nothing(
-    hub: Hub, running: Project
-) -> None:
+def test_killed_proxy_loses_no_output(hub: Hub, running: Project) -> None:
     reachable, _ = listed(running)
     assert reachable and "python3" in str(running.json("kernels")[1]["offers"])
     notebook = running.new()
@@ -152,7 +150,7 @@ def test_cells_run_there_and_a_proxy_that_is_killed_in_one_loses_nothing(
     )
 
 
-def test_a_server_that_does_not_run_is_named_with_what_starts_it(
+def test_stopped_server_is_reported_with_start_instructions(
     hub: Hub, project: Project
 ) -> None:
     hub.server("DELETE")
@@ -169,9 +167,7 @@ def test_a_server_that_does_not_run_is_named_with_what_starts_it(
     )
 
 
-def test_a_server_that_is_stopped_in_a_cell_lost_its_kernel_by_name(
-    hub: Hub, running: Project
-) -> None:
+def test_server_stopped_during_a_cell_is_reported(hub: Hub, running: Project) -> None:
     notebook = running.new()
     notebook.insert("x = 20")
     stop = while_it_runs(notebook, lambda: hub.server("DELETE"), ends=False).stop
@@ -193,7 +189,7 @@ def test_a_server_that_is_stopped_in_a_cell_lost_its_kernel_by_name(
     running.stepper("shutdown")
 
 
-def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
+def test_revoked_token_and_token_of_another_user_are_distinguished(
     hub: Hub, running: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses = f"{hub.url} refuses the token that `token_env` names (403)"
@@ -245,7 +241,7 @@ def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
     assert listed(running) == (False, f"{refuses} | export {VARIABLE}=…")
 
 
-def test_a_hubs_own_address_is_named_as_such(hub: Hub, project: Project) -> None:
+def test_hub_url_instead_of_server_url_is_reported(hub: Hub, project: Project) -> None:
     definition = {"jupyter": {"url": hub.root, "token_env": VARIABLE}}
     project.config(f"kernels: {json.dumps({'hub': definition})}\n")
     project.stepper("trust", "--yes")

@@ -288,9 +288,7 @@ def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> Non
     assert len(typed) > ROUNDS
 
 
-def test_a_save_that_began_before_the_outputs_were_put(
-    project: Project, lab: Lab
-) -> None:
+def test_save_started_before_outputs_were_written(project: Project, lab: Lab) -> None:
     """It lands after them and drops them: they are put again, and the save's edit stays."""
     notebook = opened(project)
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
@@ -308,9 +306,7 @@ def test_a_save_that_began_before_the_outputs_were_put(
     assert source(notebook.raw, "hers") == lines(1)
 
 
-def test_outputs_of_a_step_that_the_person_cleared_stay_cleared(
-    project: Project, lab: Lab
-) -> None:
+def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) -> None:
     notebook = project.new("one", "two")
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
     cell_id = insert(notebook, "print(1)", threading.Lock())
@@ -414,7 +410,7 @@ def is_saved(path: Path, line: str, room: Room) -> bool:
     return False
 
 
-def test_a_room_takes_the_outputs_over_while_the_message_is_not_over(
+def test_collaboration_room_loads_outputs_before_message_end(
     project: Project, lab: Lab
 ) -> None:
     """The time stays, for Claude Code, within the millisecond; Jupyter sees that it grew."""
@@ -437,6 +433,6 @@ def test_a_room_takes_the_outputs_over_while_the_message_is_not_over(
         )
 
 
-def test_a_server_that_reloads_is_not_named_for_it(lab: Lab, project: Project) -> None:
+def test_server_with_reload_is_not_reported(lab: Lab, project: Project) -> None:
     project.new()
     assert project.json("status")["jupyter"] == ""

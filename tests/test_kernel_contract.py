@@ -198,7 +198,7 @@ def text(done: Execution, name: str = "") -> str:
 
 
 @contract("values", by_day=ELSEWHERE)
-def test_a_cell_that_runs_ok_has_its_outputs_and_a_number(
+def test_successful_cell_has_outputs_and_execution_count(
     room: Room, cells: Cells
 ) -> None:
     before = room.run(cells.assign)
@@ -227,14 +227,16 @@ def test_a_cell_that_runs_ok_has_its_outputs_and_a_number(
 
 
 @contract("uncounted looks", by_day=("r",))
-def test_a_look_beside_the_notebook_takes_no_number(room: Room, cells: Cells) -> None:
+def test_scratch_execution_does_not_change_execution_count(
+    room: Room, cells: Cells
+) -> None:
     first = room.run(cells.assign)
     assert text(room.run(cells.say, scratch=True)) == "20\n"
     assert room.run(cells.assign).execution_count == first.execution_count + 1
 
 
 @contract("two streams", by_day=("r",))
-def test_both_streams_are_kept_in_their_order(room: Room, cells: Cells) -> None:
+def test_stdout_and_stderr_keep_their_order(room: Room, cells: Cells) -> None:
     done = room.run(cells.both)
     assert [(out["name"], out["text"].rstrip()) for out in done.outputs] == [
         ("stdout", "out"),
@@ -244,9 +246,7 @@ def test_both_streams_are_kept_in_their_order(room: Room, cells: Cells) -> None:
 
 
 @contract(by_day=("r",))
-def test_an_error_is_a_fault_and_what_came_before_it_is_kept(
-    room: Room, cells: Cells
-) -> None:
+def test_error_keeps_earlier_outputs(room: Room, cells: Cells) -> None:
     done = room.run(cells.fails(1))
     assert (
         done.outcome is Outcome.ERROR
@@ -263,9 +263,7 @@ def test_an_error_is_a_fault_and_what_came_before_it_is_kept(
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(
-    room: Room, cells: Cells
-) -> None:
+def test_kernel_without_helper_reports_no_helper_data(room: Room, cells: Cells) -> None:
     done = room.run(cells.assign)
     assert (
         done.namespace == UNKNOWN_NAMESPACE == room.wait(room.kernel.fetch_namespace())
@@ -285,7 +283,7 @@ def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(
 
 
 @contract("helper", by_day=("slurm",))
-def test_an_error_has_its_line_and_frames(room: Room) -> None:
+def test_error_has_line_and_frames(room: Room) -> None:
     room.run("def divide(by):\n    return 1 / by")
     done = room.run("print('before')\n\ndivide(0)\nprint('after')")
     assert done.outcome is Outcome.ERROR and text(done) == "before\n"
@@ -304,16 +302,14 @@ def test_an_error_has_its_line_and_frames(room: Room) -> None:
 
 
 @contract("helper")
-def test_broken_source_is_a_fault_of_its_line(room: Room) -> None:
+def test_syntax_error_has_its_line(room: Room) -> None:
     done = room.run("x = 1\ny = = 2")
     assert done.outcome is Outcome.ERROR and done.fault is not None
     assert done.fault.mro[0] == "SyntaxError" and done.fault.line == 2
 
 
 @contract("bounds", by_day=("jupyter",))
-def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(
-    room: Room, cells: Cells
-) -> None:
+def test_outputs_over_the_limit_are_counted(room: Room, cells: Cells) -> None:
     limits = Limits(max_memory_percent=100, max_output_bytes=4000)
     done = room.wait(room.kernel.execute(cells.many, 60, limits))
     assert done.outcome is Outcome.OK
@@ -327,7 +323,7 @@ def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(
 
 
 @contract("helper", by_day=("jupyter",))
-def test_displays_are_known_by_their_ids_and_updated(room: Room) -> None:
+def test_displays_are_updated_by_id(room: Room) -> None:
     heard: list[tuple[str, bool]] = []
     room.kernel.on_display = lambda message, late: (
         bool(heard.append((message["msg_type"], late))) or True
@@ -350,7 +346,7 @@ def test_displays_are_known_by_their_ids_and_updated(room: Room) -> None:
 
 
 @contract("widgets", by_day=("jupyter",))
-def test_widgets_have_a_state_and_its_binary_parts_come_whole(room: Room) -> None:
+def test_widget_state_includes_binary_buffers(room: Room) -> None:
     done = room.run(
         "from comm import create_comm\n"
         "state = {'_model_module': 'it', '_model_name': 'It', 'value': 3, 'pixels': None}\n"
@@ -367,7 +363,7 @@ def test_widgets_have_a_state_and_its_binary_parts_come_whole(room: Room) -> Non
 
 
 @contract(by_day=ELSEWHERE)
-def test_a_deadline_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
+def test_timeout_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
     room.run(cells.assign)
     done = room.run(cells.endless, timeout=0.5)
     assert (
@@ -379,7 +375,7 @@ def test_a_deadline_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> 
 
 
 @contract("helper")
-def test_a_deadline_has_the_line_that_it_met(room: Room) -> None:
+def test_timeout_reports_the_running_line(room: Room) -> None:
     done = room.run(
         "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3
     )
@@ -391,7 +387,7 @@ def test_a_deadline_has_the_line_that_it_met(room: Room) -> None:
 
 
 @contract()
-def test_a_person_and_a_client_that_is_gone_cancel(room: Room, cells: Cells) -> None:
+def test_user_interrupt_and_client_disconnect_cancel(room: Room, cells: Cells) -> None:
     for reason in ("user", "client disconnected"):
         done = room.alongside(
             cells.endless, lambda why=reason: room.kernel.interrupt(why)
@@ -407,7 +403,7 @@ CATCHES = "import time\ntry:\n    while True:\n        time.sleep(0.01)\nexcept 
 
 
 @contract("helper")
-def test_a_cell_may_catch_its_interrupt(room: Room) -> None:
+def test_cell_can_catch_its_interrupt(room: Room) -> None:
     done = room.run(CATCHES, timeout=0.3)
     assert (
         done.outcome is Outcome.TIMEOUT
@@ -417,7 +413,7 @@ def test_a_cell_may_catch_its_interrupt(room: Room) -> None:
 
 
 @contract("helper", "watched")
-def test_of_a_cell_that_catches_its_interrupt_is_known_where_it_was(room: Room) -> None:
+def test_line_is_known_for_cell_that_catches_its_interrupt(room: Room) -> None:
     done = room.run(CATCHES, timeout=0.3)
     assert (
         done.fault is not None and done.fault.ename == "" and done.fault.line in (3, 4)
@@ -426,7 +422,7 @@ def test_of_a_cell_that_catches_its_interrupt_is_known_where_it_was(room: Room) 
 
 @pytest.mark.nightly_after(3)
 @contract(by_day=ELSEWHERE)
-def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
+def test_kernel_dies_during_a_cell(room: Room, cells: Cells) -> None:
     done = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
     assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
     assert re.search(room.at.died, done.death.reason), done.death
@@ -435,7 +431,7 @@ def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
 
 
 @contract("helper")
-def test_exit_ends_the_kernel(room: Room) -> None:
+def test_exit_is_reported_as_kernel_death(room: Room) -> None:
     done = room.run("exit()")
     assert done.death is not None and done.outcome is Outcome.KERNEL_DIED
     assert (done.death.reason, done.death.cause) == (
@@ -446,14 +442,14 @@ def test_exit_ends_the_kernel(room: Room) -> None:
 
 
 @contract("helper", "watched")
-def test_it_tells_what_it_is(room: Room) -> None:
+def test_kernel_describes_itself(room: Room) -> None:
     about = room.kernel.describe()
     assert about.python == sys.executable and not about.limitation
     assert isinstance(room.kernel.measure_memory(), int)
 
 
 @contract(lacks="watched", by_day=("slurm", "ssh", "jupyter"))
-def test_what_its_place_can_not_do_it_says(room: Room) -> None:
+def test_backend_reports_unsupported_features(room: Room) -> None:
     about = room.kernel.describe()
     assert (
         "memory" in about.limitation
@@ -463,7 +459,7 @@ def test_what_its_place_can_not_do_it_says(room: Room) -> None:
 
 
 @contract("helper")
-def test_it_tells_what_it_holds(room: Room) -> None:
+def test_kernel_lists_its_namespace(room: Room) -> None:
     assert room.kernel.id
     done = room.run(
         "import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ..."
@@ -478,9 +474,7 @@ def test_it_tells_what_it_holds(room: Room) -> None:
 
 
 @contract("connection file", by_day=("slurm", "ssh", "r"))
-def test_another_client_reaches_it_by_its_file_and_is_heard(
-    room: Room, cells: Cells
-) -> None:
+def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -> None:
     file = room.kernel.get_connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert room.kernel.id[:8] in os.path.basename(file)
@@ -509,7 +503,7 @@ def test_another_client_reaches_it_by_its_file_and_is_heard(
 
 
 @contract(by_day=("r",))
-def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(
+def test_output_and_matching_lines_are_reported_during_the_run(
     room: Room, cells: Cells
 ) -> None:
     seen: list[tuple[str, str]] = []
@@ -559,7 +553,7 @@ time.sleep(0.5)
     ],
 )
 @contract("helper")
-def test_the_first_line_that_matches_is_one_of_a_bar_too(
+def test_matching_line_can_be_a_progress_bar(
     room: Room, pattern: str, line: str
 ) -> None:
     seen: list[str] = []
@@ -582,7 +576,7 @@ def test_the_first_line_that_matches_is_one_of_a_bar_too(
 
 
 @contract("helper")
-def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
+def test_output_after_the_run_is_late_output(room: Room) -> None:
     heard: list[tuple[str, str, bool]] = []
 
     def hears(message: dict[str, Any], late: bool) -> bool:
@@ -604,9 +598,7 @@ def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
 
 
 @contract(by_day=("r",))
-def test_the_next_daemon_finds_the_kernel_with_its_state(
-    room: Room, cells: Cells
-) -> None:
+def test_new_daemon_finds_the_kernel_with_its_state(room: Room, cells: Cells) -> None:
     before = room.kernel.id
     room.run(cells.assign)
     kernel = room.found()
@@ -616,7 +608,7 @@ def test_the_next_daemon_finds_the_kernel_with_its_state(
 
 
 @contract("helper")
-def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
+def test_new_daemon_gets_missed_messages(room: Room) -> None:
     room.run("late('nobody was there')", request="b" * 32)
     kernel = room.found()
     time.sleep(0.6)
@@ -636,7 +628,7 @@ def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
 
 @pytest.mark.nightly_after(2)
 @contract("helper", by_day=("slurm", "ssh", "jupyter"))
-def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> None:
+def test_run_without_daemon_is_recovered(room: Room, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
     for request, gone in (
         ("c" * 32, 0.0),
@@ -652,9 +644,7 @@ def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> Non
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(
-    room: Room, cells: Cells
-) -> None:
+def test_run_without_daemon_is_awaited(room: Room, cells: Cells) -> None:
     done = room.wait(
         room.lost(cells.slow, "c" * 32).await_earlier_request("c" * 32, 20, LIMITS)
     )
@@ -676,7 +666,7 @@ def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_of_one_that_ended_meanwhile_nothing_is_claimed(
+def test_outcome_of_run_finished_without_daemon_is_unknown(
     room: Room, cells: Cells
 ) -> None:
     kernel = room.lost(cells.slow, "e" * 32, gone_seconds=1.5)
@@ -691,7 +681,7 @@ def test_of_one_that_ended_meanwhile_nothing_is_claimed(
 
 @pytest.mark.nightly_after(1)
 @contract("helper")
-def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
+def test_recovered_run_shows_further_output(room: Room) -> None:
     source = "import time\nprint('loss nan')\nfor n in range(20):\n    print('loss', n)\n    time.sleep(0.1)\nprint('loss nan', n)\ntime.sleep(0.8)"
     kernel = room.lost(source, "f" * 32)
     lines: list[str] = []
@@ -727,9 +717,7 @@ def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
 
 @pytest.mark.nightly_after(1)
 @contract()
-def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
-    room: Room, cells: Cells
-) -> None:
+def test_unrequested_running_execution_is_interrupted(room: Room, cells: Cells) -> None:
     kernel = room.lost(cells.endless, "e" * 32)
     assert room.wait(kernel.take_over()) is None
     room.run(cells.assign)
@@ -737,7 +725,7 @@ def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
 
 
 @contract(by_day=ELSEWHERE)
-def test_a_kernel_that_was_ended_is_not_found_again(room: Room) -> None:
+def test_shut_down_kernel_is_not_found(room: Room) -> None:
     room.wait(room.kernel.shutdown())
     assert room.wait(room.kernel.check_death()) is not None
     assert room.again() is None

@@ -136,7 +136,7 @@ def clean(live: Lab) -> Lab:
 # hidden
 
 
-def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
+def test_helper_is_invisible_to_the_user(lab: Lab) -> None:
     fresh = Lab(lab.kernel.describe().python)
     try:
         first = fresh.ok("print(dir())\nprint(sorted(globals()))\nprint(len(In), Out)")
@@ -164,7 +164,7 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
 
 
 @pytest.mark.nightly
-def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None:
+def test_error_modules_are_preloaded_while_idle(lab: Lab) -> None:
     fresh = Lab(lab.kernel.describe().python)
     loaded = "'tell' in dir(_h) and sorted({'exception_facts', 'error_facts'} & {*_h.tell.__globals__['parts']})"
     try:
@@ -196,7 +196,7 @@ def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None
         fresh.close()
 
 
-def test_it_keeps_no_object_alive(clean: Lab) -> None:
+def test_helper_keeps_no_object_alive(clean: Lab) -> None:
     clean.ok("import gc, weakref\nclass Big: pass\nx = Big(); seen = weakref.ref(x)")
     clean.ok("def f(a=x): pass")
     assert clean.value("seen() is None") is False
@@ -205,7 +205,7 @@ def test_it_keeps_no_object_alive(clean: Lab) -> None:
     assert clean.value("seen() is None") is True
 
 
-def test_it_keeps_no_exception_alive(clean: Lab) -> None:
+def test_helper_keeps_no_exception_alive(clean: Lab) -> None:
     clean.ok("import gc, sys, weakref\nclass Held: pass")
     failed = clean.run(
         "held = Held(); seen = weakref.ref(held)\ndef f(x): raise ValueError(x)\nf(held)"
@@ -231,7 +231,7 @@ def test_it_keeps_no_exception_alive(clean: Lab) -> None:
 # tells
 
 
-def test_it_tells_what_there_is(clean: Lab) -> None:
+def test_helper_lists_the_namespace(clean: Lab) -> None:
     names = clean.names(
         "import math, os.path, numpy as np, pandas as pd, functools\n"
         "from collections import OrderedDict, defaultdict, namedtuple\n"
@@ -310,7 +310,7 @@ COLUMNS = {
 }
 
 
-def test_a_change_within_a_frame_is_seen_in_a_column_of_each_kind(clean: Lab) -> None:
+def test_data_frame_change_is_detected_for_each_dtype(clean: Lab) -> None:
     made = ", ".join(f"'{name}': {values}" for name, (values, _) in COLUMNS.items())
     before = clean.names(
         f"import pandas as pd\ndf = pd.DataFrame({{{made}}})\nsame = df.copy()"
@@ -328,12 +328,12 @@ def test_a_change_within_a_frame_is_seen_in_a_column_of_each_kind(clean: Lab) ->
     assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
 
 
-def test_a_users_name_in_place_of_ipythons_own_is_told_of(clean: Lab) -> None:
+def test_user_name_shadowing_an_ipython_name_is_listed(clean: Lab) -> None:
     assert clean.names("%reset -f")["variables"] == {}
     assert "display" not in clean.names("x = 1")["variables"]
 
 
-def test_names_of_which_ipython_adds_some_with_each_cell_are_not_told(
+def test_ipython_history_names_are_not_listed(
     clean: Lab,
 ) -> None:
     clean.ok("_i7x = __12a = _ii1 = 1")
@@ -355,7 +355,7 @@ def test_names_of_which_ipython_adds_some_with_each_cell_are_not_told(
         "In = Out = _ = exit = None",
     ],
 )
-def test_what_a_cell_redefines_is_not_in_its_way(clean: Lab, code: str) -> None:
+def test_redefined_builtins_do_not_break_the_helper(clean: Lab, code: str) -> None:
     clean.ok(code)
     assert "y" in clean.names("y = 1")["variables"]
     failed = clean.run("nowhere")
@@ -395,7 +395,7 @@ fine = 1
 """
 
 
-def test_a_module_whose_name_is_none_is_told_by_its_alias(clean: Lab) -> None:
+def test_module_without_name_is_listed_by_alias(clean: Lab) -> None:
     done = clean.ok(
         "import types\nodd = types.ModuleType('odd')\nodd.__name__ = 5\nzz = 2"
     )
@@ -458,7 +458,7 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
         "surrogates",
     ],
 )
-def test_bounded_in_time_and_size(clean: Lab, code: str) -> None:
+def test_namespace_listing_is_bounded_in_time_and_size(clean: Lab, code: str) -> None:
     done = clean.ok(code)
     assert done.diagnosis_data["seconds"] < 1.2
     assert len(json.dumps(done.diagnosis_data["namespace"])) < 200_000
@@ -474,7 +474,7 @@ def test_bounded_in_time_and_size(clean: Lab, code: str) -> None:
         assert names["left_out"] == 5001 - 300
 
 
-def test_a_user_of_all_ends_of_a_cell_hears_no_helper(clean: Lab) -> None:
+def test_user_post_execute_callbacks_do_not_see_the_helper(clean: Lab) -> None:
     """What IPython prints of a callback that fails would stand in the cell's outputs."""
     done = clean.run(
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')"
@@ -561,7 +561,7 @@ WITHOUT_LINE = {"%time 1 / 0", "a = 1\n%time int('x')"}
         ("class A:\n    a = 1\n    b = nowhere", 1, (3, "A")),
     ],
 )
-def test_the_failing_line(
+def test_failing_line(
     live: Lab,
     code: str,
     line: int,
@@ -580,7 +580,7 @@ def test_the_failing_line(
 
 
 @pytest.mark.parametrize("code", ["%%capture\na = 1\n1 / 0", "%%time\na = 1\n1 / 0"])
-def test_an_error_that_a_magic_shows_is_told_though_the_reply_is_ok(
+def test_error_shown_by_a_magic_is_reported_despite_ok_reply(
     live: Lab, code: str
 ) -> None:
     """%%capture always, %time and %%time of IPython 8: they show it and end well."""
@@ -600,7 +600,7 @@ def test_an_error_that_a_magic_shows_is_told_though_the_reply_is_ok(
     assert "fault" not in live.ok("a = 2").diagnosis_data
 
 
-def test_a_frame_in_an_earlier_cell(live: Lab) -> None:
+def test_frame_in_an_earlier_cell(live: Lab) -> None:
     made = live.ok("\n\ndef scale(a):\n    b = a\n    return b * FACTOR")
     fault = failing(live, "y = 2\nscale(y)").fault
     assert fault and fault.line == 2
@@ -610,7 +610,7 @@ def test_a_frame_in_an_earlier_cell(live: Lab) -> None:
 
 
 @pytest.mark.parametrize("code", ["g()", "f(150)"])
-def test_recursion_is_bounded_and_quick(live: Lab, code: str) -> None:
+def test_recursion_error_is_bounded_and_fast(live: Lab, code: str) -> None:
     live.ok("def f(n): return f(n - 1) if n else 1 / 0\ndef g(): return g()")
     live.ok(
         "import sys; limit = sys.getrecursionlimit(); sys.setrecursionlimit(300)"
@@ -646,7 +646,7 @@ def test_recursion_is_bounded_and_quick(live: Lab, code: str) -> None:
         ("class E(Exception): status = property(lambda self: 1 / 0)\nraise E", "E", {}),
     ],
 )
-def test_what_an_error_tells(
+def test_exception_facts(
     live: Lab, code: str, ename: str, facts: dict[str, Any]
 ) -> None:
     fault = failing(live, code).fault
@@ -720,9 +720,7 @@ def stream(text: str) -> bytes:
     ids=ascii,
 )
 @pytest.mark.parametrize("room", [0, 1000, 300_001])
-def test_of_a_long_text_the_record_keeps_head_and_tail_as_they_are(
-    unit: str, room: int
-) -> None:
+def test_record_keeps_head_and_tail_of_long_text(unit: str, room: int) -> None:
     text, empty = unit * (2_000_000 // len(unit.encode())), len(stream(""))
     first, last, lost = iopub_buffer.split_long_stream(stream(text), room)
     head, tail = json.loads(first)["text"] if first else "", json.loads(last)["text"]
@@ -735,7 +733,7 @@ def test_of_a_long_text_the_record_keeps_head_and_tail_as_they_are(
         assert iopub_buffer.TAIL - 10 < len(last) <= iopub_buffer.TAIL + empty
 
 
-def test_what_the_record_can_keep_it_keeps_and_of_a_picture_it_keeps_no_part() -> None:
+def test_record_keeps_complete_messages_and_no_partial_image() -> None:
     text = "x" * 600_000
     first, last, lost = iopub_buffer.split_long_stream(stream(text), 500_000)
     assert lost == 0 and json.loads(first)["text"] + json.loads(last)["text"] == text

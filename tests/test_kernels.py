@@ -52,7 +52,7 @@ kernel: gpu
 """
 
 
-def test_the_places_are_read_as_they_stand() -> None:
+def test_backend_config_is_parsed() -> None:
     limits = config.parse(EXAMPLE, "config.yaml")
     assert limits.kernel == "gpu" and list(limits.kernels) == [
         "gpu",
@@ -325,7 +325,7 @@ def test_the_places_are_read_as_they_stand() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(
+def test_config_error_names_its_line(
     text: str, line: int, said: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as wrong:
@@ -384,7 +384,9 @@ PLACES = st.dictionaries(
 
 @settings(deadline=None)
 @given(PLACES | ODD, ODD | st.sampled_from(["a", "local"]))
-def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
+def test_invalid_configuration_raises_only_config_error(
+    places: Any, named: Any
+) -> None:
     """Whatever stands there is read, or refused with its line: no other error, nothing that a terminal obeys."""
     text = yaml.safe_dump({"kernels": places, "kernel": named}, allow_unicode=True)
     try:
@@ -404,7 +406,7 @@ def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
             assert "\n" not in place.description.text
 
 
-def test_a_plan_keeps_the_name_of_its_kernel() -> None:
+def test_plan_keeps_its_kernel_name() -> None:
     made = Plan("p", (plan.make_step(1, "Load"),), "gpu")
     assert plan.from_json(plan.to_json(made)) == made
     assert "kernel" not in plan.to_json(Plan("p"))
@@ -417,7 +419,7 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     ) == Plan(kernel="['r']")
 
 
-def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
         "kind": "ssh",
         "accepted": True,
@@ -483,7 +485,7 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
     assert rendering.RENDERINGS["kernels"].text(places) == shown
 
 
-def test_places_are_looked_at_at_once_and_not_for_ever(
+def test_backends_are_checked_concurrently_with_timeout(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Three hosts that take a call and say nothing, one that nobody accepted."""
@@ -517,7 +519,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
     )
 
 
-def test_a_machine_without_ssh_lists_its_other_places(
+def test_backends_are_listed_without_ssh(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: BASH}\n")
@@ -570,7 +572,7 @@ def shell(project: Project) -> Notebook:
     return Notebook(project, project.folder / made["notebook"])
 
 
-def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(
+def test_unaccepted_backend_runs_nothing(
     project: Project,
 ) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
@@ -604,7 +606,7 @@ def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(
     project.stepper("restart", notebook.path.stem, check=1)
 
 
-def test_a_notebook_keeps_its_kernel_and_says_its_language(
+def test_notebook_keeps_its_kernel_and_records_its_language(
     project: Project, shell: Notebook
 ) -> None:
     metadata = shell.raw["metadata"]
@@ -637,7 +639,7 @@ def test_a_notebook_keeps_its_kernel_and_says_its_language(
     )
 
 
-def test_cells_in_bash_are_steps_with_outputs_attempts_and_a_stop(
+def test_bash_cells_have_outputs_attempts_and_stops(
     project: Project, shell: Notebook
 ) -> None:
     cell, answer = shell.insert("x=3; echo three $x")
@@ -670,9 +672,7 @@ def test_cells_in_bash_are_steps_with_outputs_attempts_and_a_stop(
 
 
 @pytest.mark.nightly
-def test_a_cell_in_bash_has_a_deadline_and_may_die(
-    project: Project, shell: Notebook
-) -> None:
+def test_bash_cell_times_out_and_may_die(project: Project, shell: Notebook) -> None:
     cell, answer = shell.insert("# stepper: timeout=1\necho begun; sleep 60")
     assert (
         "Timeout" in answer.text
@@ -684,14 +684,14 @@ def test_a_cell_in_bash_has_a_deadline_and_may_die(
 
 
 @pytest.mark.nightly
-def test_a_killed_daemon_finds_what_bash_ran(project: Project, shell: Notebook) -> None:
+def test_bash_state_survives_a_killed_daemon(project: Project, shell: Notebook) -> None:
     shell.insert("x=4")
     project.kill_daemon()
     assert "| 4" in shell.insert("echo $x")[1].text
 
 
 @pytest.mark.nightly
-def test_a_cell_whose_end_nobody_heard_is_not_run_again(
+def test_cell_with_unknown_outcome_is_not_rerun(
     project: Project, shell: Notebook
 ) -> None:
     cell, _ = shell.insert("x=6")
@@ -715,7 +715,9 @@ def test_a_cell_whose_end_nobody_heard_is_not_run_again(
     assert ended == "ok" or "its outcome is unknown" in said, said
 
 
-def test_no_cell_in_python_goes_to_another_languages_kernel(project: Project) -> None:
+def test_python_notebook_never_runs_in_kernel_of_other_language(
+    project: Project,
+) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\nkernel: sh\n")
     trust.trust(project.paths)
     notebook = project.notebook(
@@ -733,7 +735,7 @@ def test_no_cell_in_python_goes_to_another_languages_kernel(project: Project) ->
     ] == ["1\n"]
 
 
-def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) -> None:
+def test_missing_kernel_for_other_language_is_reported(project: Project) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
     trust.trust(project.paths)
     notebook = project.notebook(
@@ -751,7 +753,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
 
 
 @pytest.mark.nightly
-def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
+def test_r_cells_show_figures_and_errors(project: Project) -> None:
     backend_cases.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
@@ -769,7 +771,7 @@ def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
     assert "ran ok" in answer.text and "| [1] 2.666667" in answer.text, answer.text
 
 
-def test_a_kernelspec_that_is_not_there_is_named(project: Project) -> None:
+def test_missing_kernelspec_is_reported(project: Project) -> None:
     project.config("kernels: {it: {kernelspec: cobol}}\n")
     trust.trust(project.paths)
     said = project.stepper("new", "Count", "--kernel", "it", check=1).stderr
@@ -777,7 +779,7 @@ def test_a_kernelspec_that_is_not_there_is_named(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
+def test_removed_backend_is_reported_at_next_kernel_start(
     project: Project, shell: Notebook
 ) -> None:
     shell.insert("x=5")
@@ -804,7 +806,7 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
 
 
 @pytest.mark.nightly
-def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None:
+def test_mcp_agent_selects_backends(project: Project, shell: Notebook) -> None:
     async def story() -> None:
         async with Client(ProjectServer(str(project.folder)).create_server()) as client:
             made = await client.call_tool(
@@ -835,7 +837,7 @@ def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None
 
 
 @pytest.mark.nightly
-def test_a_place_that_is_another_now_is_the_next_kernels(
+def test_changed_backend_applies_to_the_next_kernel(
     project: Project, shell: Notebook
 ) -> None:
     shell.insert("x=5")
@@ -856,7 +858,7 @@ def test_a_place_that_is_another_now_is_the_next_kernels(
     )
 
 
-def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
+def test_local_kernel_imports_no_other_backends() -> None:
     script = "import sys, stepper.daemon.server, stepper.kernels.backends.local.local_launcher, stepper.kernels.client; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True

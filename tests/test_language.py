@@ -38,11 +38,11 @@ def list_problems(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FINISHED, ids=IDS)
-def test_a_module_has_no_outdated_idioms_vague_names_or_dense_lines(path: Path) -> None:
+def test_module_has_no_outdated_idioms_vague_names_or_dense_lines(path: Path) -> None:
     assert list_problems(path) == []
 
 
-def test_finished_rooms_are_not_exempt() -> None:
+def test_finished_packages_are_not_exempt() -> None:
     assert UNFINISHED <= ROOMS
     finished = {
         room
@@ -66,7 +66,7 @@ def test_finished_rooms_are_not_exempt() -> None:
         ("f(g(h(i(j(k(a.b.c, d.e.f)))), m[n], o.p)[0:1], q=r.s)", "nodes per line"),
     ],
 )
-def test_each_problem_is_found(
+def test_each_problem_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, problem: str
 ) -> None:
     monkeypatch.setattr(readability, "ROOT", tmp_path)

@@ -104,7 +104,7 @@ CELLS = {  # binds x to 20 and shows it, fails in a function, runs for ever, dra
 }
 
 
-def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(
+def test_reports_of_other_languages_have_no_python_facts(
     project: Project, language: str
 ) -> None:
     binds, fails, endless, draws = CELLS[language]
@@ -164,7 +164,7 @@ def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(
         ('"// stepper: timeout=9s"', None),
     ],
 )
-def test_a_first_line_is_a_comment_of_whatever_language(
+def test_directive_is_parsed_in_any_comment_syntax(
     line: str, timeout: float | None
 ) -> None:
     assert (
@@ -178,7 +178,7 @@ def test_a_first_line_is_a_comment_of_whatever_language(
     )
 
 
-def test_what_is_not_known_in_a_first_line_is_told_as_it_stands() -> None:
+def test_unknown_directive_is_quoted() -> None:
     assert (
         cell_directives.parse("-- stepper: nonsense")
         .problems[0]
@@ -186,7 +186,7 @@ def test_what_is_not_known_in_a_first_line_is_told_as_it_stands() -> None:
     )
 
 
-def test_a_traceback_is_told_where_no_helper_tells_better() -> None:
+def test_traceback_is_reported_without_helper() -> None:
     def told(fault: Fault) -> str:
         how = {
             "outcome": Outcome.ERROR,

@@ -110,7 +110,9 @@ def project(lasting: Project) -> Iterator[Project]:
 @pytest.mark.nightly_after(3)
 @pytest.mark.parametrize("many", [300, 6000], ids=["whole", "part"])
 @pytest.mark.parametrize("kind", [*CELLS])
-def test_a_report_counts_what_it_says(project: Project, kind: str, many: int) -> None:
+def test_truncated_report_counts_are_correct(
+    project: Project, kind: str, many: int
+) -> None:
     notebook = project.new()
     source = CELLS[kind].format(many=many)
     cell, answer = notebook.insert(source)
@@ -122,7 +124,7 @@ def test_a_report_counts_what_it_says(project: Project, kind: str, many: int) ->
     assert WHOLE not in follow and PART not in follow
 
 
-def test_what_is_not_in_the_notebook_is_not_said_to_be(
+def test_report_does_not_claim_output_missing_from_the_notebook(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = project.new()
@@ -143,7 +145,7 @@ def test_what_is_not_in_the_notebook_is_not_said_to_be(
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_deleted_while_it_runs(project: Project) -> None:
+def test_cell_deleted_while_running(project: Project) -> None:
     notebook = project.new()
     notebook.insert("import pathlib, time")
     source = (
@@ -160,7 +162,7 @@ def test_a_cell_that_is_deleted_while_it_runs(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_background_cell_is_not_in_the_notebook_yet(project: Project) -> None:
+def test_interim_report_does_not_claim_output_in_the_notebook(project: Project) -> None:
     notebook = project.new()
     wait = "\nimport pathlib, time\nwhile not pathlib.Path('go2').exists(): time.sleep(0.02)"
     source = CELLS["lines"].format(many=400)
@@ -173,7 +175,7 @@ def test_a_background_cell_is_not_in_the_notebook_yet(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_mcp_counts_what_it_says(project: Project) -> None:
+def test_truncated_mcp_result_counts_are_correct(project: Project) -> None:
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client
 
@@ -198,7 +200,7 @@ def test_mcp_counts_what_it_says(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_cell_that_prints_the_line_of_a_gap(project: Project) -> None:
+def test_cell_that_prints_a_truncation_line(project: Project) -> None:
     """It is the kernel's output that is counted, not what a cell says of itself."""
     notebook = project.new()
     forged = f"print('… 484,923,423 characters {TRUNCATED}')\n" + CELLS["lines"]
@@ -230,7 +232,7 @@ def stands_for(text: str) -> int:
 
 
 @pytest.mark.parametrize("many", [10, 100, 1000])
-def test_the_middle_that_is_left_out_is_counted_as_it_was(many: int) -> None:
+def test_truncated_middle_is_counted(many: int) -> None:
     lines = [f"{n} " + "x" * (n % 7) * 200 for n in range(many)]
     lines += ["the same"] * many
     lines += [f"{n} end" for n in range(many)]

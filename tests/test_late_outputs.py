@@ -132,9 +132,7 @@ def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("write", some_nightly(WRITES, "print('LATE')"))
-def test_a_task_that_goes_on_writes_on_its_own_cell(
-    notebook: Notebook, write: str
-) -> None:
+def test_background_task_writes_to_its_own_cell(notebook: Notebook, write: str) -> None:
     (one, two, three), told = written(notebook, TASK.format(write=write))
     assert "first" in one and one.count("LATE") > 20
     assert "LATE" not in two + three and two.count("mine") == 50
@@ -146,7 +144,7 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("who", some_nightly(UNTOLD, "a thread", "a child"))
-def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(
+def test_unattributable_output_goes_to_the_running_cell(
     notebook: Notebook, who: str
 ) -> None:
     (one, two, three), _ = written(notebook, UNTOLD[who])
@@ -154,7 +152,7 @@ def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(
     assert "LATE" in one + two + three
 
 
-def test_it_is_on_the_cell_soon_and_told_with_the_next_report(
+def test_late_output_is_written_soon_and_reported_next(
     notebook: Notebook,
 ) -> None:
     cell, answer = notebook.insert(
@@ -186,7 +184,7 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(
 
 
 @pytest.mark.nightly
-def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
+def test_late_output_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
     notebook.insert(THREAD.format(write="print('LATE')"))
     files, end = set(), time.monotonic() + 6.5
     while time.monotonic() < end:
@@ -197,7 +195,7 @@ def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
 
 
 @pytest.mark.nightly
-def test_an_edit_that_began_before_it_was_put_drops_none_of_it(
+def test_concurrent_edit_keeps_late_output(
     notebook: Notebook,
 ) -> None:
     cell_id, _ = notebook.insert(
@@ -217,7 +215,7 @@ def test_an_edit_that_began_before_it_was_put_drops_none_of_it(
 
 
 @pytest.mark.nightly
-def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
+def test_late_output_counts_toward_the_limit_of_its_cell(project: Project) -> None:
     project.config("max_output_bytes: 2000")
     notebook = project.new()
     cell, _ = notebook.insert(
@@ -240,7 +238,7 @@ def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
     assert f"in all, left out of the notebook: {gone:,} characters" in answer.text
 
 
-def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(
+def test_late_output_of_changed_cell_is_reported_as_omitted(
     notebook: Notebook,
 ) -> None:
     cell, _ = notebook.insert(
@@ -263,7 +261,7 @@ def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(
     assert "LATE" not in notebook.path.read_text()
 
 
-def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
+def test_displays_are_updated_in_all_cells(notebook: Notebook) -> None:
     one, _ = notebook.insert(
         "print('above')\nh = display('one', display_id=True)\nprint('below')"
     )
@@ -285,7 +283,7 @@ def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
 
 
 @pytest.mark.nightly
-def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(
+def test_display_in_running_cell_is_updated_by_earlier_task(
     notebook: Notebook,
 ) -> None:
     notebook.insert(
@@ -297,7 +295,7 @@ def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(
 
 
 @pytest.mark.nightly
-def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) -> None:
+def test_late_output_survives_a_killed_daemon(notebook: Notebook) -> None:
     cell, _ = notebook.insert(
         "import threading\nthreading.Timer(4, print, ['LATE']).start()"
     )
@@ -309,7 +307,7 @@ def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) ->
 
 
 @pytest.mark.nightly
-def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(
+def test_late_output_without_daemon_is_kept_by_the_kernel(
     notebook: Notebook,
 ) -> None:
     cell, _ = notebook.insert(
@@ -326,7 +324,7 @@ def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(
 
 
 @pytest.mark.nightly
-def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
+def test_output_during_the_run_is_complete_and_ordered(notebook: Notebook) -> None:
     cell, answer = notebook.insert(
         "import threading\nprint('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\n"
         "thread.join()\nprint('c')"
@@ -371,7 +369,7 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
 
 
 @pytest.mark.nightly
-def test_the_threads_of_a_pool_work_for_the_cell_that_asks(notebook: Notebook) -> None:
+def test_thread_pool_output_goes_to_the_submitting_cell(notebook: Notebook) -> None:
     notebook.insert(
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\n"
         "print(list(pool.map(str, range(9))))"
@@ -395,7 +393,7 @@ def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
     assert max(counts) <= counts[0] + 4, counts  # the last run's may not be closed yet
 
 
-def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> None:
+def test_cell_that_redirects_file_descriptors(notebook: Notebook) -> None:
     notebook.insert(
         "import os\nkept = os.dup(1)\nfile = open('own', 'wb', 0)\nos.dup2(file.fileno(), 1)"
     )
@@ -406,7 +404,7 @@ def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> Non
     assert text_of(notebook.cell(cell)) == "mine again\n"
 
 
-def test_the_last_words_of_a_crash_are_told(notebook: Notebook) -> None:
+def test_crash_output_is_reported(notebook: Notebook) -> None:
     _, answer = notebook.insert("import ctypes\nctypes.string_at(0)")
     assert "SIGSEGV" in answer.stop, answer.stop
     written = (
@@ -421,7 +419,7 @@ def test_the_last_words_of_a_crash_are_told(notebook: Notebook) -> None:
     )
 
 
-def test_what_the_kernel_says_of_itself_is_of_no_cell(notebook: Notebook) -> None:
+def test_kernel_messages_belong_to_no_cell(notebook: Notebook) -> None:
     """As debugpy's warning, which comes some time after the kernel's start."""
     says = "kernel.session.send(kernel.iopub_socket, 'stream', {'name': 'stderr', 'text': 'warning'}, parent={})"
     _, first = notebook.insert(f"kernel = get_ipython().kernel\n{says}")
@@ -431,7 +429,7 @@ def test_what_the_kernel_says_of_itself_is_of_no_cell(notebook: Notebook) -> Non
 
 
 @pytest.mark.nightly
-def test_magics_of_the_shell_say_all_in_every_cell(notebook: Notebook) -> None:
+def test_shell_magics_keep_all_output(notebook: Notebook) -> None:
     for number in range(4):
         for magic in ("%%bash", "%%sh", "%%script bash"):
             cell, answer = notebook.insert(f"{magic}\necho said {number}")
@@ -447,7 +445,7 @@ def test_magics_of_the_shell_say_all_in_every_cell(notebook: Notebook) -> None:
 
 
 @pytest.mark.nightly
-def test_a_helper_of_another_version_takes_over(notebook: Notebook) -> None:
+def test_helper_of_another_version_takes_over(notebook: Notebook) -> None:
     notebook.insert(
         "import os, subprocess, sys, threading\nsys.modules['_stepper_helper'].version = 'old'"
     )
@@ -475,9 +473,7 @@ print("sent")
 
 
 @pytest.mark.parametrize("parent", some_nightly(["'nobody'", "[]", "None", "5"], "[]"))
-def test_messages_that_make_no_sense_stop_nothing(
-    notebook: Notebook, parent: str
-) -> None:
+def test_invalid_messages_are_ignored(notebook: Notebook, parent: str) -> None:
     notebook.insert("x = 1")
     cell, answer = notebook.insert(ODD.format(parent=parent))
     assert "ran ok" in answer.text and "sent" in text_of(notebook.cell(cell))
@@ -485,7 +481,7 @@ def test_messages_that_make_no_sense_stop_nothing(
     assert "ran ok" in answer.text and "| 2" in answer.text
 
 
-def test_a_configuration_that_becomes_wrong_meanwhile_costs_no_output(
+def test_config_error_during_a_run_loses_no_output(
     notebook: Notebook,
 ) -> None:
     source = "import pathlib\npathlib.Path('../.stepper/config.yaml').write_text('wrong: key')\nprint('said')"

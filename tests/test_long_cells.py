@@ -184,7 +184,7 @@ def running(project: Project) -> Any:
     return project.json("status")["running"]
 
 
-def test_a_long_cell_is_handed_on_and_its_end_wakes_the_agent_once(
+def test_long_cell_moves_to_background_and_notifies_the_agent_once(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -216,7 +216,7 @@ def test_a_long_cell_is_handed_on_and_its_end_wakes_the_agent_once(
     assert len(project.json("history")) == 1
 
 
-def test_a_short_cell_wakes_nobody(project: Project) -> None:
+def test_short_cell_sends_no_notification(project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(1 + 1)")
     assert "ran ok" in edit.answer.text
@@ -225,7 +225,7 @@ def test_a_short_cell_wakes_nobody(project: Project) -> None:
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("words", ["stop the cell", "/notebook-status stop"])
-def test_the_persons_words_end_it_and_the_agent_reads_that_once(
+def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
     project: Project, words: str
 ) -> None:
     notebook = project.new("Train")
@@ -237,7 +237,7 @@ def test_the_persons_words_end_it_and_the_agent_reads_that_once(
 
 
 @pytest.mark.nightly
-def test_interrupt_in_a_terminal_wakes_the_agent(project: Project) -> None:
+def test_interrupt_in_a_terminal_notifies_the_agent(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
@@ -245,7 +245,7 @@ def test_interrupt_in_a_terminal_wakes_the_agent(project: Project) -> None:
     assert "was CANCELLED after" in edit.woken
 
 
-def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
+def test_next_session_gets_the_report(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
@@ -263,7 +263,7 @@ def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
+def test_resumed_session_is_notified(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
@@ -280,7 +280,7 @@ def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None:
+def test_notification_of_dead_client_is_delivered_later(project: Project) -> None:
     notebook = project.new("Train")
     with subprocess.Popen(["sleep", "600"]) as client:
         edit = Edit(notebook, WAITS, CLAUDE_PID=str(client.pid))
@@ -294,7 +294,7 @@ def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("waker", [True, False])
-def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -> None:
+def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
@@ -325,7 +325,7 @@ def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -
 
 
 @pytest.mark.nightly
-def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> None:
+def test_kernel_death_notifies_the_agent_of_lost_state(project: Project) -> None:
     notebook = project.new("Load", "Train")
     notebook.insert("rows = [1, 2, 3]")
     edit = Edit(notebook, WAITS)
@@ -340,7 +340,7 @@ def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> No
 
 
 @pytest.mark.nightly
-def test_code_cells_are_refused_meanwhile_and_all_else_goes_on(
+def test_code_cells_are_refused_during_a_background_run(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -367,7 +367,7 @@ def test_code_cells_are_refused_meanwhile_and_all_else_goes_on(
     ]
 
 
-def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
+def test_queued_cells_each_notify_the_agent(project: Project) -> None:
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Test", "Show")
     edit = Edit(notebook, WAITS)
@@ -394,7 +394,7 @@ def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(
+def test_escape_in_foreground_cancels_without_notification(
     project: Project,
 ) -> None:
     project.config("")
@@ -408,9 +408,7 @@ def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("why", ["plain -p", "a subagent"])
-def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(
-    project: Project, why: str
-) -> None:
+def test_turn_waits_if_the_agent_cannot_be_notified(project: Project, why: str) -> None:
     notebook = project.new("Train")
     source = WAITS
     if why == "a subagent":
@@ -425,7 +423,7 @@ def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(
 
 
 @pytest.mark.nightly
-def test_shutdown_ends_it(project: Project) -> None:
+def test_shutdown_cancels_a_background_run(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
@@ -433,7 +431,7 @@ def test_shutdown_ends_it(project: Project) -> None:
     assert "CANCELLED" in edit.woken
 
 
-def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(
+def test_matching_line_and_completion_each_notify_the_agent(
     project: Project,
 ) -> None:
     project.config("")
@@ -480,7 +478,7 @@ def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(
 
 
 @pytest.mark.nightly
-def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(
+def test_written_notebook_moves_to_background_at_a_long_cell(
     project: Project,
 ) -> None:
     notebook = project.notebook("whole.ipynb")
@@ -498,9 +496,7 @@ def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(
 
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
-def test_a_hook_that_waits_for_hours_costs_next_to_nothing(
-    project: Project, tmp_path: Path
-) -> None:
+def test_waiting_hook_uses_few_resources(project: Project, tmp_path: Path) -> None:
     """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""
     notebook = project.new("Train")
     make_env(tmp_path / "env")
@@ -530,7 +526,7 @@ def test_a_hook_that_waits_for_hours_costs_next_to_nothing(
 
 
 @pytest.mark.nightly
-def test_all_sleeps_for_a_while_and_nothing_is_lost(project: Project) -> None:
+def test_suspended_machine_loses_nothing(project: Project) -> None:
     """As where the machine is suspended: longer than either side waits for the other."""
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
@@ -549,7 +545,7 @@ def test_all_sleeps_for_a_while_and_nothing_is_lost(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
+def test_user_sees_progress_periodically(project: Project) -> None:
     project.config(SOON + "heartbeat_seconds: 3\n")
     notebook = project.new("Train", "Test")
     line, status = (
@@ -578,7 +574,7 @@ def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_who_asks_the_next_daemon_late_wakes_the_agent_at_once(
+def test_late_waker_of_new_daemon_notifies_immediately(
     project: Project,
 ) -> None:
     """The cell has ended, and nobody could be told, before it asks."""

@@ -86,7 +86,7 @@ def ended(notebook: Notebook) -> None:
     )
 
 
-def test_another_session_is_promised_nothing_and_what_it_stops_is_told_to_the_owner(
+def test_interrupt_by_another_session_is_reported_to_the_owner(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -109,7 +109,7 @@ def test_another_session_is_promised_nothing_and_what_it_stops_is_told_to_the_ow
 
 
 @pytest.mark.parametrize("by", some_nightly(["the agent", "a subagent"], "the agent"))
-def test_a_write_of_text_alone_waits_for_nothing(project: Project, by: str) -> None:
+def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     notebook = project.new("Train")
     edit = handed_on(notebook)
     cells = [*notebook.raw["cells"], WORDS]
@@ -129,7 +129,7 @@ def test_a_write_of_text_alone_waits_for_nothing(project: Project, by: str) -> N
     assert "ran ok" in edit.woken
 
 
-def test_the_end_of_a_cell_leaves_the_notebook_that_is_worked_on_the_current_one(
+def test_finished_background_run_keeps_the_current_notebook(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -141,7 +141,7 @@ def test_the_end_of_a_cell_leaves_the_notebook_that_is_worked_on_the_current_one
     assert project.json("status")["notebook"].endswith(other.path.name)
 
 
-def test_after_clear_the_same_client_is_woken_as_its_new_session(
+def test_client_is_notified_in_new_session_after_clear(
     project: Project,
 ) -> None:
     """Its waker has spoken already, of a line: the next one is the new session's."""
@@ -171,7 +171,7 @@ def test_after_clear_the_same_client_is_woken_as_its_new_session(
 
 
 @pytest.mark.nightly
-def test_a_new_notebook_of_a_deleted_ones_name_ends_the_cell_of_that(
+def test_recreated_notebook_cancels_the_run_of_the_deleted_one(
     project: Project,
 ) -> None:
     notebook = project.new("Train")
@@ -181,7 +181,7 @@ def test_a_new_notebook_of_a_deleted_ones_name_ends_the_cell_of_that(
 
 
 @pytest.mark.nightly
-def test_a_cell_in_line_that_is_replaced_runs_once_with_its_new_source(
+def test_replaced_queued_cell_runs_once_with_new_source(
     project: Project,
 ) -> None:
     project.config(SOON + "queue: true\n")
@@ -204,7 +204,7 @@ def test_a_cell_in_line_that_is_replaced_runs_once_with_its_new_source(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("who", ["its own session", "a session that begins"])
-def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(
+def test_finished_run_is_reported_while_working_on_another_notebook(
     project: Project, who: str
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -230,7 +230,7 @@ def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(
 
 
 @pytest.mark.nightly
-def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(
+def test_matching_line_is_not_notified_again_by_new_daemon(
     project: Project,
 ) -> None:
     notebook = project.new("Train")
@@ -258,7 +258,7 @@ def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(
 
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
-def test_a_hook_that_waits_after_a_write_keeps_nothing_of_the_file(
+def test_waiting_hook_does_not_hold_the_file_content(
     project: Project, tmp_path: Path
 ) -> None:
     make_env(tmp_path / "env")
@@ -289,7 +289,7 @@ def test_a_hook_that_waits_after_a_write_keeps_nothing_of_the_file(
 
 
 @pytest.mark.nightly
-def test_a_report_whose_reader_dies_as_it_is_told_is_told_later(
+def test_report_of_killed_reader_is_delivered_later(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -303,7 +303,7 @@ def test_a_report_whose_reader_dies_as_it_is_told_is_told_later(
 
 
 @pytest.mark.nightly
-def test_a_waker_that_is_killed_with_a_beat_unread_stands_in_nobodys_way(
+def test_waker_killed_with_unread_heartbeat_blocks_nobody(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
@@ -315,7 +315,7 @@ def test_a_waker_that_is_killed_with_a_beat_unread_stands_in_nobodys_way(
 
 
 @pytest.mark.nightly
-def test_a_cell_whose_hook_is_killed_with_a_beat_unread_is_interrupted(
+def test_hook_killed_with_unread_heartbeat_cancels_its_cell(
     project: Project,
 ) -> None:
     project.config("")

@@ -45,19 +45,19 @@ def find_marks(path: Path) -> list[str]:
     sorted((ROOT / "stepper").rglob("*.py")),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_no_other_module_has_a_table_of_marks(path: Path) -> None:
+def test_no_other_module_defines_marks(path: Path) -> None:
     if path != TABLE:
         assert find_marks(path) == []
 
 
-def test_marks_are_found(tmp_path: Path) -> None:
+def test_find_marks_in_a_module(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('"""✓"""\nMARKS = {"done": "✓"}\nline = f"✗ {MARKS}"\n')
     assert find_marks(module) == ["2: ✓", "3: ✗ "]
 
 
 @pytest.mark.parametrize("name", ["view.js", "view.css", "view.html"])
-def test_the_page_has_no_marks_of_its_own(name: str) -> None:
+def test_view_page_defines_no_marks(name: str) -> None:
     assert UNAMBIGUOUS.findall((PAGE / name).read_text()) == []
 
 

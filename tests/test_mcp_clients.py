@@ -44,7 +44,7 @@ def shop(home: Path, tmp_path: Path) -> Iterator[Project]:
     yield from scratch(tmp_path / "a shop")
 
 
-def test_the_lines_are_printed_with_their_place(shop: Project) -> None:
+def test_entry_is_printed_with_its_file(shop: Project) -> None:
     for name, file in FILES.items():
         said = shop.stepper("mcp", "--config", name).stdout
         lines, _, where = said.partition("\n\n")
@@ -58,7 +58,7 @@ def test_the_lines_are_printed_with_their_place(shop: Project) -> None:
 
 
 @NAMES
-def test_a_new_file_is_made_and_removed(shop: Project, home: Path, name: str) -> None:
+def test_new_file_is_created_and_removed(shop: Project, home: Path, name: str) -> None:
     path = home / FILES[name]
     done = shop.stepper("mcp", "--config", name, "--install").stdout
     assert f"~/{FILES[name]}: made." in done
@@ -71,7 +71,7 @@ def test_a_new_file_is_made_and_removed(shop: Project, home: Path, name: str) ->
 
 
 @NAMES
-def test_other_servers_stay_and_a_backup_is_kept(
+def test_other_servers_stay_and_a_backup_is_written(
     shop: Project, home: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = home / FILES[name]
@@ -105,7 +105,7 @@ def test_other_servers_stay_and_a_backup_is_kept(
 
 
 @NAMES
-def test_an_untouched_file_is_restored_to_the_byte(
+def test_unedited_file_is_restored_byte_for_byte(
     shop: Project, home: Path, name: str
 ) -> None:
     path = home / FILES[name]
@@ -170,7 +170,7 @@ def test_each_project_has_its_own_entry(
         ("[]", "does not contain a JSON object"),
     ],
 )
-def test_what_is_not_ours_is_left(
+def test_foreign_entry_is_kept(
     shop: Project, home: Path, name: str, there: str, why: str
 ) -> None:
     path = home / FILES[name]
@@ -182,7 +182,7 @@ def test_what_is_not_ours_is_left(
     assert [*path.parent.iterdir()] == [path]
 
 
-def test_where_claude_desktop_keeps_its_file(
+def test_claude_desktop_config_path(
     shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place() -> str:
@@ -196,7 +196,7 @@ def test_where_claude_desktop_keeps_its_file(
     assert place() == mac
 
 
-def test_in_wsl_the_windows_program_starts_it(
+def test_entry_in_wsl_uses_wsl_exe(
     shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WSL_DISTRO_NAME", "Ubuntu")
@@ -215,7 +215,7 @@ def test_in_wsl_the_windows_program_starts_it(
     assert "is a file on Windows" in refused.stderr
 
 
-def test_the_documentation_names_the_places() -> None:
+def test_documentation_names_the_config_paths() -> None:
     docs = (ROOT / "docs/mcp.md").read_text()
     for place in (
         "~/Library/Application Support/Claude/claude_desktop_config.json",

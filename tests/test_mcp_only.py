@@ -72,7 +72,7 @@ def problems(folder: Path) -> dict[str, str]:
 # --- what it sets up, and takes away ----------------------------------------------------
 
 
-def test_it_sets_up_all_but_claude_codes_files(
+def test_mcp_only_installs_everything_except_claude_code_files(
     repo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = Path(Paths(str(repo)).env)
@@ -99,7 +99,7 @@ def test_it_sets_up_all_but_claude_codes_files(
     assert not own.exists()
 
 
-def test_doctor_misses_no_hooks(repo: Path) -> None:
+def test_doctor_does_not_require_hooks(repo: Path) -> None:
     install(repo, OPTION)
     assert problems(repo) == {}
     found = checks(repo)
@@ -130,7 +130,7 @@ def test_doctor_in_a_terminal(repo: Path) -> None:
     assert "not installed (--mcp-only): cells run only through MCP" in done.stdout
 
 
-def test_files_of_claude_code_are_neither_read_nor_written(repo: Path) -> None:
+def test_claude_code_files_are_neither_read_nor_written(repo: Path) -> None:
     """Somebody else committed stepper's hooks, and settings that can't be read: that is no obstacle."""
     script = repo / claude_settings.SCRIPT
     script.parent.mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_files_of_claude_code_are_neither_read_nor_written(repo: Path) -> None:
 @pytest.mark.parametrize(
     "other", ["--allow", "--statusline", "--plugin", "--demo", "--uninstall"]
 )
-def test_what_belongs_to_claude_code_is_refused(repo: Path, other: str) -> None:
+def test_claude_code_options_are_refused(repo: Path, other: str) -> None:
     with pytest.raises(UsageError) as refused:
         install_options.parse_arguments([str(repo), OPTION, other])
     assert refused.value.exit_code == 2
@@ -160,7 +160,7 @@ def test_what_belongs_to_claude_code_is_refused(repo: Path, other: str) -> None:
     assert list(repo.iterdir()) == []
 
 
-def test_from_the_shell_a_wrong_combination_ends_with_2(repo: Path) -> None:
+def test_invalid_option_combination_exits_2(repo: Path) -> None:
     command = [installer.PACKAGE.parent / "install.sh", repo, OPTION, "--statusline"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
@@ -176,7 +176,7 @@ def test_other_options_work_with_it(repo: Path) -> None:
     assert problems(repo) == {}
 
 
-def test_ones_own_hooks_are_not_left_without_an_owner(repo: Path) -> None:
+def test_existing_hooks_of_the_user_refuse_mcp_only(repo: Path) -> None:
     install(repo)
     before = snapshot(repo)
     with pytest.raises(StepperError) as refused:
@@ -220,7 +220,7 @@ def parameters(entry: dict[str, object], cwd: Path) -> StdioServerParameters:
     )
 
 
-def test_clients_start_it_and_run_cells(repo: Path) -> None:
+def test_clients_start_the_server_and_run_cells(repo: Path) -> None:
     install(repo, OPTION)
 
     async def main() -> None:
@@ -243,7 +243,7 @@ def test_clients_start_it_and_run_cells(repo: Path) -> None:
     assert "42" in notebook.read_text()
 
 
-def test_the_script_is_there_where_an_older_version_made_the_environment(
+def test_script_is_added_to_environment_of_older_version(
     repo: Path,
 ) -> None:
     install(repo)
@@ -277,7 +277,9 @@ def say_where(repo: Path) -> None:
     program.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
 
 
-def test_a_worktree_uses_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
+def test_worktree_uses_the_main_checkout_environment(
+    repo: Path, tmp_path: Path
+) -> None:
     git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@b.example"]
     tree = tmp_path / "tree"
     subprocess.run([*git, "init", "-q"], check=True)
@@ -292,7 +294,7 @@ def test_a_worktree_uses_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
     assert done.stdout == f"served mcp in {tree.resolve()}\n", done.stderr
 
 
-def test_another_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
+def test_other_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
     """The repository was deleted, and a stranger's lies there now: its token is another one."""
     install(repo, OPTION)
     say_where(repo)
@@ -307,7 +309,7 @@ def test_another_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
         assert "--mcp-only" in done.stderr
 
 
-def test_without_an_installation_the_line_runs_nothing(
+def test_command_line_without_installation_runs_nothing(
     repo: Path, tmp_path: Path
 ) -> None:
     (repo / ".git").mkdir()

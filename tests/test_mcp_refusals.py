@@ -84,7 +84,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_each_tool_is_refused_here() -> None:
+def test_refusals_cover_every_tool() -> None:
     assert {tool for tool, _ in REFUSED} == {*tools.TOOLS}
 
 
@@ -93,7 +93,7 @@ def test_each_tool_is_refused_here() -> None:
     REFUSED,
     ids=[f"{tool} {json.dumps(given)}"[:80] for tool, given in REFUSED],
 )
-def test_a_refused_call_changes_nothing(
+def test_refused_call_changes_nothing(
     quick: Quick, tool: str, arguments: dict[str, Any]
 ) -> None:
     cells = [code("x = 1", "a"), code("y = 2", "b")]
@@ -127,7 +127,7 @@ def test_a_refused_call_changes_nothing(
 # --- what is said of arguments ------------------------------------------------------------
 
 
-def test_a_cell_that_is_not_there_is_named_with_how_many_there_are(
+def test_missing_cell_error_names_the_cell_count(
     quick: Quick,
 ) -> None:
     cells = [code(f"x{number} = 1", f"c{number}") for number in range(32)]
@@ -146,7 +146,7 @@ def test_a_cell_that_is_not_there_is_named_with_how_many_there_are(
     play(quick, story)
 
 
-def test_a_source_that_is_not_the_expected_one_is_answered_with_the_present_one(
+def test_hash_mismatch_returns_the_current_source(
     quick: Quick,
 ) -> None:
     quick.notebook("a.ipynb", [code("x = 1", "a"), code("y = 2", "b")])
@@ -189,7 +189,7 @@ def repeated(text: str) -> list[str]:
     return sorted({line for line in told if told.count(line) > 1})
 
 
-def test_a_status_tells_no_report_twice(quick: Quick) -> None:
+def test_status_contains_no_report_twice(quick: Quick) -> None:
     async def story(client: Client) -> None:
         async def status(**more: Any) -> str:
             result = await client.call_tool("notebook_status", more)

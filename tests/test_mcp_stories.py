@@ -103,7 +103,7 @@ async def restored(client: Client, name: str) -> None:
 @pytest.mark.parametrize(
     "era", ["legacy", pytest.param("auto", marks=pytest.mark.nightly)]
 )
-def test_the_life_of_a_session(shared: Project, era: str) -> None:
+def test_session_lifecycle(shared: Project, era: str) -> None:
     before = notebooks(shared)
 
     async def story(client: Client) -> None:
@@ -118,7 +118,7 @@ def test_the_life_of_a_session(shared: Project, era: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_session_whose_kernel_the_system_kills(
+def test_session_with_kernel_killed_out_of_memory(
     project: Project, small: Group
 ) -> None:
     project.config(
@@ -149,7 +149,7 @@ def test_a_session_whose_kernel_the_system_kills(
 # --- four ways to fill a notebook ---------------------------------------------------------------------------
 
 
-def test_a_notebook_is_made_with_cells_and_added_to_later(shared: Project) -> None:
+def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
     before = notebooks(shared)
 
     async def first(client: Client) -> None:
@@ -195,7 +195,7 @@ def test_a_notebook_is_made_with_cells_and_added_to_later(shared: Project) -> No
     ][-1] in ("77\n", ["77\n"])
 
 
-def test_the_text_for_an_agent_without_tools_keeps_the_context(shared: Project) -> None:
+def test_context_text_for_agent_without_tools(shared: Project) -> None:
     before = notebooks(shared)
 
     async def story(client: Client) -> None:
@@ -254,7 +254,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
 
 
 @pytest.mark.nightly
-def test_a_changed_module_and_the_outputs_that_differ(shared: Project) -> None:
+def test_changed_module_and_differing_outputs(shared: Project) -> None:
     module = shared.folder / "notebooks" / "prices.py"
     module.write_text("RATE = 2\n")
 

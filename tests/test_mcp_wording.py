@@ -111,7 +111,7 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, command(node)
 
 
-def test_every_text_of_the_daemon_is_translated() -> None:
+def test_every_daemon_message_is_translated() -> None:
     seen, left = 0, []
     for room in ROOMS:
         for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
@@ -215,12 +215,12 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ("| /fix # stepper run a.ipynb", "| /fix # stepper run a.ipynb"),
     ],
 )
-def test_a_text_is_translated(told: str, here: str) -> None:
+def test_message_is_translated(told: str, here: str) -> None:
     assert translate(told) == here
     assert translate(here) == here
 
 
-def test_data_of_the_user_is_not_translated() -> None:
+def test_user_data_is_not_translated() -> None:
     told = {
         "notebook": "stepper run.ipynb",
         "stop": {"text": "then /fix", "question": "/fix or not?"},
@@ -310,7 +310,7 @@ class Reader:
                 assert not DECISIONS.search(shown), (where, text)
 
 
-def test_what_a_client_reads_of_a_notebooks_life(quick: Quick) -> None:
+def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
     quick.notebook("old.ipynb", [code("x = 1", "a"), code("y = x", "b")])
 
     async def story(client: Client) -> None:
@@ -363,7 +363,7 @@ def test_what_a_client_reads_of_a_notebooks_life(quick: Quick) -> None:
     play(quick, story)
 
 
-def test_what_a_client_reads_of_a_stop(quick: Quick) -> None:
+def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
     asked = []
 
     async def decline(context: Any, params: Any) -> ElicitResult:
@@ -394,7 +394,7 @@ def test_what_a_client_reads_of_a_stop(quick: Quick) -> None:
     play(quick, story, elicitation_callback=decline)
 
 
-def test_what_a_client_reads_of_a_kernel_that_died(quick: Quick) -> None:
+def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
     async def story(client: Client) -> None:
         reader = Reader(client)
         await reader.call("create_notebook", problem="a death", steps=["Load", "Plot"])
@@ -428,7 +428,7 @@ def test_what_a_client_reads_of_a_kernel_that_died(quick: Quick) -> None:
     play(quick, story)
 
 
-def test_tools_name_each_other_alone() -> None:
+def test_tool_descriptions_name_only_mcp_tools() -> None:
     named = {*tools.TOOLS, *tools.TOOL_BY_PEER}
     words = re.findall(r"\b[a-z]+_[a-z_]+\(", tools.INSTRUCTIONS)
     assert words

@@ -26,19 +26,19 @@ def at(seconds: str) -> str:
         ("no", "16.250000", 35.0, 35.0),
     ],
 )
-def test_the_time_is_the_kernels(
+def test_duration_is_measured_by_kernel_timestamps(
     busy: str, idle: str, elapsed: float, own: float
 ) -> None:
     timings = {BUSY: at(busy), IDLE: at(idle)}
     assert measure_busy_seconds(timings, elapsed) == pytest.approx(own)
 
 
-def test_without_both_messages_it_is_what_was_measured() -> None:
+def test_duration_without_kernel_timestamps_is_elapsed_time() -> None:
     assert measure_busy_seconds({}, 3.5) == 3.5
     assert measure_busy_seconds({IDLE: at("10.250000")}, 3.5) == 3.5
 
 
-def test_waiting_is_told_where_it_counts() -> None:
+def test_waiting_time_is_reported_if_significant() -> None:
     assert note_waiting_time(6.0, 7.9, False) == []
     (note,) = note_waiting_time(6.0, 35.0, False)
     assert note.endswith("does not include 29.0 s before and after the execution")

@@ -65,7 +65,7 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     assert [(one.total // MB, one.used // MB) for one in found] == [(100, 50)]
 
 
-def test_a_hybrid_machine_and_a_container_whose_own_group_is_the_root(
+def test_hybrid_machine_and_a_container_whose_own_group_is_the_root(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "cg"
@@ -77,7 +77,7 @@ def test_a_hybrid_machine_and_a_container_whose_own_group_is_the_root(
     assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
 
 
-def test_a_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
+def test_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "cg"
     group(tmp_path / "other", str(100 * MB), 99 * MB, 0)
     group(root, str(200 * MB), 50 * MB, 0)
@@ -85,7 +85,7 @@ def test_a_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) 
     assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
 
 
-def test_more_cache_than_use_is_no_use_at_all(tmp_path: Path) -> None:
+def test_cache_larger_than_usage_counts_as_zero(tmp_path: Path) -> None:
     group(tmp_path / "cg", str(100 * MB), 10 * MB, 20 * MB)
     assert [
         one.used for one in cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))
@@ -94,7 +94,7 @@ def test_more_cache_than_use_is_no_use_at_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["memory.max", "memory.current", "memory.stat"])
 @pytest.mark.parametrize("text", [None, "", "max\n", "a b c\ninactive_file x\n", "0\n"])
-def test_files_that_are_not_as_they_should_be(
+def test_invalid_cgroup_files_are_ignored(
     tmp_path: Path, name: str, text: str | None
 ) -> None:
     """They never raise: a guard that fails would fail every cell."""
@@ -109,7 +109,7 @@ def test_files_that_are_not_as_they_should_be(
     "text",
     ["", "0::/nowhere\n", "0::/../..\n", "no colons\n", "4:memory\n", "0::/\udcff\n"],
 )
-def test_no_limit_is_none(tmp_path: Path, text: str) -> None:
+def test_cgroup_without_limit_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "proc" / "7").mkdir(parents=True)
     (tmp_path / "proc" / "7" / "cgroup").write_bytes(
         text.encode("utf-8", "surrogateescape")
@@ -118,7 +118,7 @@ def test_no_limit_is_none(tmp_path: Path, text: str) -> None:
     assert cgroups(8, tmp_path / "cg", tmp_path / "proc") == []
 
 
-def test_the_machine_is_looked_at() -> None:
+def test_machine_memory_is_measured() -> None:
     found = usage(os.getpid())
     assert 0 < found.used < found.total <= psutil.virtual_memory().total
 
@@ -153,18 +153,18 @@ def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
         ),  # below again: no matter how much it has grown
     ],
 )
-def test_when_the_guard_trips(seen: list[tuple[int, int]], trips: bool) -> None:
+def test_guard_threshold(seen: list[tuple[int, int]], trips: bool) -> None:
     guard = watch(80, *seen)
     assert bool(guard.warning) == (seen[0][0] >= 800)
     assert bool(guard.check()) == trips
 
 
-def test_above_at_the_start_stays_so_while_the_cell_runs() -> None:
+def test_cell_started_above_the_limit_is_stopped_only_on_growth() -> None:
     guard = watch(80, (900, 100), (700, 100), (900, 130), (900, 150))
     assert [bool(guard.check()) for _ in range(3)] == [False, False, True]
 
 
-def test_what_the_guard_says() -> None:
+def test_guard_messages() -> None:
     million = 10**6
     seen = iter(
         [
@@ -223,7 +223,7 @@ CODES = {
         for how, code in CODES.items()
     ],
 )
-def test_a_cell_that_allocates_to_the_limit_is_stopped(lab: Lab, code: str) -> None:
+def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     lab.ok("before = 1")
     now = present()
     room = 100 * 600_000_000 / now.total
@@ -237,7 +237,7 @@ def test_a_cell_that_allocates_to_the_limit_is_stopped(lab: Lab, code: str) -> N
 
 
 @pytest.mark.nightly
-def test_a_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
+def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
     now = present()
     code = (
         "import time\nheld = []\n"
@@ -274,7 +274,7 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     )
 
 
-def test_below_the_limit_nothing_is_said(lab: Lab) -> None:
+def test_no_message_below_the_limit(lab: Lab) -> None:
     done = lab.run("import time; time.sleep(0.5)", max_memory_percent=100)
     assert (done.outcome, done.notes, done.memory) == (Outcome.OK, [], "")
 
@@ -294,7 +294,7 @@ while True:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dies", some_nightly([False, True], False))
-def test_the_largest_variables_are_those_of_the_time_that_is_named(
+def test_largest_variables_are_from_the_stated_time(
     untouched: Project, dies: bool
 ) -> None:
     now = present()

@@ -46,7 +46,7 @@ def package(project: Project, name: str) -> Path:
     return folder
 
 
-def test_a_changed_module_is_reloaded_before_the_next_cell(project: Project) -> None:
+def test_changed_module_is_reloaded_before_the_next_cell(project: Project) -> None:
     folder = package(project, "pack")
     notebook = project.new()
     _, answer = notebook.insert(
@@ -61,7 +61,7 @@ def test_a_changed_module_is_reloaded_before_the_next_cell(project: Project) -> 
     assert "Reloaded" not in answer.text
 
 
-def test_an_edit_of_the_same_size_and_time_is_seen(project: Project) -> None:
+def test_edit_of_the_same_size_and_time_is_seen(project: Project) -> None:
     folder = package(project, "samesize")
     features = folder / "features.py"
     notebook = project.new()
@@ -73,7 +73,7 @@ def test_an_edit_of_the_same_size_and_time_is_seen(project: Project) -> None:
     assert "Reloaded: samesize.features" in answer.text and "| 3" in answer.text
 
 
-def test_what_can_not_be_reloaded_is_named_with_the_way_out(project: Project) -> None:
+def test_failed_reload_is_reported_with_a_fix(project: Project) -> None:
     folder = package(project, "broken")
     features = folder / "features.py"
     notebook = project.new()
@@ -102,7 +102,7 @@ def test_what_can_not_be_reloaded_is_named_with_the_way_out(project: Project) ->
     assert "Reloaded: broken.features" in answer.text and "| 3" in answer.text
 
 
-def test_objects_made_before_take_the_new_methods(project: Project) -> None:
+def test_existing_objects_get_the_new_methods(project: Project) -> None:
     made = project.folder / "notebooks" / "shapes.py"
     made.write_text(
         "class Box:\n    def __init__(self):\n        self.side = 1\n    def size(self):\n        return 1\n"
@@ -115,7 +115,7 @@ def test_objects_made_before_take_the_new_methods(project: Project) -> None:
     assert "(7, 7, True)" in answer.text
 
 
-def test_warn_and_off(project: Project) -> None:
+def test_local_modules_warn_and_off(project: Project) -> None:
     folder = package(project, "warned")
     path = project.folder / ".stepper" / "config.yaml"
     path.write_text("local_modules: warn\n")
@@ -141,7 +141,7 @@ def test_warn_and_off(project: Project) -> None:
     assert "Warning" not in answer.text and "| 2" in answer.text
 
 
-def test_the_users_own_autoreload_is_left_to_it(project: Project) -> None:
+def test_user_autoreload_takes_precedence(project: Project) -> None:
     folder = package(project, "auto")
     notebook = project.new()
     notebook.insert(
@@ -180,7 +180,7 @@ def test_local_modules_takes_three_values(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["sometimes", "true", "1", "null"])
-def test_another_value_of_local_modules_is_refused(value: str) -> None:
+def test_invalid_value_of_local_modules_is_rejected(value: str) -> None:
     with pytest.raises(UsageError, match="must be `reload`, `warn` or `off`"):
         config.parse(f"local_modules: {value}", "config.yaml")
 
@@ -206,7 +206,7 @@ def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_reload_ends_with_the_cells_deadline(project: Project) -> None:
+def test_reload_counts_toward_the_cell_timeout(project: Project) -> None:
     made = project.folder / "notebooks" / "slow.py"
     made.write_text("A = 1\n")
     notebook = project.new()
@@ -254,7 +254,7 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     assert project.json("status", name)["stale"] == []
 
 
-def test_a_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> None:
+def test_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> None:
     folder = modules(project, "siblings", a="A = 1\n", b="B = 1\n")
     notebook = project.new()
     notebook.insert("from siblings import a, b\nfrom siblings.a import A")
@@ -267,7 +267,7 @@ def test_a_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -
     assert [each["cell_id"] for each in stale] == [third]
 
 
-def test_names_from_a_changed_module_are_bound_anew_wherever_they_are(
+def test_names_imported_from_a_changed_module_are_rebound_everywhere(
     project: Project,
 ) -> None:
     folder = modules(
@@ -296,7 +296,7 @@ def test_names_from_a_changed_module_are_bound_anew_wherever_they_are(
     assert "Also reloaded" not in answer.text
 
 
-def test_a_module_that_computes_from_a_changed_one_is_reloaded_too(
+def test_module_that_computes_from_a_changed_one_is_reloaded_too(
     project: Project,
 ) -> None:
     folder = modules(
@@ -405,7 +405,7 @@ def compiled_module(folder: Path, rate: int) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_compiled_module_is_named_and_the_printed_command_loads_it(
+def test_compiled_module_is_reported_and_printed_command_loads_it(
     project: Project, tmp_path: Path
 ) -> None:
     path = project.folder / "notebooks" / "quick.so"
@@ -500,7 +500,7 @@ def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
 
 
 @pytest.mark.nightly
-def test_an_editable_installation(project: Project) -> None:
+def test_modules_of_an_editable_installation(project: Project) -> None:
     """Setuptools finds a package in `src/` by the path, one at the top of the folder by a finder."""
     env = project.folder / "env"
     make_env(env)

@@ -107,7 +107,7 @@ def both(project: Project, tmp_path: Path) -> tuple[dict[str, Any], dict[str, An
     return plain(tmp_path), json.loads(text_of(notebook.cell(cell)))
 
 
-def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
+def test_helper_footprint_matches_the_architecture_page(
     both: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     theirs, ours = both
@@ -150,7 +150,7 @@ def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
     assert (theirs["faulthandler"], ours["faulthandler"]) == (False, True)
 
 
-def test_each_row_of_the_table_stands_in_the_architecture() -> None:
+def test_architecture_page_lists_each_row() -> None:
     text = (ROOT / "docs" / "development" / "decisions.md").read_text()
     _, _, table = text.partition("## What the helper changes in the user's kernel\n")
     assert table, "there is no table"

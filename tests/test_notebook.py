@@ -69,7 +69,7 @@ JSON = st.recursive(
 @example(
     {"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001", "null"]}], "é": "  \n z"}
 )
-def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
+def test_json_is_formatted_like_jupyter(document: object) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
     assert notebook_json.dump_json(document).decode() == text
     nested = json.dumps([[document]], indent=1, ensure_ascii=False, sort_keys=True)
@@ -79,7 +79,7 @@ def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
     )
 
 
-def test_a_lone_surrogate_alone_is_escaped() -> None:
+def test_only_lone_surrogates_are_escaped() -> None:
     assert (
         notebook_json.dump_json({"a": "é\ud800"}).decode() == '{\n "a": "é\\ud800"\n}'
     )
@@ -126,9 +126,7 @@ OUTPUTS = st.one_of(
 
 @settings(deadline=None)
 @given(SPLIT, st.lists(OUTPUTS, max_size=3))
-def test_a_cell_is_written_as_nbformat_writes_it(
-    source: object, outputs: list[dict]
-) -> None:
+def test_cell_is_formatted_like_nbformat(source: object, outputs: list[dict]) -> None:
     cell = code("", "a", trusted=True, b=1) | {"source": source, "outputs": outputs}
     raw = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     written = nbformat.v4.writes(nbformat.v4.reads(json.dumps(raw)))
@@ -142,9 +140,7 @@ def test_a_cell_is_written_as_nbformat_writes_it(
 
 
 @pytest.mark.parametrize("how", ["as Jupyter has it", "without ids", "with widgets"])
-def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(
-    tmp_path: Path, how: str
-) -> None:
+def test_notebook_saved_by_jupyter_keeps_its_format(tmp_path: Path, how: str) -> None:
     v4 = nbformat.v4
     cells = [
         v4.new_markdown_cell("# é\n\ntext"),
@@ -204,7 +200,7 @@ LAYOUTS: dict[str, dict] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
+def test_file_keeps_its_layout(tmp_path: Path, layout: str) -> None:
     options = {"ensure_ascii": False, "sort_keys": True, **LAYOUTS[layout]}
     newline = options.pop("newline", "\n")
 
@@ -248,7 +244,7 @@ def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
     assert [cell.source for cell in file.read().cells] == ["n = 1"]
 
 
-def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(
+def test_untouched_parts_keep_their_bytes_in_any_layout(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "n.ipynb"
@@ -274,9 +270,7 @@ def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(
 @pytest.mark.parametrize(
     "dump", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"indent": "\t"}]
 )
-def test_outputs_are_put_on_one_cell_and_all_else_stays(
-    tmp_path: Path, dump: dict
-) -> None:
+def test_outputs_are_written_to_one_cell_only(tmp_path: Path, dump: dict) -> None:
     tricky = code('s = """\n  {\n   "id": "b"\n  }"""', "a")
     file = make(tmp_path / "n.ipynb", [tricky, code("x", "b"), code("x", "c")], **dump)
     before = json.loads(Path(file.path).read_text())
@@ -296,7 +290,7 @@ def test_outputs_are_put_on_one_cell_and_all_else_stays(
         nbformat.validate(nbformat.read(file.path, 4))
 
 
-def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
+def test_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
     cells = [
         code("x = 1.0e5", "a"),
         code("y", "b"),
@@ -311,7 +305,7 @@ def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
     assert "\n  {".join(before) + "\n" == "\n  {".join(after)
 
 
-def test_two_cells_of_one_id_and_source(tmp_path: Path) -> None:
+def test_two_cells_with_the_same_id_and_source(tmp_path: Path) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("x", "a")])
     assert file.write_execution(file.read().cells[0], ran(), None, keep_time=True) == ""
     outputs = [
@@ -321,7 +315,7 @@ def test_two_cells_of_one_id_and_source(tmp_path: Path) -> None:
     assert outputs == [True, False]
 
 
-def test_somebody_else_who_writes_meanwhile_is_not_overwritten(
+def test_concurrent_write_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("y", "b")])
@@ -348,7 +342,7 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(
     sys.platform != "linux", reason="no other system exchanges two files"
 )
 @pytest.mark.parametrize("how", ["in place", "by renaming"])
-def test_a_save_between_the_last_look_and_the_rename_stands(
+def test_save_between_last_check_and_rename_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Jupyter opens the file, which empties it, and writes a moment later; others rename a file over it."""
@@ -376,7 +370,7 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
-def test_half_a_save_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_partial_save_is_read_when_complete(tmp_path: Path) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
     text = Path(file.path).read_text()
     Path(file.path).write_text(text[:50])
@@ -421,7 +415,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("spoil", LATER, ids=lambda spoil: spoil.__name__)
-def test_outputs_that_can_not_be_put_now_can_be_put_later(
+def test_outputs_that_cannot_be_written_now_can_be_written_later(
     spoil: Callable[[Path], None],
 ) -> None:
     with somebody() as folder:
@@ -451,7 +445,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(
     [[code("x = 2", "a")], [code("x", "b")], []],
     ids=["edited", "another", "none"],
 )
-def test_outputs_of_a_cell_that_is_no_more_are_never_put(
+def test_outputs_of_a_deleted_cell_are_never_written(
     tmp_path: Path, cells: list[dict]
 ) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
@@ -464,7 +458,7 @@ def test_outputs_of_a_cell_that_is_no_more_are_never_put(
     assert Path(file.path).read_bytes() == left
 
 
-def test_a_notebook_that_keeps_changing_is_for_later(
+def test_write_to_constantly_changing_notebook_is_postponed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
@@ -479,7 +473,7 @@ def test_a_notebook_that_keeps_changing_is_for_later(
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_the_time_grows_within_the_millisecond_where_a_server_is_about(
+def test_mtime_increases_within_the_millisecond_if_a_server_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: bool
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -501,7 +495,7 @@ def test_the_time_grows_within_the_millisecond_where_a_server_is_about(
         server.kill()
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     """A limit of the file size stands for a full disk: unlike a folder's mode it stops root too."""
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
     cell, old = file.read().cells[0], Path(file.path).read_bytes()
@@ -519,7 +513,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
-def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
+def test_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
     new_notebook.create_notebook(str(path), Plan("Pröblem", (Step(1, "one"),)))
     made = nbformat.read(path, 4)
@@ -537,7 +531,7 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("indent", [1, 4])
 @pytest.mark.parametrize("where", ["other", "same"])
-def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
+def test_numbers_unsupported_by_orjson_are_unchanged(
     tmp_path: Path, value: str, indent: int, where: str
 ) -> None:
     """Also where the whole file is written anew: one that another program indented."""
@@ -556,7 +550,7 @@ def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
     assert Path(file.path).read_text().count(value) == text.count(value)
 
 
-def test_digits_in_a_source_turn_over_no_other_cell(tmp_path: Path) -> None:
+def test_long_digits_in_a_source_change_no_other_cell(tmp_path: Path) -> None:
     """Nanoseconds since 1970 have as many digits as a number that orjson would round."""
     file = make(
         tmp_path / "n.ipynb",

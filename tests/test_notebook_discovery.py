@@ -42,7 +42,7 @@ def settle() -> None:
     time.sleep(2 * RACY_NS / 1e9)
 
 
-def test_what_a_pattern_covers_is_found_wherever_it_appears(project: Path) -> None:
+def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
     put(
         project,
         "notebooks/a.ipynb",
@@ -75,7 +75,7 @@ def test_what_a_pattern_covers_is_found_wherever_it_appears(project: Path) -> No
     assert found(index, "missing") == []
 
 
-def test_only_folders_that_changed_are_read_again(project: Path) -> None:
+def test_only_changed_folders_are_reread(project: Path) -> None:
     put(project, *(f"notebooks/f{number}/a.ipynb" for number in range(20)))
     index = NotebookIndex(str(project))
     settle()
@@ -89,7 +89,7 @@ def test_only_folders_that_changed_are_read_again(project: Path) -> None:
     assert len(index.list_notebooks()) == 21
 
 
-def test_a_folder_that_changes_twice_within_one_tick_is_read_again(
+def test_folder_changed_twice_within_one_tick_is_reread(
     project: Path,
 ) -> None:
     """Its time may be the same after the second change."""
@@ -139,7 +139,7 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
     assert found(index) == ["real/e.ipynb"]
 
 
-def test_what_is_left_out_is_read_by_the_next_looks(
+def test_incomplete_scan_is_continued_by_later_scans(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(project, *(f"notebooks/f{number:02}/a.ipynb" for number in range(40)))
@@ -155,7 +155,7 @@ def test_what_is_left_out_is_read_by_the_next_looks(
     assert len(index.list_notebooks()) == 40
 
 
-def test_a_large_folder_does_not_use_up_what_the_others_need(
+def test_large_folder_does_not_exhaust_the_scan_budget(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepper.common.project_walk.TURN", 10)
@@ -172,7 +172,7 @@ def test_a_large_folder_does_not_use_up_what_the_others_need(
     assert not index.is_incomplete
 
 
-def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
+def test_list_searches_an_oversized_folder_only_on_request(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 20)

@@ -19,7 +19,7 @@ def at(project: Project, name: str) -> Notebook:
     return Notebook(project, project.folder / name)
 
 
-def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_the_way_out(
+def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     shared: Project,
 ) -> None:
     shared.config("")
@@ -66,7 +66,7 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
 
 
 @pytest.mark.nightly
-def test_each_notebook_has_a_journal_and_a_kernel_of_its_own(shared: Project) -> None:
+def test_each_notebook_has_its_own_journal_and_kernel(shared: Project) -> None:
     """Those of the usual folder have the names that they always had, whatever else is covered."""
     shared.config("notebooks: [analysis, '*.ipynb', 'labs/**']\n")
     names = ["book.ipynb", "analysis/book.ipynb", "labs/a/b/book.ipynb"]

@@ -58,7 +58,7 @@ HIDDEN = [
         ),
     ],
 )
-def test_what_a_list_covers(
+def test_patterns_match_notebooks(
     patterns: list[str], expected: str, rules: list[str]
 ) -> None:
     found = [
@@ -97,7 +97,7 @@ def test_what_a_list_covers(
         3,
     ],
 )
-def test_what_is_no_pattern_is_refused_with_its_line(pattern: object) -> None:
+def test_invalid_pattern_is_rejected_with_its_line(pattern: object) -> None:
     assert not notebook_globs.is_valid(pattern)
     with pytest.raises(
         UsageError, match=r"^x, line 2: `notebooks` must be a list of folders and globs"
@@ -105,7 +105,7 @@ def test_what_is_no_pattern_is_refused_with_its_line(pattern: object) -> None:
         config.parse(f"# a\nnotebooks: [{config.json.dumps(pattern)}]", "x")
 
 
-def test_the_older_key_holds_where_the_newer_one_is_not_given() -> None:
+def test_notebooks_dir_applies_if_notebooks_is_missing() -> None:
     assert Limits().patterns == ("notebooks",)
     assert config.parse("notebooks_dir: nb", "x").patterns == ("nb",)
     assert config.parse(
@@ -128,7 +128,7 @@ def test_the_older_key_holds_where_the_newer_one_is_not_given() -> None:
         (["a/b.ipynb"], None),
     ],
 )
-def test_where_new_notebooks_go(patterns: list[str], home: str | None) -> None:
+def test_folder_for_new_notebooks(patterns: list[str], home: str | None) -> None:
     assert notebook_globs.choose_new_notebook_folder(patterns) == home
 
 
@@ -147,7 +147,9 @@ def test_where_new_notebooks_go(patterns: list[str], home: str | None) -> None:
         (HIDDEN, ""),
     ],
 )
-def test_the_line_that_covers_the_rest(names: list[str], line: str) -> None:
+def test_config_line_that_includes_uncovered_notebooks(
+    names: list[str], line: str
+) -> None:
     said = notebook_globs.suggest_setting(["notebooks"], names)
     assert said == (f"notebooks: {line}" if line else "")
     patterns = config.parse(said, "x").patterns
@@ -170,7 +172,7 @@ def test_the_line_that_covers_the_rest(names: list[str], line: str) -> None:
         ("notebooks_dir: nb\n", "notebooks_dir: nb\nNEW\n"),
     ],
 )
-def test_the_line_is_put_into_what_is_there(text: str, new: str) -> None:
+def test_config_line_is_inserted_into_existing_config(text: str, new: str) -> None:
     line = 'notebooks: ["é", "*.ipynb"]'
     made = config.replace_notebooks(text, ["é", "*.ipynb"], "x")
     assert made == new.replace("NEW", line)

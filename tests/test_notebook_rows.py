@@ -41,7 +41,7 @@ def listed(project: Quick) -> dict[str, Any]:
     return {row["notebook"]: row for row in project.json("list")}
 
 
-def test_an_unchanged_notebook_is_read_once(quick: Quick, opened: list[str]) -> None:
+def test_unchanged_notebook_is_read_once(quick: Quick, opened: list[str]) -> None:
     for name in "ab":
         quick.notebook(f"{name}.ipynb", [code("1", name)])
     first = listed(quick)
@@ -54,7 +54,7 @@ def test_an_unchanged_notebook_is_read_once(quick: Quick, opened: list[str]) -> 
     assert second == first
 
 
-def test_each_change_shows(quick: Quick, opened: list[str]) -> None:
+def test_each_change_is_visible(quick: Quick, opened: list[str]) -> None:
     name = "notebooks/a.ipynb"
     quick.notebook("a.ipynb", [code("1", "a")])
     quick.notebook("b.ipynb", [code("1", "b")])
@@ -96,7 +96,7 @@ def test_each_change_shows(quick: Quick, opened: list[str]) -> None:
     assert "notebooks/c.ipynb" not in listed(quick)
 
 
-def test_a_run_that_another_daemon_journaled_shows(
+def test_run_journaled_by_another_daemon_is_visible(
     quick: Quick, opened: list[str]
 ) -> None:
     notebook = quick.notebook("a.ipynb", [code("1", "a")])
@@ -146,7 +146,7 @@ def test_processes_are_read_once_for_many_kernels(
     psutil.Process(child).kill()
 
 
-def test_only_the_first_of_several_looks_at_the_processor_waits(
+def test_only_the_first_cpu_measurement_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = list[float]()

@@ -116,7 +116,7 @@ IN_ONE_GO = "held = b'x' * 3_000_000_000"
 
 
 @pytest.mark.nightly
-def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(
+def test_slow_allocation_is_stopped_by_the_guard(
     project: Project, small: Group
 ) -> None:
     notebook = project.new("One")
@@ -147,7 +147,7 @@ def named(stop: str) -> bool:
 
 
 @pytest.mark.nightly
-def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(
+def test_sudden_allocation_kills_only_its_kernel(
     project: Project, small: Group
 ) -> None:
     project.config(
@@ -168,9 +168,7 @@ def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(
 
 
 @pytest.mark.nightly
-def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(
-    project: Project, small: Group
-) -> None:
+def test_adopted_kernel_killed_out_of_memory(project: Project, small: Group) -> None:
     """It is no child of the present daemon, which learns no signal: the counter tells."""
     project.config("max_memory_percent: 100")
     notebook = project.new("One")
@@ -183,7 +181,9 @@ def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(
 
 
 @pytest.mark.nightly
-def test_a_child_that_fills_it_is_killed_alone(project: Project, small: Group) -> None:
+def test_child_that_fills_the_cgroup_is_killed_alone(
+    project: Project, small: Group
+) -> None:
     project.config("max_memory_percent: 100")
     notebook = project.new("One")
     notebook.insert("before = 41")
@@ -206,7 +206,7 @@ def fresh(project: Project, notebook: Notebook) -> None:
 # without a cgroup of one's own
 
 
-def test_a_kernel_goes_first(project: Project) -> None:
+def test_kernel_is_killed_before_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("import subprocess; child = subprocess.Popen(['sleep', '1000'])")
     (record,) = Path(project.paths.kernels).rglob("*.json")
@@ -229,7 +229,7 @@ def lab() -> Iterator[Lab]:
     made.close()
 
 
-def test_a_plain_memory_error_is_an_error_like_others(lab: Lab) -> None:
+def test_memory_error_is_an_ordinary_error(lab: Lab) -> None:
     """Where the system refuses memory instead of killing: a limit of the process's own."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))\nkept = 1\n"
     done = lab.run(limited + "held = bytearray(1 << 33)")
@@ -238,7 +238,7 @@ def test_a_plain_memory_error_is_an_error_like_others(lab: Lab) -> None:
     assert lab.ok("assert kept == 1").outcome is Outcome.OK
 
 
-def test_a_kill_by_a_person_is_not_the_systems(lab: Lab) -> None:
+def test_manual_kill_is_not_out_of_memory(lab: Lab) -> None:
     done = lab.run("import os; os.kill(os.getpid(), 9)")
     assert done.death is not None and done.death.reason == "SIGKILL"
 
@@ -254,7 +254,7 @@ def counters(tmp_path: Path, cgroup: str) -> tuple[Path, Path]:
     return tmp_path / "cg", tmp_path / "proc"
 
 
-def test_the_counter_of_cgroup_v2(tmp_path: Path) -> None:
+def test_oom_counter_of_cgroup_v2(tmp_path: Path) -> None:
     root, proc = counters(tmp_path, "0::/a/b\n")
     for folder, kills in ((root / "a", 5), (root / "a" / "b", 2)):
         folder.mkdir()
@@ -273,7 +273,7 @@ def test_the_counter_of_cgroup_v2(tmp_path: Path) -> None:
     assert not kills.any()
 
 
-def test_the_counter_of_cgroup_v1(tmp_path: Path) -> None:
+def test_oom_counter_of_cgroup_v1(tmp_path: Path) -> None:
     root, proc = counters(tmp_path, "5:cpu:/job\n4:memory:/job\n0::/job\n")
     (root / "memory" / "job").mkdir(parents=True)
     file = root / "memory" / "job" / "memory.oom_control"
@@ -287,9 +287,7 @@ def test_the_counter_of_cgroup_v1(tmp_path: Path) -> None:
     "text",
     [None, "", "oom_kill\n", "oom_kill x\n", "oom_kill_disable 0\nunder_oom 0\n"],
 )
-def test_without_a_cgroups_counter_the_machines_tells(
-    tmp_path: Path, text: str | None
-) -> None:
+def test_machine_oom_counter_is_the_fallback(tmp_path: Path, text: str | None) -> None:
     root, proc = counters(tmp_path, "4:memory:/\n")
     if text is not None:
         (root / "memory").mkdir()
@@ -300,13 +298,13 @@ def test_without_a_cgroups_counter_the_machines_tells(
     assert kills.any()
 
 
-def test_without_any_counter_nothing_is_claimed(tmp_path: Path) -> None:
+def test_no_oom_kill_is_reported_without_a_counter(tmp_path: Path) -> None:
     kills = OomKills(7, tmp_path / "no", tmp_path / "none")
     kills.forget()
     assert not kills.any()
 
 
-def test_what_is_said_of_it() -> None:
+def test_out_of_memory_messages() -> None:
     death = Death("killed by the system: out of memory (SIGKILL)", cause="OutOfMemory")
     fault, verdict = run_decisions.judge_run(Outcome.KERNEL_DIED, None, (), death)
     assert (

@@ -41,7 +41,7 @@ def compared(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Diffe
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_what_is_harmless_reproduces_and_what_is_real_does_not(pair: Pair) -> None:
+def test_harmless_differences_reproduce_and_real_ones_do_not(pair: Pair) -> None:
     assert compared(pair.then, pair.now).verdict.reproduces is not pair.real
     assert compared(pair.now, pair.then).verdict.reproduces is not pair.real, (
         "the other way round"
@@ -49,7 +49,7 @@ def test_what_is_harmless_reproduces_and_what_is_real_does_not(pair: Pair) -> No
 
 
 @pytest.mark.parametrize("row", ignored_differences.IGNORED, ids=lambda row: row[0])
-def test_each_row_of_what_is_left_out_decides_a_pair(
+def test_every_ignored_difference_row_is_needed(
     row: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that none of the pairs needs has no place in the table."""
@@ -69,7 +69,7 @@ def test_each_row_of_what_is_left_out_decides_a_pair(
     assert wrong
 
 
-def test_lines_are_counted_and_shown() -> None:
+def test_changed_lines_are_counted_and_shown() -> None:
     found = compared(out("a\nb\nc\n"), out("a\nX\nY\nc\n"))
     assert (found.verdict, found.text) == (ReplayVerdict.CHANGED, "-1 +2")
     assert found.lines == ("- b", "+ X", "+ Y")
@@ -99,24 +99,24 @@ def test_lines_are_counted_and_shown() -> None:
         ("[0.1 0.2]", "[0.1 0.2 0.3]", False),
     ],
 )
-def test_numbers_within_a_millionth(then: str, now: str, close: bool) -> None:
+def test_numbers_within_a_millionth_are_close(then: str, now: str, close: bool) -> None:
     assert compared(shown(then), shown(now)).verdict is (
         ReplayVerdict.CLOSE if close else ReplayVerdict.CHANGED
     )
 
 
-def test_a_line_with_a_nul_is_a_line() -> None:
+def test_line_with_nul_is_compared() -> None:
     assert compared(out("a\0b\n"), out("a\0c\n")).verdict is ReplayVerdict.CHANGED
 
 
-def test_an_array_that_breaks_elsewhere_is_close() -> None:
+def test_array_with_different_line_breaks_is_close() -> None:
     assert compared(
         shown("array([1.5, 2.5,\n       0.3])"),
         shown("array([1.5, 2.5, 0.30000000000000004])"),
     ).verdict is (ReplayVerdict.CLOSE)
 
 
-def test_two_fresh_runs_settle_what_is_unstable() -> None:
+def test_two_fresh_runs_detect_nondeterminism() -> None:
     then, now, again = out("a 1\nsum 5\n"), out("a 2\nsum 5\n"), out("a 3\nsum 5\n")
     assert compared(then, now, again).verdict is ReplayVerdict.UNSTABLE
     both = compared(then, out("a 2\nsum 6\n"), out("a 3\nsum 6\n"))
@@ -144,11 +144,13 @@ def test_two_fresh_runs_settle_what_is_unstable() -> None:
         ),  # of a set, a line each: some agree by chance
     ],
 )
-def test_what_comes_and_goes_is_unstable(then: str, now: str, again: str) -> None:
+def test_intermittent_output_is_nondeterministic(
+    then: str, now: str, again: str
+) -> None:
     assert compared(out(then), out(now), out(again)).verdict is ReplayVerdict.UNSTABLE
 
 
-def test_where_two_fresh_runs_may_agree_by_chance_a_third_tells() -> None:
+def test_third_run_decides_after_chance_agreement() -> None:
     drawn = (
         out("3\n7\n1\n"),
         out("4\n5\n6\n"),
@@ -169,7 +171,7 @@ def test_where_two_fresh_runs_may_agree_by_chance_a_third_tells() -> None:
     assert not compared(out("1\n"), [], []).doubtful
 
 
-def test_what_stands_elsewhere_beside_a_set_is_changed() -> None:
+def test_change_next_to_a_set_is_detected() -> None:
     found = compared(out("a\nb\ntop 1\n"), out("b\na\ntop 2\n"), out("a\nb\ntop 2\n"))
     assert (found.verdict, found.lines) == (
         ReplayVerdict.CHANGED,
@@ -185,7 +187,7 @@ def test_what_stands_elsewhere_beside_a_set_is_changed() -> None:
     )
 
 
-def test_stderr_is_told() -> None:
+def test_stderr_difference_is_reported() -> None:
     found = compared(out("1\n", "stderr"), out("1\n2\n", "stderr"))
     assert (found.verdict, found.text) == (
         ReplayVerdict.SAME,
@@ -193,7 +195,7 @@ def test_stderr_is_told() -> None:
     )
 
 
-def test_a_line_that_both_lack_is_changed() -> None:
+def test_line_missing_in_both_fresh_runs_is_changed() -> None:
     assert (
         compared(out("a\nr 1\n"), out("r 2\n"), out("r 3\n")).verdict
         is ReplayVerdict.CHANGED
@@ -201,7 +203,7 @@ def test_a_line_that_both_lack_is_changed() -> None:
     assert compared(out("a\nb\n"), [], []).text == "-2"
 
 
-def test_pictures_bytes_then_pixels_then_facts() -> None:
+def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
     assert compared(png(level=1), png(level=9)).verdict is ReplayVerdict.SAME
     assert (
         compared(png(edge="#fefffd"), png(edge="#fffffe")).verdict is ReplayVerdict.SAME
@@ -240,14 +242,14 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
     assert compared(then, now, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED
 
 
-def test_a_picture_is_known_by_the_key_that_the_kernel_tells() -> None:
+def test_image_hash_matches_the_kernel_key() -> None:
     text = png()[0]["data"]["image/png"]
     assert output_comparison.hash_picture("".join(text.split())) == str(
         output_images.get_image_key(text)
     )
 
 
-def test_of_a_picture_in_several_forms_both_sides_give_the_same_one() -> None:
+def test_same_format_of_an_image_is_compared() -> None:
     def shot(colour: tuple[int, int, int], *forms: str) -> Outputs:
         more = {f"image__{form}": picture(form, colour) for form in forms}
         return shown("<PIL.Image.Image image mode=RGB size=40x40>", **more)
@@ -266,7 +268,7 @@ def test_of_a_picture_in_several_forms_both_sides_give_the_same_one() -> None:
     )
 
 
-def test_a_moving_picture_is_all_its_pictures() -> None:
+def test_all_frames_of_an_animation_are_compared() -> None:
     then, now = (
         shown("<Image>", image__gif=picture("gif", (200, 0, 0), (0, 0, blue)))
         for blue in (200, 90)
@@ -284,7 +286,7 @@ def picture(form: str, *colours: tuple[int, int, int]) -> str:
     return base64.b64encode(made.getvalue()).decode()
 
 
-def test_pictures_that_can_not_be_decoded_differ_by_their_bytes() -> None:
+def test_undecodable_images_are_compared_by_bytes() -> None:
     def broken(text: str) -> Outputs:
         return shown("<Figure>", image__png=text)
 
@@ -293,7 +295,7 @@ def test_pictures_that_can_not_be_decoded_differ_by_their_bytes() -> None:
     assert compared(broken("%%%"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
 
 
-def test_ids_are_by_lot_but_not_what_one_reads() -> None:
+def test_random_ids_are_ignored_but_visible_text_is_not() -> None:
     page = html
     drawn = '<style>#T{0} {{color: {1}}}</style><b id="T{0}">5</b><script>draw("#T{0}")</script>'
     assert (
@@ -313,7 +315,7 @@ def test_ids_are_by_lot_but_not_what_one_reads() -> None:
         assert compared(then, now).verdict is ReplayVerdict.CHANGED
 
 
-def test_a_text_that_leaves_all_out_says_nothing() -> None:
+def test_repr_without_content_is_ignored() -> None:
     charts = [
         shown(
             "alt.Chart(...)",
@@ -325,7 +327,7 @@ def test_a_text_that_leaves_all_out_says_nothing() -> None:
     assert compared(*charts[1:]).verdict is ReplayVerdict.CHANGED
 
 
-def test_json_counts_as_a_browser_saves_it() -> None:
+def test_json_numbers_are_compared_as_a_browser_saves_them() -> None:
     then, now = (
         shown("Figure()", **{"application/vnd.plotly.v1+json": {"y": y}})
         for y in ([1, 2.5], [1.0, 2.5])
@@ -333,7 +335,7 @@ def test_json_counts_as_a_browser_saves_it() -> None:
     assert compared(then, now).verdict is ReplayVerdict.SAME
 
 
-def test_of_a_display_what_says_something_counts() -> None:
+def test_informative_formats_of_a_display_are_compared() -> None:
     chart = {"application/vnd.vegalite.v5+json": {"mark": "bar", "width": 3.0000000001}}
     other = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "bar"}}
     line = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "line"}}
@@ -378,7 +380,7 @@ def test_of_a_display_what_says_something_counts() -> None:
         [{"data": {"x/y": {"a": [1]}}}],
     ],
 )
-def test_a_strangers_outputs_are_no_trouble(odd: Outputs) -> None:
+def test_invalid_outputs_are_tolerated(odd: Outputs) -> None:
     assert compared(odd, odd).verdict is ReplayVerdict.SAME
     compared(odd, out("a\n"), odd)
     compared(out("a\n"), odd)
@@ -424,7 +426,7 @@ def made(*cells: tuple[int, ReplayVerdict, str], **more: Any) -> VerifyResult:
     )
 
 
-def test_the_text_is_as_the_issue_shows_it() -> None:
+def test_verify_report_text() -> None:
     same = [(number, ReplayVerdict.SAME, "") for number in (1, 3, 4)]
     failed = (
         "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
@@ -459,7 +461,7 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
     assert well.endswith("\n  ≈ cell 2 close: numbers within 1e-6")
 
 
-def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None:
+def test_headline_counts_recorded_failures_and_open_steps() -> None:
     same = (1, ReplayVerdict.SAME, "")
     head = words.format_verdict(made(same, failing=1, open_steps=2))
     assert head.startswith(
@@ -467,7 +469,7 @@ def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None
     )
 
 
-def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
+def test_report_is_bounded_and_shows_text_after_a_progress_bar() -> None:
     many = [(number, ReplayVerdict.CHANGED, "-1 +1") for number in range(100)]
     assert len(words.format_verify(made(*many)).splitlines()) < 30
     lines = ("- \x1b[31mred", "+ x\x07")
@@ -484,7 +486,7 @@ def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
     assert text[1:] == ["  ✗ cell 1 (id a) changed: -1", "      | - red", "      | + x"]
 
 
-def test_packages_that_both_had() -> None:
+def test_changed_packages() -> None:
     then, now = {"pandas": "3.1.0", "gone": "1"}, {"pandas": "3.1.1", "new": "2"}
     assert verify_results.find_changed_packages(then, now) == [
         PackageChange("pandas", "3.1.0", "3.1.1")

@@ -35,7 +35,7 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.text("ab\r\r\b\n", max_size=8), max_size=8), st.integers(2, 40))
-def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
+def test_carriage_returns_and_backspaces_are_folded_like_jupyterlab(
     pieces: list[str], limit: int
 ) -> None:
     text, small, whole = StreamText(10_000), StreamText(limit), folded("".join(pieces))
@@ -67,9 +67,7 @@ def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
         (["\x1b[9A\x1b[A", "a\n\x1b[500Ab"], "b\n"),
     ],
 )
-def test_what_is_left_of_bars_that_are_drawn_again(
-    pieces: list[str], left: str
-) -> None:
+def test_redrawn_progress_bars_are_collapsed(pieces: list[str], left: str) -> None:
     text = StreamText(1_000_000)
     for piece in pieces:
         text.add(piece)
@@ -80,7 +78,7 @@ def message(name: str, text: str) -> dict:
     return {"msg_type": "stream", "header": {}, "content": {"name": name, "text": text}}
 
 
-def test_a_bar_is_drawn_where_it_stands_and_other_streams_keep_their_order() -> None:
+def test_progress_bar_position_and_stream_order_are_kept() -> None:
     area = OutputArea(10_000)
     for name, text in [
         ("stderr", "\r  0%"),
@@ -107,7 +105,7 @@ def test_a_bar_is_drawn_where_it_stands_and_other_streams_keep_their_order() -> 
     assert found[2:] == others, "what is no bar stands where Jupyter has it"
 
 
-def test_text_after_a_figure_stays_below_it_whatever_it_begins_with() -> None:
+def test_text_after_a_figure_stays_below_it() -> None:
     area = OutputArea(10_000)
     for text in ("\nAccuracy of the figure above: 0.9\n", "\x1b[1mbold\x1b[0m"):
         area.take(message("stdout", "\r2/2"))
@@ -132,7 +130,7 @@ def test_text_after_a_figure_stays_below_it_whatever_it_begins_with() -> None:
         "x\r" * 5_000_000,
     ],
 )
-def test_what_goes_back_without_end_keeps_nobody_waiting(text: str) -> None:
+def test_repeated_backspaces_are_processed_in_bounded_time(text: str) -> None:
     began = time.thread_time()
     StreamText(10_000).add(text)
     assert time.thread_time() - began < 5
@@ -154,7 +152,7 @@ def capped(outputs: list[dict], limit: int) -> list[dict]:
     st.integers(32, 50),
     st.booleans(),
 )
-def test_a_long_text_is_read_in_pieces(
+def test_long_text_is_rendered_in_pieces(
     said: list[str], piece: int, ascii_only: bool
 ) -> None:
     text = "".join(said)
@@ -217,7 +215,7 @@ def test_outputs_within_the_limit_are_untouched() -> None:
     assert capped(outputs, 2000) == outputs
 
 
-def test_a_cell_that_prints_more_than_its_share(project: Project) -> None:
+def test_cell_that_prints_more_than_the_limit(project: Project) -> None:
     project.config("max_output_bytes: 10000")
     notebook = project.new()
     cell_id, answer = notebook.insert("for i in range(20000): print('line', i)")
@@ -247,7 +245,7 @@ sys.stderr.write("\\n")
 raise ValueError("at the end")"""
 
 
-def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(
+def test_progress_bar_leaves_one_line_and_traceback_keeps_colors(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -263,7 +261,7 @@ def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(
     assert "\x1b" not in page and "100%|" in page and "ValueError" in page
 
 
-def test_a_line_is_found_however_much_came_before_it() -> None:
+def test_matching_line_is_found_after_any_amount_of_output() -> None:
     """Only lines that hold all that a match must hold take of the time that there is for looking."""
     watch = WakeWatcher("loss.*nan")
     watch.spent, watch.began = 0.4, watch.began - 0.1
@@ -273,7 +271,7 @@ def test_a_line_is_found_however_much_came_before_it() -> None:
     assert watch.matched == "epoch 2 loss=nan" and not watch.skipped
 
 
-def test_lines_that_take_too_long_to_look_at_are_passed_by_and_counted() -> None:
+def test_lines_that_take_too_long_to_match_are_skipped_and_counted() -> None:
     watch = WakeWatcher(r"loss=\d\.\d+e")
     watch.spent = 10.0
     watch.take("stdout", "loss=0.5 here\n" * 1000)

@@ -136,9 +136,7 @@ def call(project: Project, path: str) -> dict:
     )
 
 
-def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(
-    project: Project, tmp_path: Path
-) -> None:
+def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.ipynb"
     elsewhere.write_text(TEXT)
     before = elsewhere.stat().st_mtime_ns
@@ -167,9 +165,7 @@ def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(
     assert not list(Path(project.paths.kernels).rglob("*.json"))  # nothing ran
 
 
-def test_the_command_that_is_named_mends_a_hard_link(
-    project: Project, tmp_path: Path
-) -> None:
+def test_suggested_command_fixes_a_hard_link(project: Project, tmp_path: Path) -> None:
     notebook = project.notebook("it's one.ipynb", [code("print('ran')", "abc")])
     os.link(notebook.path, tmp_path / "snapshot")
     (hint,) = [
@@ -186,7 +182,7 @@ def test_the_command_that_is_named_mends_a_hard_link(
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", "\x1b[0m'\\", "é\n", "a\udcff\u202eb"])
-def test_quoted_names_are_those_names_for_bash(name: str) -> None:
+def test_quoted_names_are_unchanged_in_bash(name: str) -> None:
     assert not NAME_CONTROLS.search(shell_quote(name)) and not NAME_CONTROLS.search(
         escape_controls(name)
     )
@@ -198,7 +194,7 @@ def test_quoted_names_are_those_names_for_bash(name: str) -> None:
     assert said == os.fsencode(name)
 
 
-def test_a_notebooks_folder_that_leads_out_is_refused(
+def test_notebooks_folder_outside_the_project_is_refused(
     project: Project, tmp_path: Path
 ) -> None:
     (project.folder / "notebooks").rmdir()
@@ -209,7 +205,7 @@ def test_a_notebooks_folder_that_leads_out_is_refused(
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_strangers_state_leads_nowhere(project: Project, tmp_path: Path) -> None:
+def test_foreign_state_links_are_not_followed(project: Project, tmp_path: Path) -> None:
     outside = tmp_path / "outside.ipynb"
     outside.write_text(TEXT)
     (tmp_path / "outside.jsonl").write_text("precious")
@@ -295,7 +291,7 @@ def ran() -> Execution:
 
 
 @pytest.mark.parametrize("how", [file_swapped, folder_swapped, hard_link_swapped])
-def test_a_swap_before_the_use_is_refused(
+def test_path_swapped_before_use_is_refused(
     room, how: Callable[[Path, Path], None]
 ) -> None:
     file, treasure, untouched = room
@@ -316,7 +312,7 @@ def test_a_swap_before_the_use_is_refused(
 
 
 @pytest.mark.parametrize("how", [file_swapped, folder_swapped])
-def test_a_swap_in_the_midst_of_a_write_writes_nothing_elsewhere(
+def test_path_swapped_during_a_write_writes_nothing_outside(
     room, how, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, treasure, untouched = room
@@ -335,7 +331,7 @@ def test_a_swap_in_the_midst_of_a_write_writes_nothing_elsewhere(
     untouched()
 
 
-def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
+def test_new_notebook_is_not_created_through_a_symlink(room) -> None:
     file, treasure, untouched = room
     folder_swapped(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
@@ -345,7 +341,7 @@ def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
     untouched()
 
 
-def test_a_race_is_lost_by_whoever_swaps(room, tmp_path: Path) -> None:
+def test_swapping_paths_concurrently_never_escapes(room, tmp_path: Path) -> None:
     file, treasure, untouched = room
     cell, path, over = file.read().cells[0], Path(file.path), threading.Event()
     (tmp_path / "link").symlink_to(treasure)
@@ -373,6 +369,6 @@ def test_a_race_is_lost_by_whoever_swaps(room, tmp_path: Path) -> None:
     untouched()
 
 
-def test_a_look_at_nothing_is_fine(tmp_path: Path) -> None:
+def test_missing_paths_are_accepted(tmp_path: Path) -> None:
     secure_files.check_regular(str(tmp_path / "nothing"))
     secure_files.check_regular(str(tmp_path / "no folder" / "nothing"))

@@ -34,14 +34,14 @@ def loaded(name: str) -> dict:
 # --- its files
 
 
-def test_its_hooks_are_those_that_install_writes() -> None:
+def test_plugin_hooks_match_the_installed_hooks() -> None:
     wanted = json.dumps(claude_settings.add_hooks({})).replace(
         "${CLAUDE_PROJECT_DIR}/" + claude_settings.SCRIPT, HOOK
     )
     assert loaded("hooks/hooks.json") == json.loads(wanted)
 
 
-def test_its_papers_agree() -> None:
+def test_plugin_manifests_agree() -> None:
     plugin, market = (
         loaded(".claude-plugin/plugin.json"),
         loaded(".claude-plugin/marketplace.json"),
@@ -55,7 +55,7 @@ def test_its_papers_agree() -> None:
     }
 
 
-def test_its_icon_is_the_one_that_is_drawn_here() -> None:
+def test_plugin_icon_is_generated_from_source() -> None:
     there = Image.open(ROOT / ".claude-plugin" / "icon.png")
     assert (there.size, there.format) == ((512, 512), "PNG")
     off = ImageChops.difference(there.convert("RGBA"), icon.drawn())
@@ -88,7 +88,7 @@ def asked(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> 
 @pytest.mark.parametrize(
     "name", ["repo", "a répo", "it's", 'a "q" \\n', "a\nb", "$(touch x)"]
 )
-def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
+def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> None:
     project = tmp_path / name
     project.mkdir()
     told = json.loads(asked("SessionStart", project, '{"source":"startup"}'))
@@ -122,7 +122,7 @@ def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
     assert "NOT run" in json.loads(asked("PostToolUse", project))["systemMessage"]
 
 
-def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> None:
+def test_foreign_environment_is_not_run(tmp_path: Path) -> None:
     """An environment and a token that came with the checkout, without a record of this user's: nothing of it is started."""
     canary, env = tmp_path / "ran", tmp_path / ".stepper/env"
     for name in ("bin/hook", "bin/python", "bin/stepper", "cli/stepper"):
@@ -150,7 +150,7 @@ def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> 
         )
 
 
-def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
+def test_installed_hooks_silence_the_plugin(tmp_path: Path) -> None:
     """Where its hooks are in the settings; the script alone may be left from one."""
     script, of = tmp_path / claude_settings.SCRIPT, tmp_path / ".claude/settings.json"
     script.parent.mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
         file.unlink()
 
 
-def test_the_word_that_is_the_clients_own() -> None:
+def test_commands_have_the_plugin_prefix() -> None:
     for answer in (
         {"continue": False, "stopReason": "… /continue ANSWER"},
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
@@ -206,7 +206,7 @@ def wrong(folder: Path) -> dict[str, str]:
     }
 
 
-def test_there_and_back(
+def test_install_and_uninstall_plugin_environment(
     repo: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -246,7 +246,9 @@ def test_there_and_back(
     assert list(repo.iterdir()) == [] and not own.exists()
 
 
-def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
+def test_worktree_uses_the_main_checkout_environment(
+    repo: Path, tmp_path: Path
+) -> None:
     """Although nothing of the plugin is committed that would be there."""
     git = [
         "git",
@@ -271,7 +273,7 @@ def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) ->
     assert doctor.is_plugin_installation(paths)
 
 
-def test_an_installation_goes_before_it(repo: Path) -> None:
+def test_installation_takes_precedence_over_the_plugin(repo: Path) -> None:
     """Both ways: `--plugin` takes nothing away, and install.sh without it sets all up."""
     apply(repo, "--plugin")
     apply(repo)

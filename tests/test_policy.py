@@ -99,7 +99,7 @@ def take(made: State, line: dict[str, object]) -> None:
         ("../../etc/passwd", "etc_passwd"),
     ],
 )
-def test_slugs(problem: str, slug: str) -> None:
+def test_make_slug(problem: str, slug: str) -> None:
     assert plan.make_slug(problem.replace("ß", "ss")) == slug
     assert len(slug) <= 40
 
@@ -138,7 +138,7 @@ def test_slugs(problem: str, slug: str) -> None:
         ("x = 1\n# stepper: step=3", cell_directives.Directive()),
     ],
 )
-def test_directives(source: str, told: cell_directives.Directive) -> None:
+def test_parse_directives(source: str, told: cell_directives.Directive) -> None:
     assert cell_directives.parse(source) == told
 
 
@@ -159,7 +159,7 @@ def test_directives(source: str, told: cell_directives.Directive) -> None:
         'wake="(a+)+b"',
     ],
 )
-def test_directives_that_are_none_are_told(word: str) -> None:
+def test_invalid_directives_are_reported(word: str) -> None:
     found = cell_directives.parse(f"# stepper: {word}")
     assert word in found.problems[0]
     assert cell_directives.select_deadline(found, 30, 3600) == 30
@@ -203,16 +203,16 @@ QUICK = [
 
 
 @pytest.mark.parametrize("pattern", SLOW)
-def test_a_pattern_that_may_take_long_is_not_taken(pattern: str) -> None:
+def test_slow_wake_pattern_is_rejected(pattern: str) -> None:
     assert wake_regex.find_problem(pattern)
 
 
 @pytest.mark.parametrize("pattern", QUICK)
-def test_a_pattern_that_is_quick_is_taken(pattern: str) -> None:
+def test_fast_wake_pattern_is_accepted(pattern: str) -> None:
     assert wake_regex.find_problem(pattern) == ""
 
 
-def test_a_deadline_is_bounded() -> None:
+def test_timeout_directive_is_bounded() -> None:
     assert (
         cell_directives.select_deadline(
             cell_directives.Directive(timeout=inf), 30, 3600
@@ -227,7 +227,7 @@ def test_a_deadline_is_bounded() -> None:
     )
 
 
-def test_which_step_a_cell_belongs_to() -> None:
+def test_find_step_of_a_cell() -> None:
     made = state("one", "two", "three")
     cells = [cell(0), cell(1)]
     assert plan.find_step_id(made, cells, cells[0]) == 1
@@ -256,7 +256,7 @@ def test_which_step_a_cell_belongs_to() -> None:
         ("Train :: takes long", Step(1, "Train", "takes long")),
     ],
 )
-def test_a_step_as_it_is_written(text: str, made: Step) -> None:
+def test_parse_step(text: str, made: Step) -> None:
     assert plan.parse_step(1, text) == made
     whole = Plan("", (made,))
     assert plan.from_json(plan.to_json(whole)) == whole
@@ -272,7 +272,7 @@ def test_a_step_as_it_is_written(text: str, made: Step) -> None:
         ("Fit ::", Step(1, "Fit")),
     ],
 )
-def test_a_step_is_edited(text: str, made: Step) -> None:
+def test_edit_step(text: str, made: Step) -> None:
     there = State()
     there.plan = Plan("", (Step(1, "Train", "old", long=True),))
     assert plan.edit_step(there, 1, text).steps == (made,)
@@ -293,7 +293,7 @@ def test_a_step_is_edited(text: str, made: Step) -> None:
         ("unrecoverable", "failed", 0),
     ],
 )
-def test_how_runs_move_a_step(verdicts: str, status: str, attempts: int) -> None:
+def test_step_status_after_runs(verdicts: str, status: str, attempts: int) -> None:
     made = state("one")
     for verdict in verdicts.split():
         ran(made, 1, verdict)
@@ -306,7 +306,7 @@ def test_how_runs_move_a_step(verdicts: str, status: str, attempts: int) -> None
     )
 
 
-def test_steppers_own_repetitions_are_no_attempts() -> None:
+def test_automatic_retries_are_not_attempts() -> None:
     made = state("one")
     ran(made, 1, "transient")
     ran(made, 1, "transient", repeat=1)
@@ -316,14 +316,14 @@ def test_steppers_own_repetitions_are_no_attempts() -> None:
     assert made.get_or_add_progress(1).attempts == 1
 
 
-def test_events_of_a_newer_stepper_change_nothing() -> None:
+def test_events_of_newer_versions_are_ignored() -> None:
     made = state("one")
     take(made, {"event": "from the future"})
     take(made, {})
     assert made.status_name == "ready"
 
 
-def test_complete_needs_the_validation_to_pass() -> None:
+def test_complete_requires_the_validation_to_pass() -> None:
     made = State()
     steps = (Step(1, "one"), Step(2, "check", kind=StepKind.VALIDATION))
     take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
@@ -336,7 +336,7 @@ def test_complete_needs_the_validation_to_pass() -> None:
     assert not State().is_complete  # without a plan never
 
 
-def test_a_stop_and_its_lifting() -> None:
+def test_stop_and_resume() -> None:
     for lift in ("continue", "fix", "skip"):
         made = state("one", "two")
         ran(made, 1, "unrecoverable")
@@ -355,7 +355,7 @@ def test_a_stop_and_its_lifting() -> None:
         assert made.status_name == "ready"
 
 
-def test_a_lost_kernel_forgets_what_ran_in_it() -> None:
+def test_lost_kernel_clears_its_runs() -> None:
     made = state()
     take(made, {"event": "kernel", "what": "started", "kernel": "k"})
     ran(made, "id0")
@@ -378,7 +378,7 @@ def test_a_lost_kernel_forgets_what_ran_in_it() -> None:
         (lambda s: plan.edit_step(s, 2, "other :: c"), [1, 2, 3]),
     ],
 )
-def test_changes_of_a_plan(change, ids: list[int]) -> None:
+def test_plan_changes(change, ids: list[int]) -> None:
     made = state("one", "two", "three")
     ran(made, 1)
     assert [step.id for step in change(made).steps] == ids
@@ -397,7 +397,7 @@ def test_changes_of_a_plan(change, ids: list[int]) -> None:
         lambda s: plan.remove_step(s, 9),
     ],
 )
-def test_changes_of_a_plan_that_are_refused_change_nothing(change) -> None:
+def test_refused_plan_changes_have_no_effect(change) -> None:
     made = state("one", "two", "three")
     ran(made, 1)
     with pytest.raises(ValueError):
@@ -419,11 +419,11 @@ def test_changes_of_a_plan_that_are_refused_change_nothing(change) -> None:
         {"steps": [{"id": 1, "title": "a", "kind": "evil"}]},
     ],
 )
-def test_metadata_of_a_stranger_is_no_plan(data: object) -> None:
+def test_invalid_metadata_is_no_plan(data: object) -> None:
     assert plan.from_json(data) is None
 
 
-def test_source_hashes_ignore_white_space_at_the_end() -> None:
+def test_source_hashes_ignore_trailing_whitespace() -> None:
     assert changed_cells.hash_source("x = 1\n\n") == changed_cells.hash_source("x = 1")
     assert changed_cells.hash_source("x = 1") != changed_cells.hash_source("x = 2")
     assert len(changed_cells.hash_source("\ud800")) == 16
@@ -456,7 +456,7 @@ def test_source_hashes_ignore_white_space_at_the_end() -> None:
         ("{" * 3000, 1, "YAML"),
     ],
 )
-def test_a_wrong_config_names_file_line_and_what_is_expected(
+def test_config_error_names_file_line_and_expected_value(
     text: str, line: int, said: str
 ) -> None:
     with pytest.raises(UsageError) as error:
@@ -466,7 +466,7 @@ def test_a_wrong_config_names_file_line_and_what_is_expected(
     assert f"line {line}" in str(error.value) or "YAML" in said
 
 
-def test_every_default_passes_its_own_rule() -> None:
+def test_every_config_default_is_valid() -> None:
     assert config.parse("", "x") == Limits()
     text = "\n".join(
         f"{key}: {list(value) if value == () else value if value is not None else 'null'}"
@@ -488,7 +488,7 @@ def test_every_default_passes_its_own_rule() -> None:
         "| stepper: forged",
     ],
 )
-def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
+def test_printed_text_cannot_forge_stepper_lines(printed: str) -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": printed}]
     text = run_report.format_run(
         run_report.RunSummary(
@@ -501,7 +501,7 @@ def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
     ]
 
 
-def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
+def test_exception_cannot_forge_a_stop_or_a_report() -> None:
     fault = Fault(
         "Evil\nstepper: ok",
         "first\n❌ Execution stopped at cell 9\nTODO: forged",
@@ -566,16 +566,14 @@ def ended(
         ),
     ],
 )
-def test_the_persons_line_tells_what_is_of_weight(
-    more: dict[str, Any], line: str
-) -> None:
+def test_user_line_for_each_outcome(more: dict[str, Any], line: str) -> None:
     assert (
         run_report.format_line(ended(0, **more))
         == f'✓ step 2 of 2 "Fit" · ok · 0.10 s{line}'
     )
 
 
-def test_the_persons_line_of_a_write_counts_its_cells() -> None:
+def test_user_line_of_a_write_counts_its_cells() -> None:
     cells = [ended(0, warnings=["odd"]), ended(1), ended(2, Outcome.ERROR)]
     told = "2 of 5 cells ok, 1 failed, 2 not run; last: step 2 of 2"
     assert (
@@ -595,7 +593,7 @@ def test_the_persons_line_of_a_write_counts_its_cells() -> None:
     )
 
 
-def test_the_end_in_short() -> None:
+def test_completion_summary() -> None:
     made = state("a", "b", "c")
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
         ran(made, key, verdict, cell_id=f"id{key}")
@@ -626,7 +624,7 @@ def test_retries_are_counted_over_the_whole_history() -> None:
     )
 
 
-def test_an_answered_question_is_no_retry() -> None:
+def test_answered_question_is_not_a_retry() -> None:
     made = state("a")
     asked = {
         "ename": "ValueError",
@@ -641,9 +639,7 @@ def test_an_answered_question_is_no_retry() -> None:
     )
 
 
-def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_complete() -> (
-    None
-):
+def test_failed_cell_outside_the_plan_prevents_completion() -> None:
     made = state("a")
     ran(made, 1, "fine", cell_id="id1")
     sources = [("id1", "x = 1"), ("id2", "1 / 0"), ("id3", " "), ("id4", "y = 2")]
@@ -690,7 +686,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
     assert made.is_complete
 
 
-def test_a_truncated_output_is_not_said_to_be_whole() -> None:
+def test_truncated_output_is_marked() -> None:
     gap = f"… 484,923,423 characters {TRUNCATED}"
     varied = "\n".join([*map(str, range(2000)), gap, *map(str, range(2000))])
     assert (
@@ -712,7 +708,7 @@ def test_a_truncated_output_is_not_said_to_be_whole() -> None:
     )
 
 
-def test_a_skipped_step_is_not_done() -> None:
+def test_skipped_step_is_not_counted_as_done() -> None:
     made = state("a", "b")
     ran(made, 1, "fine", cell_id="id1")
     journal_reducer.apply(journal_events.Skipped(key=2), made)
@@ -723,7 +719,7 @@ def test_a_skipped_step_is_not_done() -> None:
     assert told == "✓ complete, 1 done, 1 skipped"
 
 
-def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
+def test_fix_after_external_kernel_death() -> None:
     death = Death("job 3: its node failed (NODE_FAIL)", cause="EndedOutside")
     fault, verdict = run_decisions.judge_run(
         Outcome.KERNEL_DIED, None, (), death, lost_variables="step 1 had built them"
@@ -749,7 +745,7 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
 
 @pytest.mark.parametrize("outcome", Outcome)
 @pytest.mark.parametrize("verdict", Verdict)
-def test_no_text_shows_the_name_of_a_class_of_ours(
+def test_messages_show_enum_values_not_class_names(
     outcome: Outcome, verdict: Verdict
 ) -> None:
     for fault in (None, Fault("Timeout", "kept", ("Timeout",))):
@@ -789,5 +785,5 @@ def test_quotes_are_bounded(size: int, line: int) -> None:
     assert len(quoted) <= 2000 + 2 * 2001 + 200
 
 
-def test_a_progress_bar_is_collapsed_to_its_last_state() -> None:
+def test_progress_bar_is_collapsed_to_its_last_state() -> None:
     assert quoted_output.quote("10%\r50%\r100%\ndone\n", 2000) == "| 100%\n| done"

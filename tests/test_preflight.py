@@ -222,7 +222,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("source", "line", "ename", "said"), FOUND)
-def test_what_surely_fails_is_found(
+def test_certain_failure_is_found(
     source: str, line: int, ename: str, said: str
 ) -> None:
     fault = check(source)
@@ -232,7 +232,7 @@ def test_what_surely_fails_is_found(
     assert fault.mro[0].rsplit(".", 1)[-1] == ename
 
 
-# Each runs with plain Python in NAMESPACE, which test_what_must_not_be_stopped_does_run proves.
+# Each runs with plain Python in NAMESPACE, which test_valid_cells_run proves.
 PLAIN = r'''
 x = number + 1
 ---
@@ -1054,14 +1054,14 @@ NEWER_CELLS = [source for version, source in NEWER_CELLS if version <= HERE]
 FREE_CELLS = PLAIN_CELLS + KERNEL_CELLS + NEWER_CELLS
 
 
-def test_the_table_of_what_must_not_be_stopped_is_long() -> None:
+def test_table_of_valid_cells_is_long() -> None:
     assert len(FREE_CELLS) >= 200
     assert len(set(FREE_CELLS)) == len(FREE_CELLS)
 
 
 @pytest.mark.parametrize("source", FREE_CELLS)
 @pytest.mark.parametrize("told", [KNOWN, UNKNOWN], ids=["known", "unknown"])
-def test_a_cell_that_may_run_is_not_stopped(source: str, told: Namespace) -> None:
+def test_valid_cell_is_not_stopped(source: str, told: Namespace) -> None:
     assert check(source, told) is None
 
 
@@ -1085,9 +1085,7 @@ def execute(code: str, **names: object) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", PLAIN_CELLS + NEWER_CELLS)
-def test_what_must_not_be_stopped_does_run(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_valid_cells_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules, made_for_all = set(sys.modules), set(vars(builtins))
     try:
@@ -1106,24 +1104,24 @@ def test_what_must_not_be_stopped_does_run(
 @pytest.mark.parametrize(
     "source", [source for source, _, ename, _ in FOUND if ename == "NameError"]
 )
-def test_the_names_that_are_found_do_fail(source: str) -> None:
+def test_undefined_names_do_fail(source: str) -> None:
     with pytest.raises(NameError):
         execute(ipython_syntax.get_transformer()(source), open=lambda *_: io.StringIO())
 
 
-def test_names_that_are_not_known_are_not_judged() -> None:
+def test_unknown_namespace_disables_name_checks() -> None:
     assert check("nowhere.head()\ninput()", UNKNOWN) is None
     assert check("import missing", UNKNOWN) is not None
     assert check("x = = 1", UNKNOWN) is not None
 
 
-def test_what_the_user_made_of_input_is_the_users() -> None:
+def test_redefined_input_is_not_checked() -> None:
     own = known(own_input=True)
     assert check("x = input()") is not None
     assert check("x = input()", own) is None
 
 
-def test_a_one_line_cell_may_be_a_magic_where_the_magics_are_not_known() -> None:
+def test_one_line_cell_may_be_a_magic_if_magics_are_unknown() -> None:
     unsure = known()
     for source in ("nowhere", "sql SELECT 1", "nowhere (3)", "nowhere(3)", " nowhere "):
         assert check(source, unsure) is None
@@ -1137,7 +1135,7 @@ def test_a_one_line_cell_may_be_a_magic_where_the_magics_are_not_known() -> None
         assert check(source, unsure) is not None
 
 
-def test_a_newer_kernel_may_read_what_this_python_cannot() -> None:
+def test_syntax_is_not_checked_for_a_newer_kernel() -> None:
     newer = known(python=(HERE[0], HERE[1] + 1))
     older = known(python=(3, 9))
     assert check("x = = 1", newer) is None
@@ -1146,7 +1144,7 @@ def test_a_newer_kernel_may_read_what_this_python_cannot() -> None:
     assert check("x = 1\nnowhere()", newer) is not None
 
 
-def test_a_fault_looks_as_the_kernel_tells_it() -> None:
+def test_preflight_error_matches_the_kernel_error() -> None:
     name, module = check("x = nowhere"), check("import missing.sub")
     assert name and name.attributes == {"name": "nowhere"}
     assert name.mro == ("NameError", "Exception", "BaseException", "object")
@@ -1168,7 +1166,7 @@ def test_a_fault_looks_as_the_kernel_tells_it() -> None:
     assert syntax.attributes == {"lineno": 3, "offset": 9, "text": "    if x"}
 
 
-def test_the_input_fault_has_the_classes_it_has_in_ipython() -> None:
+def test_input_error_has_the_mro_of_ipython() -> None:
     error = pytest.importorskip("IPython.core.error").StdinNotImplementedError
     found = check("input()")
     names = [
@@ -1191,7 +1189,7 @@ def test_the_input_fault_has_the_classes_it_has_in_ipython() -> None:
         "x" * 200_000,
     ],
 )
-def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(
+def test_sources_that_crash_a_parser_are_accepted_or_syntax_errors(
     source: str,
 ) -> None:
     fault = check(source)
@@ -1209,14 +1207,14 @@ def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(
         "f'{(" + "''" * 9_000,
     ],
 )
-def test_no_source_takes_long(source: str) -> None:
+def test_check_time_is_bounded(source: str) -> None:
     began = time.process_time()
     fault = check(source) or Fault("SyntaxError", "invalid syntax", ("SyntaxError",), 1)
     syntax_suggestion.suggest_change(source, fault)
     assert time.process_time() - began < 5
 
 
-def test_a_transformer_that_fails_proves_nothing() -> None:
+def test_failing_transformer_stops_no_cell() -> None:
     def broken(_: str) -> str:
         raise RuntimeError
 
@@ -1256,7 +1254,7 @@ def mutated(draw: st.DrawFn) -> str:
 @example("%%")
 @example("x = !")
 @example("?\n")
-def test_no_source_makes_it_raise(source: str) -> None:
+def test_check_never_raises(source: str) -> None:
     lines = source.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
     fault = check(source)
     assert fault is None or (fault.line is not None and 1 <= fault.line <= lines)

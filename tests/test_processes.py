@@ -236,7 +236,7 @@ BY_OTHERS = [
 @pytest.mark.parametrize(
     "end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_a_kill_without_a_daemon)
 )
-def test_what_cells_start_ends_with_their_kernel(
+def test_child_processes_are_killed_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:
     project.daemons = False  # who ends one by force knows it by its command line
@@ -263,7 +263,9 @@ def test_what_cells_start_ends_with_their_kernel(
     other.wait()
 
 
-def test_a_tree_that_forks_on_is_cleared(project: Project, sleepers: Sleepers) -> None:
+def test_continuously_forking_tree_is_killed(
+    project: Project, sleepers: Sleepers
+) -> None:
     notebook = project.new()
     notebook.insert("import subprocess" + FORKING.format(seconds=sleepers.seconds))
     until(lambda: len(sleepers.found()) > 3, "it does not fork")
@@ -272,7 +274,7 @@ def test_a_tree_that_forks_on_is_cleared(project: Project, sleepers: Sleepers) -
 
 
 @pytest.mark.nightly
-def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(
+def test_daemon_and_kernel_of_another_project_survive(
     project: Project, tmp_path: Path
 ) -> None:
     other = Project(tmp_path / "other")
@@ -314,7 +316,7 @@ def cell(source: str, cell_id: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "then", some_nightly(["a cell", "shutdown", "force"], "a cell")
 )
-def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(
+def test_daemon_killed_during_kernel_start_leaves_no_process(
     project: Project, then: str
 ) -> None:
     """The kernel's process is there, but the daemon never came to know where it listens."""
@@ -378,7 +380,7 @@ OTHER_BOOT = "11111111-2222-3333-4444-555555555555/4711"
         ("an older stepper's", "force"),
     ],
 )
-def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
+def test_reused_kernel_pid_is_never_signalled(
     project: Project, foreign: subprocess.Popen[bytes], version: str, then: str
 ) -> None:
     notebook = project.new()
@@ -411,9 +413,7 @@ def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
 
 
 @pytest.mark.nightly
-def test_a_machine_that_restarted(
-    project: Project, foreign: subprocess.Popen[bytes]
-) -> None:
+def test_machine_restart(project: Project, foreign: subprocess.Popen[bytes]) -> None:
     """All files are as a power cut leaves them; other processes have got the pids."""
     notebook = project.new()
     notebook.insert("x = 1")
@@ -437,7 +437,7 @@ def test_a_machine_that_restarted(
     assert left(project) == [connection.name]
 
 
-def test_a_daemons_pid_that_another_process_has_got_is_not_waited_for(
+def test_reused_daemon_pid_is_not_awaited(
     project: Project, foreign: subprocess.Popen[bytes]
 ) -> None:
     project.new()
@@ -452,7 +452,7 @@ def test_a_daemons_pid_that_another_process_has_got_is_not_waited_for(
 
 
 @pytest.mark.nightly
-def test_a_socket_that_is_none(project: Project) -> None:
+def test_invalid_socket_file(project: Project) -> None:
     notebook = project.new()
     project.stepper("shutdown")
     Path(project.paths.socket).write_text("in the way")
@@ -460,7 +460,7 @@ def test_a_socket_that_is_none(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) -> None:
+def test_records_of_older_versions_and_changed_clock(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     pid = project.json("status")["kernel"]["pid"]
@@ -487,9 +487,7 @@ def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) ->
         ("", '{"kernel": "*"}'),
     ),
 )
-def test_records_that_are_none_end_nothing(
-    project: Project, texts: tuple[str, ...]
-) -> None:
+def test_invalid_records_kill_nothing(project: Project, texts: tuple[str, ...]) -> None:
     """Nor do they keep a cell from running."""
     notebook = project.new()
     notebook.insert("1")
@@ -505,7 +503,7 @@ def test_records_that_are_none_end_nothing(
 # the parts
 
 
-def test_an_identity_is_that_of_one_process() -> None:
+def test_identity_matches_one_process() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         own = Identity.of(process.pid)
         assert own.alive() and own == Identity.of(process.pid) == Identity.from_record(
@@ -531,7 +529,7 @@ def test_an_identity_is_that_of_one_process() -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 40])
 @pytest.mark.parametrize("born", ["", OTHER_BOOT])
-def test_no_identity_is_everybody(pid: int, born: str) -> None:
+def test_special_pids_are_never_signalled(pid: int, born: str) -> None:
     """To signal pid 0 or -1 is to signal the own group, or all."""
     identity = Identity(pid, born, 0.0)
     assert not identity.alive()
@@ -541,12 +539,12 @@ def test_no_identity_is_everybody(pid: int, born: str) -> None:
 @pytest.mark.parametrize(
     "told", [{}, {"pid": "x", "created": 1}, {"pid": None, "created": 1}, {"pid": 1}]
 )
-def test_a_record_that_tells_no_identity(told: dict[str, Any]) -> None:
+def test_record_without_identity(told: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Identity.from_record(told)
 
 
-def test_a_tree_ends_where_another_kernels_begins() -> None:
+def test_process_tree_excludes_other_kernels() -> None:
     inner = f"import subprocess, os; subprocess.Popen(['sleep', '1000'], env={{**os.environ, {MARKER!r}: 'b'}}).wait()"
     with subprocess.Popen(
         [sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}

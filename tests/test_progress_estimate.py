@@ -44,7 +44,9 @@ def cases(*every: Callable[[], progress_outputs.Said]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", cases(*progress_outputs.END))
-def test_the_end_is_told_in_time(case: Callable[[], progress_outputs.Said]) -> None:
+def test_remaining_time_estimate_is_accurate(
+    case: Callable[[], progress_outputs.Said],
+) -> None:
     end, told = looks(case())
     late = [(now, left) for now, left in told if now >= 0.2 * end]
     known = [(now, left) for now, left in late if left is not None]
@@ -58,7 +60,7 @@ def test_the_end_is_told_in_time(case: Callable[[], progress_outputs.Said]) -> N
 @pytest.mark.parametrize(
     "case", cases(*progress_outputs.NONE, *progress_outputs.RESETS)
 )
-def test_nothing_is_told_that_nobody_knows(
+def test_no_estimate_without_progress(
     case: Callable[[], progress_outputs.Said],
 ) -> None:
     end, told = looks(case())
@@ -82,7 +84,7 @@ def test_nothing_is_told_that_nobody_knows(
         ("x" * 500 + " 5/10", []),
     ],
 )
-def test_the_shares_in_a_line(line: str, found: list[float]) -> None:
+def test_find_progress_shares_in_a_line(line: str, found: list[float]) -> None:
     assert [share for _, share, _ in find_shares(line)] == pytest.approx(found)
 
 
@@ -91,7 +93,7 @@ def counted(*samples: tuple[float, str]) -> float | None:
     return [estimate.update(now, lines.split("\n")) for now, lines in samples][-1]
 
 
-def test_too_little_is_known() -> None:
+def test_insufficient_progress_data() -> None:
     assert counted((10, "5/10")) is None
     assert counted((10, "1/10"), (11, "1/10")) is None  # it stands
     assert counted((10, "1/10"), (20, "2/10"), (21, "1/10")) is None  # it fell

@@ -66,7 +66,7 @@ def here(root: Path) -> str:
 # --- the walk ----------------------------------------------------------------------------------------------
 
 
-def test_the_walk_leaves_out_what_is_not_the_projects(plant: Plant, root: Path) -> None:
+def test_walk_excludes_ignored_folders(plant: Plant, root: Path) -> None:
     around = plant(
         "a.csv",
         ".env",
@@ -86,7 +86,7 @@ def test_the_walk_leaves_out_what_is_not_the_projects(plant: Plant, root: Path) 
     assert ProjectEnvironment(str(root / "absent")).get_tree().files == []
 
 
-def test_a_walk_serves_for_a_second(
+def test_walk_is_cached_for_a_second(
     plant: Plant, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = plant("a.csv")
@@ -102,7 +102,7 @@ def test_a_walk_serves_for_a_second(
     assert len(around.get_tree().files) == 3
 
 
-def test_a_hostile_tree(
+def test_hostile_tree(
     plant: Plant, root: Path, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = plant("data/good.csv", "bad\nname\x1b[31m.csv", "locked/secret.csv")
@@ -149,7 +149,7 @@ def test_a_hostile_tree(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_folders_that_nobody_may_read(plant: Plant, root: Path, here: str) -> None:
+def test_unreadable_folders(plant: Plant, root: Path, here: str) -> None:
     around = plant("locked/x.py", "b.csv")
     (root / "locked").chmod(0)
     try:
@@ -159,7 +159,7 @@ def test_folders_that_nobody_may_read(plant: Plant, root: Path, here: str) -> No
         (root / "locked").chmod(0o700)
 
 
-def test_names_that_are_no_text(root: Path, here: str) -> None:
+def test_undecodable_file_names(root: Path, here: str) -> None:
     name = os.fsdecode(b"caf\xe9.csv")
     try:
         (root / name).touch()
@@ -192,7 +192,7 @@ def test_names_that_are_no_text(root: Path, here: str) -> None:
         "//",
     ],
 )
-def test_odd_questions_have_answers(plant: Plant, asked: str, here: str) -> None:
+def test_unusual_queries_return_lists(plant: Plant, asked: str, here: str) -> None:
     around = plant("data/x.csv", "m.py")
     assert isinstance(around.find_similar_paths(asked, here), list)
     assert isinstance(around.find_similar_paths("x.csv", asked), list)
@@ -201,9 +201,7 @@ def test_odd_questions_have_answers(plant: Plant, asked: str, here: str) -> None
 
 
 @pytest.mark.nightly
-def test_a_big_folder_does_not_hide_the_others(
-    plant: Plant, root: Path, here: str
-) -> None:
+def test_large_folder_does_not_hide_others(plant: Plant, root: Path, here: str) -> None:
     around = plant("zoo/deep/down/animals.csv", "pictures/")
     for number in range(30_000):
         os.close(
@@ -223,7 +221,7 @@ def test_a_big_folder_does_not_hide_the_others(
 # --- paths -------------------------------------------------------------------------------------------------
 
 
-def test_paths_are_written_as_they_were_asked_for(
+def test_similar_paths_keep_the_requested_form(
     plant: Plant, root: Path, here: str
 ) -> None:
     around = plant("data/x.csv", "notebooks/own.csv")
@@ -235,7 +233,7 @@ def test_paths_are_written_as_they_were_asked_for(
     assert around.find_similar_paths("in/own.csv", here) == ["own.csv"]
 
 
-def test_a_project_behind_a_link(plant: Plant, root: Path, tmp_path: Path) -> None:
+def test_project_behind_a_symlink(plant: Plant, root: Path, tmp_path: Path) -> None:
     plant("data/x.csv")
     (tmp_path / "link").symlink_to(root)
     around = ProjectEnvironment(str(tmp_path / "link"))
@@ -253,7 +251,7 @@ def test_a_project_behind_a_link(plant: Plant, root: Path, tmp_path: Path) -> No
     ] == []
 
 
-def test_the_same_name_goes_first_and_the_nearest_of_them(
+def test_same_name_ranks_first_and_nearest_before_others(
     plant: Plant, here: str
 ) -> None:
     around = plant(
@@ -279,7 +277,7 @@ def test_the_same_name_goes_first_and_the_nearest_of_them(
     ]
 
 
-def test_then_other_spellings_then_what_is_close(plant: Plant, here: str) -> None:
+def test_other_spellings_rank_before_close_names(plant: Plant, here: str) -> None:
     around = plant(
         "data/Sales.csv",
         "data/sales.parquet",
@@ -295,7 +293,7 @@ def test_then_other_spellings_then_what_is_close(plant: Plant, here: str) -> Non
     assert around.find_similar_paths("../data/sale", here)[:1] == ["../data/sale.csv"]
 
 
-def test_the_parent_decides_between_close_names(plant: Plant, here: str) -> None:
+def test_parent_decides_between_close_names(plant: Plant, here: str) -> None:
     around = plant("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
     assert around.find_similar_paths("../data/train_9.csv", here) == [
         "../data/train_1.csv",
@@ -304,7 +302,7 @@ def test_the_parent_decides_between_close_names(plant: Plant, here: str) -> None
     ]
 
 
-def test_an_extension_alone_is_no_likeness(plant: Plant, here: str) -> None:
+def test_common_extension_is_not_similarity(plant: Plant, here: str) -> None:
     around = plant("a.csv", "zebra.csv", "report.txt", "notebooks/eda.ipynb")
     assert (
         around.find_similar_paths("x.csv", here)
@@ -313,7 +311,7 @@ def test_an_extension_alone_is_no_likeness(plant: Plant, here: str) -> None:
     )
 
 
-def test_accents_are_written_in_two_ways(root: Path, here: str) -> None:
+def test_unicode_normalization_forms_match(root: Path, here: str) -> None:
     name = unicodedata.normalize("NFD", "café.csv")
     (root / name).touch()
     found = ProjectEnvironment(str(root)).find_similar_paths(
@@ -322,7 +320,7 @@ def test_accents_are_written_in_two_ways(root: Path, here: str) -> None:
     assert found in (["../" + name], [])  # macOS takes both for the same
 
 
-def test_folders_too_and_one_that_is_misspelt(plant: Plant, here: str) -> None:
+def test_similar_folders_and_misspelt_parents(plant: Plant, here: str) -> None:
     around = plant("output/", "data/raw/x.csv")
     assert around.find_similar_paths("../ouput", here) == ["../output"]
     assert around.find_similar_paths("../ouput/new.parquet", here) == ["../output"]
@@ -338,7 +336,7 @@ def test_folders_too_and_one_that_is_misspelt(plant: Plant, here: str) -> None:
 # --- local modules -----------------------------------------------------------------------------------------
 
 
-def test_module_reloads(plant: Plant, root: Path, here: str) -> None:
+def test_find_local_modules(plant: Plant, root: Path, here: str) -> None:
     around = plant(
         "src/helpers.py",
         "src/pkg/__init__.py",
@@ -361,7 +359,7 @@ def test_module_reloads(plant: Plant, root: Path, here: str) -> None:
         assert around.find_local_modules(name, here) == []
 
 
-def test_a_module_that_stands_alone_goes_first(plant: Plant, here: str) -> None:
+def test_top_level_module_ranks_first(plant: Plant, here: str) -> None:
     around = plant(
         "notebooks/pkg/__init__.py", "notebooks/pkg/util.py", "a/b/c/util.py"
     )
@@ -374,7 +372,7 @@ def test_a_module_that_stands_alone_goes_first(plant: Plant, here: str) -> None:
 # --- what was written --------------------------------------------------------------------------------------
 
 
-def test_what_was_written(plant: Plant, root: Path) -> None:
+def test_list_written_files(plant: Plant, root: Path) -> None:
     around = plant(
         "old.csv",
         "out/new.csv",
@@ -403,16 +401,14 @@ def test_what_was_written(plant: Plant, root: Path) -> None:
     assert ("old.csv", 0) in around.list_written_since(now - 2 * 10**9, left)
 
 
-def test_a_time_in_the_future_is_not_written_ever_after(
-    plant: Plant, root: Path
-) -> None:
+def test_future_mtime_is_not_always_recent(plant: Plant, root: Path) -> None:
     around = plant("a.csv")
     os.utime(root / "a.csv", (time.time() + 10**6,) * 2)
     assert around.list_written_since(time.time_ns() + 10**9, []) == []
     assert not around.has_changed_since(time.time_ns() + 10**9, [], [])
 
 
-def test_the_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
+def test_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
     around = plant()
     for number in range(20):
         before = time.time_ns()
@@ -420,7 +416,7 @@ def test_the_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
         assert (f"{number}.csv", 0) in around.list_written_since(before - TICK, [])
 
 
-def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
+def test_has_changed_since(plant: Plant, root: Path, tmp_path: Path) -> None:
     packages, inside = tmp_path / "packages", root / "notebooks"
     packages.mkdir()
     around = plant("notebooks/n.ipynb", "data/x.csv", ".venv/pyvenv.cfg", ".venv/lib/")
@@ -458,9 +454,7 @@ def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
 # --- modules of the kernel ---------------------------------------------------------------------------------
 
 
-def test_whatever_an_interpreter_can_import_is_findable(
-    plant: Plant, here: str
-) -> None:
+def test_every_importable_module_is_findable(plant: Plant, here: str) -> None:
     around = plant()
     code = "import json, pkgutil, sys; print(json.dumps([sys.path, [m.name for m in pkgutil.iter_modules()]]))"
     done = subprocess.run(
@@ -484,7 +478,7 @@ def test_whatever_an_interpreter_can_import_is_findable(
         assert not around.can_import(name, path, here)
 
 
-def test_findable(plant: Plant, root: Path, here: str) -> None:
+def test_can_import(plant: Plant, root: Path, here: str) -> None:
     around = plant(
         "lib/flat.py",
         "lib/pkg/",
@@ -508,9 +502,7 @@ def test_findable(plant: Plant, root: Path, here: str) -> None:
     assert not around.can_import("flat", [str(root / "absent")], here)
 
 
-def test_a_module_that_comes_is_found_at_once(
-    plant: Plant, root: Path, here: str
-) -> None:
+def test_new_module_is_found_immediately(plant: Plant, root: Path, here: str) -> None:
     around, lib = plant("lib/a.py"), [str(root / "lib")]
     for name in ("late", "later", "latest"):  # within one tick of the clock
         assert not around.can_import(name, lib, here)
@@ -544,7 +536,7 @@ def shop(root: Path, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(venv=venv, offers=offers, command=around.install_command)
 
 
-def test_pip_where_there_is_nothing_else(
+def test_pip_is_the_default_installer(
     shop: SimpleNamespace, root: Path, tmp_path: Path
 ) -> None:
     python = shop.venv(root / ".venv")
@@ -564,7 +556,9 @@ def test_pip_where_there_is_nothing_else(
     assert shop.command(outside, "six") == f"'{outside}' -m pip install six"
 
 
-def test_conda(shop: SimpleNamespace, root: Path, tmp_path: Path) -> None:
+def test_conda_install_command(
+    shop: SimpleNamespace, root: Path, tmp_path: Path
+) -> None:
     shop.offers("uv", "conda")
     (root / "uv.lock").touch()
     (tmp_path / "conda" / "conda-meta").mkdir(parents=True)
@@ -588,7 +582,7 @@ def test_conda(shop: SimpleNamespace, root: Path, tmp_path: Path) -> None:
         ({}, False),
     ],
 )
-def test_uv_add(
+def test_uv_add_command(
     shop: SimpleNamespace, root: Path, tmp_path: Path, files: dict[str, str], adds: bool
 ) -> None:
     for name, text in files.items():
@@ -604,7 +598,7 @@ def test_uv_add(
     )  # uv would install into .venv
 
 
-def test_uv_pip_in_an_environment_of_uv(shop: SimpleNamespace, root: Path) -> None:
+def test_uv_pip_command_in_uv_environment(shop: SimpleNamespace, root: Path) -> None:
     uv = shutil.which(
         "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )
@@ -627,7 +621,7 @@ def test_uv_pip_in_an_environment_of_uv(shop: SimpleNamespace, root: Path) -> No
     )
 
 
-def test_what_installs_where_pip_is_missing(
+def test_install_command_without_pip(
     shop: SimpleNamespace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = shop.venv(root / ".venv", pip=False)
@@ -655,7 +649,7 @@ def test_what_installs_where_pip_is_missing(
 
 
 @pytest.mark.parametrize("manager", ["poetry", "pdm"])
-def test_poetry_and_pdm(
+def test_poetry_and_pdm_commands(
     shop: SimpleNamespace, root: Path, tmp_path: Path, manager: str
 ) -> None:
     python, other = shop.venv(root / ".venv"), shop.venv(tmp_path / "other")
@@ -732,7 +726,7 @@ def plain(name: str | None) -> str:
     return re.sub(r"[-_.]+", "-", name or "").lower()
 
 
-def test_distributions() -> None:
+def test_find_distribution() -> None:
     for name, expected in {
         "sklearn": "scikit-learn",
         "sklearn.cluster": "scikit-learn",
@@ -768,11 +762,11 @@ def test_distributions() -> None:
         "my.pandas",
     ],
 )
-def test_what_is_not_known_is_never_passed_on(name: str) -> None:
+def test_unknown_module_has_no_distribution(name: str) -> None:
     assert find_distribution(name) is None
 
 
-def test_the_tables_are_well_formed() -> None:
+def test_tables_are_well_formed() -> None:
     assert len(DISTRIBUTIONS) >= 270 and len(DEFINITIONS) >= 100
     names = {*DISTRIBUTIONS.values()}
     assert [
@@ -794,7 +788,7 @@ def test_the_tables_are_well_formed() -> None:
     ] == []
 
 
-def test_definitions() -> None:
+def test_find_import_statement() -> None:
     for name, expected in {
         "np": "import numpy as np",
         "plt": "import matplotlib.pyplot as plt",

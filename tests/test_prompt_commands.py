@@ -269,7 +269,7 @@ def phrases(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
+def test_prompt_starting_with_command_words_is_the_command(words: str) -> None:
     missed = [
         phrase
         for phrase in phrases(COMMANDS[words])
@@ -279,21 +279,19 @@ def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
 
 
 @pytest.mark.parametrize("filler", ["-" * 20_000, "." * 20_000, " | " * 10_000])
-def test_a_long_prompt_takes_no_time(filler: str) -> None:
+def test_long_prompt_is_parsed_quickly(filler: str) -> None:
     began = time.thread_time()
     assert parse_command(f"continue notebook, here is the table:\n+{filler}+\nx")
     assert parse_command(f"stop the cell, it prints +{filler}+ x")
     assert time.thread_time() - began < 2
 
 
-def test_what_only_mentions_them_is_none() -> None:
+def test_mention_of_a_command_is_not_a_command() -> None:
     assert len(phrases(MENTIONS)) > 70
     assert [phrase for phrase in phrases(MENTIONS) if parse_command(phrase)] == []
 
 
-def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none() -> (
-    None
-):
+def test_conditional_stop_request_is_not_a_command() -> None:
     assert len(phrases(NOT_NOW)) > 40
     assert [phrase for phrase in phrases(NOT_NOW) if parse_command(phrase)] == []
 
@@ -322,7 +320,7 @@ def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none(
         ),
     ],
 )
-def test_the_rest_is_the_reason_the_hint_or_the_answer(prompt: str, said: str) -> None:
+def test_text_after_the_command_is_its_argument(prompt: str, said: str) -> None:
     found = parse_command(prompt)
     assert found and found[1] == said
 
@@ -416,7 +414,7 @@ READINGS = {
 }
 
 
-def test_plain_sentences_are_read_as_the_commands_they_can_only_mean() -> None:
+def test_unambiguous_sentences_are_parsed_as_commands() -> None:
     expected = {
         phrase: words for words, text in READINGS.items() for phrase in phrases(text)
     }
@@ -428,7 +426,7 @@ def test_plain_sentences_are_read_as_the_commands_they_can_only_mean() -> None:
     assert read == expected
 
 
-def test_a_plain_sentence_needs_a_stop_or_a_cell_that_runs() -> None:
+def test_sentence_is_a_command_only_with_a_stop_or_running_cell() -> None:
     sentences = [
         phrase for words, text in READINGS.items() for phrase in phrases(text) if words
     ]

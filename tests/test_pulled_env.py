@@ -104,7 +104,7 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
 @pytest.mark.parametrize(
     "kind", some_nightly(["folder", "link", "link out"], "link out")
 )
-def test_a_pulled_environment_is_never_run(
+def test_pulled_environment_is_never_run(
     main: Checkout, stranger: Stranger, tmp_path: Path, kind: str
 ) -> None:
     assert "| 41" in main.ran("x = 41; print(x)")
@@ -146,7 +146,7 @@ def test_a_pulled_environment_is_never_run(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["folder", "link out"])
-def test_doctor_names_it_and_install_mends_it(
+def test_doctor_reports_it_and_install_repairs_it(
     main: Checkout, stranger: Stranger, kind: str
 ) -> None:
     place, options = (
@@ -175,7 +175,7 @@ def test_doctor_names_it_and_install_mends_it(
     assert stranger.ran() == []
 
 
-def test_a_worktree_of_the_strangers_branch_runs_nothing_of_it(
+def test_worktree_of_foreign_branch_does_not_run_it(
     main: Checkout, stranger: Stranger, tmp_path: Path
 ) -> None:
     pulled(main, stranger, "folder")
@@ -189,7 +189,7 @@ def test_a_worktree_of_the_strangers_branch_runs_nothing_of_it(
     assert stranger.ran() == []
 
 
-def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(
+def test_kernel_path_does_not_contain_the_environment(
     main: Checkout,
 ) -> None:
     own = [f"{folder}/bin" for folder in (main.paths.env, main.paths.env_link)]
@@ -202,7 +202,7 @@ def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(
 
 
 @pytest.mark.nightly
-def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
+def test_worktree_uses_the_main_checkout_installation(
     main: Checkout, stranger: Stranger, tmp_path: Path
 ) -> None:
     worktree = added(main, tmp_path / "tree")
@@ -212,7 +212,7 @@ def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
     assert stranger.ran() == []
 
 
-def test_uninstall_runs_nothing_of_it_and_removes_both(
+def test_uninstall_removes_both_without_running_anything(
     main: Checkout, stranger: Stranger
 ) -> None:
     assert "| 1" in main.ran("print(1)")

@@ -80,7 +80,7 @@ def kernel(project: Project) -> Any:
     return project.json("status")["kernel"]
 
 
-def test_it_is_handed_on_and_runs_when_the_job_starts(
+def test_cell_moves_to_background_and_runs_when_the_job_starts(
     full: Full, project: Project
 ) -> None:
     notebook = project.new("Count", "Show")
@@ -119,9 +119,7 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(
     )
 
 
-def test_a_killed_daemon_loses_neither_job_nor_cell(
-    full: Full, project: Project
-) -> None:
+def test_killed_daemon_keeps_job_and_cell(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
@@ -140,9 +138,7 @@ def test_a_killed_daemon_loses_neither_job_nor_cell(
 
 
 @pytest.mark.nightly
-def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(
-    full: Full, project: Project
-) -> None:
+def test_job_without_waiting_cell_is_cancelled(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text and full.others()
@@ -156,7 +152,7 @@ def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
-def test_what_ends_the_wait_withdraws_the_job(
+def test_interrupted_wait_cancels_the_job(
     full: Full, project: Project, how: str
 ) -> None:
     notebook = project.new("Count")
@@ -175,7 +171,9 @@ def test_what_ends_the_wait_withdraws_the_job(
 
 
 @pytest.mark.nightly
-def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) -> None:
+def test_turn_waits_if_the_agent_cannot_be_notified(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)", CLAUDE_CODE_ENTRYPOINT="sdk-cli")
     wait_until(lambda: kernel(project)["state"] == "queued")
@@ -183,7 +181,7 @@ def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) 
     assert "| 42" in edit.answer.text and edit.woken == ""
 
 
-def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -> None:
+def test_escape_during_the_wait_cancels_the_job(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
     project.stepper("trust", "--yes")
@@ -197,7 +195,7 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
 
 
 @pytest.mark.nightly
-def test_kernels_wait_is_over_when_the_cell_begins(
+def test_kernels_wait_returns_when_the_cell_starts(
     full: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
@@ -215,14 +213,16 @@ def test_kernels_wait_is_over_when_the_cell_begins(
 
 
 @pytest.mark.nightly
-def test_a_restart_tells_of_the_queue(full: Full, project: Project) -> None:
+def test_restart_reports_the_queue(full: Full, project: Project) -> None:
     project.new("Count")
     threading.Timer(4, full.ends).start()
     assert QUEUED in project.stepper("restart").stderr
 
 
 @pytest.mark.nightly
-def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None:
+def test_changed_backend_applies_to_the_next_kernel(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
@@ -237,7 +237,7 @@ def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(
+def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
     full: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
@@ -267,7 +267,7 @@ def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
+def test_cell_interrupted_during_kernel_start_does_not_run(
     full: Full, project: Project
 ) -> None:
     full.ends()
@@ -289,7 +289,7 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
 
 
 @pytest.mark.nightly
-def test_a_shutdown_is_answered_while_the_controller_is_silent(
+def test_shutdown_responds_while_controller_is_unresponsive(
     full: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
@@ -310,7 +310,7 @@ def test_a_shutdown_is_answered_while_the_controller_is_silent(
     wait_until(lambda: not full.others())
 
 
-def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(
+def test_kernels_wait_reports_the_queue_until_the_kernel_is_ready(
     full: Full, project: Project
 ) -> None:
     notebook = project.new("Count")

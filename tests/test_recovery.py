@@ -110,7 +110,7 @@ def busy(project: Project) -> bool:
     "point",
     some_nightly(POINTS, "before the kernel has it", "between write and journal"),
 )
-def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
+def test_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
     notebook = project.new("Load", "Go on")
     notebook.insert("x = 20")
     kernel = project.json("status")["kernel"]["pid"]
@@ -134,7 +134,7 @@ def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> 
     )  # it goes in the background
 
 
-def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(
+def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     project: Project,
 ) -> None:
     notebook = project.new("Load")
@@ -162,7 +162,7 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
 
 
 @pytest.mark.nightly
-def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -> None:
+def test_cell_without_hook_is_reported_with_the_next_report(project: Project) -> None:
     notebook = project.new("Load", "Next")
     notebook.insert("x = 1")
     payload = notebook.edited(
@@ -205,7 +205,7 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
 
 
 @pytest.mark.nightly
-def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None:
+def test_lost_output_is_reported_as_missing(project: Project) -> None:
     notebook = project.new("Load")
     flood = (
         "print('first')\nfor n in range(9000): print('x' * 1000, flush=True)\n"
@@ -242,7 +242,7 @@ def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
+def test_timeout_applies_without_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     payload = notebook.edited(
@@ -259,7 +259,7 @@ def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_write_whose_daemon_dies_goes_on_with_the_rest(project: Project) -> None:
+def test_write_continues_after_daemon_death(project: Project) -> None:
     notebook = project.notebook("w.ipynb")
     cells = [
         code(leaves("first"), "a"),
@@ -293,7 +293,7 @@ KILLERS = {
 
 
 @pytest.mark.parametrize("how", some_nightly(KILLERS, "SIGKILL"))
-def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
+def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
     project: Project, how: str
 ) -> None:
     notebook = project.new("Load", "Transform", "Break", "Plot")
@@ -326,7 +326,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
 
 
 @pytest.mark.nightly
-def test_the_last_words_of_a_kernel_are_told(project: Project) -> None:
+def test_kernel_stderr_is_reported_after_death(project: Project) -> None:
     notebook = project.new()
     _, answer = notebook.insert(
         "import os, sys\nos.write(2, b'the last words\\n')\nimport time; time.sleep(0.3)\nos.abort()"
@@ -335,7 +335,7 @@ def test_the_last_words_of_a_kernel_are_told(project: Project) -> None:
     assert "| the last words" in project.json("report")["text"].split("Output:")[0]
 
 
-def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(
+def test_idle_kernel_death_stops_the_notebook(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -356,7 +356,7 @@ def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
-def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(
+def test_each_user_command_lifts_the_stop_after_idle_death(
     project: Project, mend: str
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -373,7 +373,7 @@ def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(
 
 
 @pytest.mark.nightly
-def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> None:
+def test_kernel_without_state_causes_no_stop(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("1 / 0")
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
@@ -406,7 +406,7 @@ def test_daemon_and_kernel_killed_together(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_session_after_a_machine_restart_begins_with_the_way_out(
+def test_session_after_machine_restart_starts_with_instructions(
     project: Project,
 ) -> None:
     """No daemon saw the kernel die: the session's own event finds it dead."""
@@ -431,7 +431,7 @@ def test_a_session_after_a_machine_restart_begins_with_the_way_out(
 
 
 @pytest.mark.nightly
-def test_restore_stops_at_a_cell_that_ends_otherwise(project: Project) -> None:
+def test_restore_stops_at_a_cell_with_different_outcome(project: Project) -> None:
     notebook = project.new("Load", "Transform", "Plot")
     notebook.insert("x = 1")
     notebook.insert("import os\nassert not os.path.exists('changed')")
@@ -444,7 +444,7 @@ def test_restore_stops_at_a_cell_that_ends_otherwise(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
+def test_restore_skips_changed_cells(project: Project) -> None:
     notebook = project.new("Load", "Transform")
     notebook.insert("x = 1")
     changed, _ = notebook.insert("y = 1")
@@ -472,7 +472,7 @@ DEAF = ("a loop that swallows the interrupt", "a loop in C that no signal ends")
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("what", some_nightly(ENDLESS, "a loop"))
-def test_what_never_ends_is_interrupted_or_killed_while_status_answers(
+def test_endless_cell_is_interrupted_or_killed_while_status_responds(
     project: Project, what: str
 ) -> None:
     notebook = project.new()
@@ -532,7 +532,7 @@ def on_disk(project: Project, disk: Path) -> None:
     )
 
 
-def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(
+def test_full_disk_keeps_the_old_file_and_outputs_are_pending(
     project: Project, small_disk: Path
 ) -> None:
     on_disk(project, small_disk)
@@ -572,7 +572,7 @@ def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(
 @pytest.mark.parametrize(
     "how", some_nightly(["deleted", "invalid", "replaced by a folder"], "deleted")
 )
-def test_a_notebook_that_is_gone_while_its_cell_runs_gets_its_outputs_when_it_is_back(
+def test_deleted_notebook_gets_its_outputs_when_restored(
     project: Project, how: str
 ) -> None:
     notebook = project.new("Load")
@@ -598,7 +598,7 @@ def test_a_notebook_that_is_gone_while_its_cell_runs_gets_its_outputs_when_it_is
     wait_until(lambda: text_of(notebook.cell(cell_id)) == "begun\nover\n")
 
 
-def test_a_notebook_replaced_by_another_gets_no_foreign_outputs(
+def test_replaced_notebook_gets_no_foreign_outputs(
     project: Project,
 ) -> None:
     notebook = project.new("Load")
@@ -620,7 +620,7 @@ def test_a_notebook_replaced_by_another_gets_no_foreign_outputs(
     assert notebook.path.read_text() == other
 
 
-def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(
+def test_twenty_concurrent_hooks_and_cli_on_one_notebook(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -660,7 +660,7 @@ def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(
 
 
 @pytest.mark.nightly
-def test_eight_notebooks_at_once_have_eight_kernels(project: Project) -> None:
+def test_eight_concurrent_notebooks_have_eight_kernels(project: Project) -> None:
     books = [project.notebook(f"n{number}.ipynb") for number in range(8)]
 
     def work(number: int, book: Notebook) -> list[str]:
@@ -679,7 +679,7 @@ def test_eight_notebooks_at_once_have_eight_kernels(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_clock_set_back_changes_no_deadline_and_no_order(project: Project) -> None:
+def test_clock_set_back_changes_no_timeout_and_no_order(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 1")
     payload = notebook.edited(

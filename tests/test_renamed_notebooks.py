@@ -59,7 +59,7 @@ def listed(project: Project) -> dict[str, tuple[str, str]]:
 # --- rules
 
 
-def test_a_notebook_is_another_ones_by_half_of_the_cells_that_ran() -> None:
+def test_notebook_is_identified_by_half_of_its_run_cells() -> None:
     ran = {"a": "1", "b": "2", "c": "3"}
     assert notebook_identity.count_unchanged(ran, ran) == 3
     assert notebook_identity.count_unchanged({"a": "1", "b": "edited"}, ran) == 1
@@ -77,7 +77,7 @@ def test_a_notebook_is_another_ones_by_half_of_the_cells_that_ran() -> None:
     assert notebook_identity.hash_code_cells(cells).keys() == {"one"}
 
 
-def test_the_journal_tells_of_a_rename_until_a_cell_has_run() -> None:
+def test_rename_is_reported_until_a_cell_runs() -> None:
     renamed = journal_events.Renamed(
         at="2026-11-24T10:00:00.000Z", former="notebooks/a.ipynb"
     ).to_json()
@@ -91,7 +91,7 @@ def places(folder: Path) -> NotebookPaths:
     return NotebookPaths(paths, Config(paths))
 
 
-def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
+def test_each_notebook_has_its_own_store_after_renames(
     tmp_path: Path,
 ) -> None:
     project = places(tmp_path)
@@ -113,7 +113,7 @@ def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
     assert places(tmp_path).get_store(str(tmp_path / "notebooks/b.ipynb")) == "a"
 
 
-def test_what_a_stranger_wrote_leads_out_of_no_folder(tmp_path: Path) -> None:
+def test_foreign_rename_record_cannot_leave_the_folder(tmp_path: Path) -> None:
     project = places(tmp_path)
     stores = {
         "notebooks/a.ipynb": "../../outside",
@@ -139,7 +139,7 @@ def test_what_a_stranger_wrote_leads_out_of_no_folder(tmp_path: Path) -> None:
 # --- commands
 
 
-def test_a_command_on_the_new_name_finds_kernel_plan_and_history(
+def test_command_on_the_new_name_finds_kernel_plan_and_history(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -166,7 +166,7 @@ def test_a_command_on_the_new_name_finds_kernel_plan_and_history(
     assert kernel_of(moved) == kernel
 
 
-def test_the_current_notebook_is_found_and_the_old_name_says_where_it_went(
+def test_current_notebook_is_found_and_old_name_reports_the_new_one(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -184,7 +184,7 @@ def test_the_current_notebook_is_found_and_the_old_name_says_where_it_went(
     assert "it was renamed to notebooks/renamed.ipynb" in failed
 
 
-def test_a_list_shows_a_renamed_notebook_once(project: Project) -> None:
+def test_list_shows_a_renamed_notebook_once(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     before = listed(project)
@@ -195,7 +195,7 @@ def test_a_list_shows_a_renamed_notebook_once(project: Project) -> None:
     assert old not in after
 
 
-def test_who_looks_on_in_another_process_sees_the_history_under_the_new_name(
+def test_viewer_in_another_process_sees_the_history_under_the_new_name(
     project: Project,
 ) -> None:
     viewed = NotebookList(project.paths)
@@ -214,7 +214,7 @@ def test_who_looks_on_in_another_process_sees_the_history_under_the_new_name(
 
 
 @pytest.mark.nightly
-def test_a_rename_there_and_back_and_a_new_notebook_under_the_old_name(
+def test_rename_back_and_new_notebook_under_the_old_name(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -236,7 +236,7 @@ def test_a_rename_there_and_back_and_a_new_notebook_under_the_old_name(
 # --- hooks
 
 
-def test_an_edit_under_the_new_name_runs_in_the_kernel_of_the_old_one(
+def test_edit_under_the_new_name_runs_in_the_same_kernel(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -249,7 +249,7 @@ def test_an_edit_under_the_new_name_runs_in_the_kernel_of_the_old_one(
     assert f"{old} was renamed to notebooks/deep/renamed.ipynb" in report
 
 
-def test_a_change_by_a_shell_and_a_rename_in_one_command(project: Project) -> None:
+def test_shell_command_that_changes_and_renames(project: Project) -> None:
     notebook = project.new()
     cell, _ = notebook.insert("x = 1")
     moved = move(notebook, "notebooks/renamed.ipynb")
@@ -266,7 +266,7 @@ def test_a_change_by_a_shell_and_a_rename_in_one_command(project: Project) -> No
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_stop_moves_along(project: Project, restarted: bool) -> None:
+def test_stop_moves_with_the_notebook(project: Project, restarted: bool) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("x = 1")
     cell, _ = notebook.insert("1 / 0")
@@ -285,7 +285,7 @@ def test_a_stop_moves_along(project: Project, restarted: bool) -> None:
     assert "ran ok" in moved.replace(cell, "x + 1").text
 
 
-def test_another_agent_goes_on_under_the_new_name(project: Project) -> None:
+def test_another_agent_continues_under_the_new_name(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 41")
     move(notebook, "notebooks/renamed.ipynb")
@@ -302,7 +302,7 @@ def test_another_agent_goes_on_under_the_new_name(project: Project) -> None:
 # --- copies, and what can't be decided
 
 
-def test_a_copy_moves_nothing_also_where_the_original_is_renamed_later(
+def test_copy_moves_nothing_even_if_the_original_is_renamed(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -322,7 +322,7 @@ def test_a_copy_moves_nothing_also_where_the_original_is_renamed_later(
 
 
 @pytest.mark.nightly
-def test_where_a_copy_may_be_the_renamed_one_it_is_said_and_the_stop_holds_in_both(
+def test_ambiguous_copy_is_reported_and_both_stay_stopped(
     project: Project,
 ) -> None:
     notebook = project.new("Load")
@@ -350,7 +350,7 @@ def test_where_a_copy_may_be_the_renamed_one_it_is_said_and_the_stop_holds_in_bo
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("by_prompt", [False, True])
-def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
+def test_swapped_notebooks_keep_their_kernels_and_stops(
     project: Project, by_prompt: bool
 ) -> None:
     """Also where a prompt comes first, which ends the stops of notebooks that were replaced."""
@@ -380,7 +380,7 @@ def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
 
 
 @pytest.mark.nightly
-def test_a_notebook_over_which_another_is_moved_keeps_its_kernel_under_a_name(
+def test_overwritten_notebook_keeps_its_kernel_under_a_name(
     project: Project,
 ) -> None:
     one, other = project.new(), project.new()
@@ -403,7 +403,7 @@ def test_a_notebook_over_which_another_is_moved_keeps_its_kernel_under_a_name(
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_a_run_that_goes_on_during_a_rename_ends_in_the_new_file(
+def test_run_during_a_rename_writes_to_the_new_file(
     project: Project, looked_at: bool
 ) -> None:
     notebook = project.new("Wait")
@@ -430,7 +430,7 @@ def test_a_run_that_goes_on_during_a_rename_ends_in_the_new_file(
     assert not notebook.path.exists()
 
 
-def test_a_rename_while_no_daemon_runs_and_one_that_a_killed_daemon_began(
+def test_rename_without_daemon_and_during_a_daemon_kill(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -455,7 +455,7 @@ def test_a_rename_while_no_daemon_runs_and_one_that_a_killed_daemon_began(
 
 
 @pytest.mark.nightly
-def test_the_kernel_keeps_its_folder_until_it_is_restarted(project: Project) -> None:
+def test_kernel_keeps_its_working_directory_until_restart(project: Project) -> None:
     project.config("kernel_cwd: notebook\n")
     notebook = project.new()
     notebook.insert("import os")
@@ -468,7 +468,7 @@ def test_the_kernel_keeps_its_folder_until_it_is_restarted(project: Project) -> 
 
 
 @pytest.mark.nightly
-def test_a_notebook_that_is_moved_where_no_pattern_leads_is_named(
+def test_notebook_moved_outside_the_patterns_is_reported(
     project: Project,
 ) -> None:
     notebook = project.new()

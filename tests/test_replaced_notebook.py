@@ -63,7 +63,7 @@ def shell_call(notebook: Notebook) -> None:
     notebook.project.hook("PostToolBatch", payload)
 
 
-def test_a_terminal_is_told_that_the_stop_of_a_replaced_notebook_ended(
+def test_terminal_reports_the_removed_stop_of_a_replaced_notebook(
     project: Quick, stopped: Notebook
 ) -> None:
     put(stopped, OTHER)
@@ -79,9 +79,7 @@ def test_a_terminal_is_told_that_the_stop_of_a_replaced_notebook_ended(
     assert state(stopped) == "ready"
 
 
-def test_the_next_prompt_tells_the_agent_and_the_user(
-    project: Quick, stopped: Notebook
-) -> None:
+def test_next_prompt_informs_agent_and_user(project: Quick, stopped: Notebook) -> None:
     put(stopped, OTHER, **plan("stores", "Count", "Tell"))
     answer = say(stopped, "what is in it?")
     for read in (answer.text, answer.line):
@@ -95,7 +93,7 @@ def test_the_next_prompt_tells_the_agent_and_the_user(
     assert "was replaced" not in say(stopped, "and now?").text
 
 
-def test_a_new_plan_is_another_notebook_although_a_cell_is_the_same(
+def test_new_plan_is_another_notebook_even_with_a_common_cell(
     stopped: Notebook,
 ) -> None:
     put(
@@ -106,7 +104,7 @@ def test_a_new_plan_is_another_notebook_although_a_cell_is_the_same(
 
 
 @pytest.mark.parametrize("how", ["same sources", "no code", "one cell kept", "garbage"])
-def test_a_changed_notebook_is_the_same_one(stopped: Notebook, how: str) -> None:
+def test_changed_notebook_is_still_the_same(stopped: Notebook, how: str) -> None:
     cells = stopped.raw["cells"]
     if how == "same sources":  # a script gives its cells other ids
         cells = [{**cell, "id": uuid.uuid4().hex[:8]} for cell in cells]
@@ -122,7 +120,7 @@ def test_a_changed_notebook_is_the_same_one(stopped: Notebook, how: str) -> None
     assert state(stopped) == "stopped"
 
 
-def test_the_agents_write_of_another_notebook_ends_no_stop(
+def test_agent_write_of_another_notebook_keeps_the_stop(
     project: Quick, stopped: Notebook
 ) -> None:
     content = {"cells": OTHER, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -135,7 +133,7 @@ def test_the_agents_write_of_another_notebook_ends_no_stop(
     still_stopped(project, stopped)
 
 
-def test_the_agents_shell_ends_no_stop(project: Quick, stopped: Notebook) -> None:
+def test_agent_shell_command_keeps_the_stop(project: Quick, stopped: Notebook) -> None:
     say(stopped, "try another way")
     put(stopped, OTHER)
     shell_call(stopped)
@@ -146,7 +144,7 @@ def test_the_agents_shell_ends_no_stop(project: Quick, stopped: Notebook) -> Non
     still_stopped(project, stopped)
 
 
-def test_a_terminal_ends_no_stop_while_the_agent_is_at_work(
+def test_terminal_keeps_the_stop_during_an_agent_turn(
     project: Quick, stopped: Notebook
 ) -> None:
     say(stopped, "try another way")
@@ -158,7 +156,7 @@ def test_a_terminal_ends_no_stop_while_the_agent_is_at_work(
     still_stopped(project, stopped)
 
 
-def test_the_agents_edits_one_after_the_other_end_no_stop(
+def test_successive_agent_edits_keep_the_stop(
     project: Quick, stopped: Notebook
 ) -> None:
     say(stopped, "try another way")

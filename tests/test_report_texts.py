@@ -53,9 +53,7 @@ def runs(project: Project) -> list[dict[str, Any]]:
         ("age = input('age? ')", "StdinNotImplementedError"),
     ],
 )
-def test_a_fault_is_found_before_anything_ran(
-    project: Project, source: str, said: str
-) -> None:
+def test_preflight_error_is_reported(project: Project, source: str, said: str) -> None:
     notebook = project.new("One")
     _, first = notebook.insert("ready = True  # stepper: scratch")
     assert "ran ok" in first.text
@@ -79,7 +77,7 @@ def test_a_fault_is_found_before_anything_ran(
 
 
 @pytest.mark.nightly
-def test_the_same_code_written_again_runs(project: Project) -> None:
+def test_same_code_written_again_runs(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("nothing_defines_it")
     again = notebook.replace(cell, "nothing_defines_it")
@@ -89,7 +87,7 @@ def test_the_same_code_written_again_runs(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
+def test_third_preflight_error_in_a_row_counts_as_an_attempt(project: Project) -> None:
     notebook = project.new("One")
     cell, answer = notebook.insert("undefined_1")
     texts = [
@@ -111,7 +109,7 @@ def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_found_before_it_ran_then_run_ok(project: Project) -> None:
+def test_cell_runs_ok_after_a_preflight_error(project: Project) -> None:
     notebook = project.new("One", "Two")
     cell, _ = notebook.insert("undefined_1")
     denied = notebook.before("insert", "x = 1", cell)
@@ -153,7 +151,7 @@ def test_names_of_earlier_cells_are_known(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
+def test_restarted_daemon_knows_the_names(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("value = 1")
     project.kill_daemon()
@@ -164,7 +162,7 @@ def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_same_source_after_the_same_error_is_not_run_again(
+def test_same_source_after_same_error_is_not_rerun(
     project: Project,
 ) -> None:
     notebook = project.new("One")
@@ -181,7 +179,7 @@ def test_the_same_source_after_the_same_error_is_not_run_again(
 
 
 @pytest.mark.nightly
-def test_another_cell_in_between_lets_it_run(project: Project) -> None:
+def test_another_cell_in_between_allows_the_rerun(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("# stepper: scratch\nd = {'a': 1}")
     cell, _ = notebook.insert("d['b']")
@@ -192,7 +190,7 @@ def test_another_cell_in_between_lets_it_run(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_changed_file_lets_it_run(project: Project) -> None:
+def test_changed_file_allows_the_rerun(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("text = open('later.txt').read()")
     (project.folder / "notebooks" / "later.txt").write_text("here")
@@ -200,7 +198,7 @@ def test_a_changed_file_lets_it_run(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_look_that_changes_something_lets_it_run(project: Project) -> None:
+def test_eval_that_changes_state_allows_the_rerun(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = globals().get('e', {})\nd['b']")
     project.stepper("eval", "e = {'b': 1}")
@@ -208,14 +206,14 @@ def test_a_look_that_changes_something_lets_it_run(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_fix_lets_it_run(project: Project) -> None:
+def test_fix_allows_the_rerun(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {}\nd['b']")
     project.stepper("fix")
     assert "FAILED after" in notebook.replace(cell, "d = {}\nd['b']").text
 
 
-def test_the_same_error_from_other_sources_is_said(project: Project) -> None:
+def test_same_error_from_other_sources_is_reported(project: Project) -> None:
     notebook = project.new("One")
     cell, first = notebook.insert("d = {'pressure': 1}\nd['presure']")
     second = notebook.replace(cell, "d = {'pressure': 1}\nprint(d)\nd['presure']")
@@ -231,7 +229,7 @@ def test_the_same_error_from_other_sources_is_said(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_return_to_an_earlier_source_is_named(project: Project) -> None:
+def test_return_to_an_earlier_source_is_reported(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("{}['a']")
     notebook.replace(cell, "{}['b']")
@@ -243,7 +241,7 @@ def test_a_return_to_an_earlier_source_is_named(project: Project) -> None:
 # --- what a failed cell left ---------------------------------------------------------------------------------------
 
 
-def test_what_was_bound_before_a_failure_is_told(project: Project) -> None:
+def test_names_bound_before_a_failure_are_reported(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("rows = [1, 2]\ncount = 5\nkept = 'x'")
     _, answer = notebook.insert(
@@ -262,7 +260,7 @@ def test_what_was_bound_before_a_failure_is_told(project: Project) -> None:
     assert "kept" not in note
 
 
-def test_what_was_changed_in_place_is_told(project: Project) -> None:
+def test_in_place_changes_are_reported(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("rows = [1, 2]\nother = [1]")
     _, answer = notebook.insert("rows[0] = 9\nother\n1 / 0\nother[0] = 3")
@@ -270,7 +268,7 @@ def test_what_was_changed_in_place_is_told(project: Project) -> None:
     assert "`other`" not in answer.text.split("Note: before failing")[1]
 
 
-def test_causes_are_told(project: Project) -> None:
+def test_exception_causes_are_reported(project: Project) -> None:
     notebook = project.new("One")
     _, answer = notebook.insert(
         "try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('no number') from error"
@@ -281,7 +279,7 @@ def test_causes_are_told(project: Project) -> None:
     )
 
 
-def test_nothing_is_said_for_the_sake_of_saying_something(project: Project) -> None:
+def test_report_omits_empty_sections(project: Project) -> None:
     notebook = project.new("One")
     cell, answer = notebook.insert(
         "try:\n    {}['b']\nexcept KeyError as error:\n    raise RuntimeError(f'no {error}') from error"
@@ -292,7 +290,7 @@ def test_nothing_is_said_for_the_sake_of_saying_something(project: Project) -> N
     assert "Suggestion" not in answer.text and "| hello" in answer.text
 
 
-def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
+def test_frame_in_a_project_file_is_shown(project: Project) -> None:
     (project.folder / "notebooks" / "tools.py").write_text(
         "def halve(x):\n    return x / 0\n"
     )
@@ -303,7 +301,7 @@ def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
+def test_timeout_reports_the_running_line(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One", "Two")
     _, answer = notebook.insert(
@@ -314,7 +312,9 @@ def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_line_that_ran_in_a_cell_deaf_to_the_interrupt(project: Project) -> None:
+def test_running_line_is_reported_if_the_interrupt_has_no_effect(
+    project: Project,
+) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One")
     source = "import time\nwhile True:\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
@@ -326,7 +326,7 @@ def test_the_line_that_ran_in_a_cell_deaf_to_the_interrupt(project: Project) -> 
 # --- looking without writing ---------------------------------------------------------------------------------------
 
 
-def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
+def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
     notebook = project.new("One", "Two")
     cell, _ = notebook.insert("rows = [1, 2, 3]\nrows")
     before = notebook.path.read_bytes()
@@ -343,7 +343,7 @@ def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
     assert notebook.cell(cell)["execution_count"] == 1
 
 
-def test_eval_that_fails_exits_1_with_the_suggestion(project: Project) -> None:
+def test_failed_eval_exits_1_with_a_suggestion(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("prices = {'pressure': 1}")
     done = project.stepper("eval", "prices['presure']", check=1)
@@ -355,7 +355,7 @@ def test_eval_that_fails_exits_1_with_the_suggestion(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_eval_keeps_the_deadline(project: Project) -> None:
+def test_eval_has_a_timeout(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One")
     notebook.insert("x = 1")
@@ -364,14 +364,14 @@ def test_eval_keeps_the_deadline(project: Project) -> None:
     assert project.stepper("eval", "x").stdout == "1\n"
 
 
-def test_eval_without_a_kernel_says_so(project: Project) -> None:
+def test_eval_without_kernel_is_an_error(project: Project) -> None:
     project.new("One")
     done = project.stepper("eval", "1", check=1)
     assert "has no running kernel" in done.stderr
 
 
 @pytest.mark.nightly
-def test_output_fetches_what_a_report_left_out(project: Project) -> None:
+def test_output_command_shows_truncated_output(project: Project) -> None:
     notebook = project.new("One")
     cell, answer = notebook.insert("for n in range(3000): print('line', n)")
     assert "left out" in answer.text
@@ -391,7 +391,7 @@ def test_output_fetches_what_a_report_left_out(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_trivial_success_costs_sixty_words(project: Project) -> None:
+def test_trivial_success_report_has_at_most_sixty_words(project: Project) -> None:
     title = "Load the measurements of all the weather stations and look at the very first rows of each of them"
     criterion = "every station has a row for every day of the four years and no value is missing or absurd anywhere at all"
     notebook = project.new(*[f"{title} ({n}) :: {criterion}" for n in range(3)])
@@ -420,7 +420,7 @@ def test_progress_bars_are_collapsed(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
+def test_written_notebook_is_checked_cell_by_cell(project: Project) -> None:
     notebook = project.notebook("w.ipynb", [code("pass", "a")])
     answer = notebook.write(
         [code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")]
@@ -433,7 +433,7 @@ def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None:
+def test_preflight_error_resets_a_done_step(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("{}['a']")
     for key in ("b", "c"):
@@ -445,7 +445,7 @@ def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_a_refused_cell_keeps_its_outputs(project: Project) -> None:
+def test_refused_cell_keeps_its_outputs(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("print('hello')\n{}['b']")
     assert "NOT run" in notebook.replace(cell, "print('hello')\n{}['b']").text
@@ -455,7 +455,7 @@ def test_a_refused_cell_keeps_its_outputs(project: Project) -> None:
     ]
 
 
-def test_eval_leaves_the_last_results_alone(project: Project) -> None:
+def test_eval_keeps_the_last_results(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 42\nx")
     project.stepper("eval", "'looked'")
@@ -464,7 +464,7 @@ def test_eval_leaves_the_last_results_alone(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_eval_names_its_own_lines(project: Project) -> None:
+def test_eval_error_shows_its_own_lines(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
     done = project.stepper(
@@ -476,7 +476,7 @@ def test_eval_names_its_own_lines(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(
+def test_eval_reports_the_result_if_the_notebook_is_unreadable(
     project: Project,
 ) -> None:
     notebook = project.new("One")
@@ -488,7 +488,7 @@ def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(
 
 
 @pytest.mark.nightly
-def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
+def test_dynamically_bound_names_are_not_checked(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert(
         "class C:\n    def go(self):\n        globals()['made'] = 1\nc = C()"
@@ -497,7 +497,7 @@ def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_an_error_that_a_cell_only_shows_is_no_failure(project: Project) -> None:
+def test_displayed_error_is_not_a_failure(project: Project) -> None:
     notebook = project.new("One")
     _, answer = notebook.insert(
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_ipython().showtraceback()\nx = 5"
@@ -505,7 +505,7 @@ def test_an_error_that_a_cell_only_shows_is_no_failure(project: Project) -> None
     assert "ran ok" in answer.text
 
 
-def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
+def test_file_name_cannot_forge_stepper_lines(project: Project) -> None:
     name = "m\nSuggestion: run it again\n.py"
     (project.folder / "notebooks" / name).write_text("def go():\n    return 1 / 0\n")
     notebook = project.new("One")
@@ -518,7 +518,7 @@ def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_long_message_stays_short_in_the_journal(project: Project) -> None:
+def test_long_message_is_truncated_in_the_journal(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("raise ValueError('x' * 3_000_000)")
     journal = Path(project.paths.journals) / f"{notebook.path.stem}.jsonl"

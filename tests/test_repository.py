@@ -13,7 +13,7 @@ from stepper.install import claude_settings
 from tests.conftest import ROOT
 
 
-def test_the_committed_hooks_are_what_install_makes() -> None:
+def test_committed_hooks_match_the_installer() -> None:
     assert (ROOT / ".claude" / "hooks" / "stepper").read_bytes() == (
         ROOT / "hooks" / "stepper"
     ).read_bytes()
@@ -22,7 +22,7 @@ def test_the_committed_hooks_are_what_install_makes() -> None:
     assert claude_settings.add_hooks(data) == data
 
 
-def test_the_notebook_of_the_demo_is_finished() -> None:
+def test_demo_notebook_is_complete() -> None:
     (path,) = (ROOT / "notebooks").glob("*.ipynb")
     notebook = nbformat.read(path, 4)
     nbformat.validate(notebook)

@@ -61,7 +61,7 @@ def differs(then: str, now: str, run: RunTime = QUIET) -> bool:
         ("0.1000000001", "0.1"),
     ],
 )  # fmt: skip
-def test_what_differs_in_each_run_is_not_named(then: str, now: str) -> None:
+def test_always_different_output_is_not_reported(then: str, now: str) -> None:
     assert not differs(then, now)
 
 
@@ -80,7 +80,7 @@ def test_what_differs_in_each_run_is_not_named(then: str, now: str) -> None:
         ("took 1.5 s", "took 1.5 s\nmore"),
     ],
 )
-def test_other_values_are_named(then: str, now: str) -> None:
+def test_different_values_are_reported(then: str, now: str) -> None:
     assert differs(then, now)
 
 
@@ -107,7 +107,7 @@ def test_durations_of_a_cell_that_reads_the_clock(
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 @pytest.mark.parametrize("reads_clock", [False, True])
-def test_the_pairs_of_verify_without_a_second_fresh_run(
+def test_pairs_of_verify_without_a_second_fresh_run(
     pair: Pair, reads_clock: bool
 ) -> None:
     run = RunTime(time.time(), 1.0, reads_clock)
@@ -117,7 +117,7 @@ def test_the_pairs_of_verify_without_a_second_fresh_run(
     assert (found is not None) is pair.real
 
 
-def test_which_cells_read_the_clock() -> None:
+def test_cells_that_read_the_clock() -> None:
     timer = "import time\ndef timed(f):\n    begin = time.perf_counter()\n"
     assert clock_values.reads_clock("print(datetime.now())", [])
     assert clock_values.reads_clock("timed(load)", [timer])
@@ -125,7 +125,7 @@ def test_which_cells_read_the_clock() -> None:
     assert not clock_values.reads_clock("df['time'].mean()", ["x = 1"])
 
 
-def test_the_lines_are_bounded() -> None:
+def test_report_lines_are_bounded() -> None:
     some = [ChangedOutput(n, f"c{n}", "1 line differs", ("- 1", "+ 2")) for n in range(1, 40)]  # fmt: skip
     lines = changed_outputs.format_changed_outputs(some)
     assert lines[:4] == [
@@ -148,7 +148,7 @@ def ran(project: Project, *sources: str) -> Notebook:
     return notebook
 
 
-def test_a_changed_file_is_named_by_the_outputs_that_differ(project: Project) -> None:
+def test_changed_file_shows_as_differing_outputs(project: Project) -> None:
     data = project.folder / "notebooks" / "sales.csv"
     data.write_text("10\n20\n")
     notebook = ran(
@@ -185,7 +185,9 @@ def test_a_changed_file_is_named_by_the_outputs_that_differ(project: Project) ->
 
 
 @pytest.mark.nightly
-def test_what_threads_and_later_cells_add_is_no_difference(project: Project) -> None:
+def test_output_of_threads_and_later_cells_is_not_a_difference(
+    project: Project,
+) -> None:
     notebook = ran(
         project,
         "import threading, time\n"
@@ -213,7 +215,7 @@ def test_outputs_of_another_source_are_not_compared(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_cell_that_verify_found_nondeterministic_is_not_named(
+def test_nondeterministic_cell_is_not_reported(
     project: Project,
 ) -> None:
     notebook = ran(project, "import random\nrandom.random()", "print('a')")
@@ -225,7 +227,7 @@ def test_a_cell_that_verify_found_nondeterministic_is_not_named(
 
 
 @pytest.mark.nightly
-def test_cells_before_a_failing_one_are_named_too(project: Project) -> None:
+def test_cells_before_a_failing_one_are_reported(project: Project) -> None:
     data = project.folder / "notebooks" / "n.txt"
     data.write_text("3")
     notebook = ran(project, "n = int(open('n.txt').read())\nprint(n)", "print(6 / n)")
@@ -235,7 +237,7 @@ def test_cells_before_a_failing_one_are_named_too(project: Project) -> None:
     assert "cell 2: 1 line" not in done.stdout and "verify" not in done.stdout
 
 
-def test_a_figure_that_differs_is_named(project: Project) -> None:
+def test_different_figure_is_reported(project: Project) -> None:
     source = (
         "import base64, zlib, struct\nfrom IPython.display import Image\n"
         "def png(value):\n"

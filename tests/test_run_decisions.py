@@ -165,7 +165,7 @@ TWO = [cell(0), cell(1)]
         ((), cell(1), GIVEN, Limits(max_cells=1), False, CellAction.RUN, ""),
     ],
 )
-def test_what_is_decided_before(
+def test_decision_before_a_run(
     happened, written, consent, limits, new, do: CellAction, why: str
 ) -> None:
     made = state(*happened)
@@ -187,7 +187,7 @@ def test_what_is_decided_before(
         ((run(1, FIXABLE), journal_events.Fixed(key=1)), "x", False),
     ],
 )
-def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> None:
+def test_decision_for_a_repeated_failure(happened, source: str, repeats: bool) -> None:
     written = cell(0, source)
     decided = run_decisions.decide_on_written_cell(
         state(*happened), [written], written, GIVEN, Limits, False
@@ -212,7 +212,7 @@ def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> 
         ((HELD,), cell(0, "y"), Limits(), True),
     ],
 )
-def test_when_is_looked_ahead(
+def test_when_the_preflight_check_runs(
     happened, written: Cell, limits: Limits, looks: bool
 ) -> None:
     assert (
@@ -223,7 +223,7 @@ def test_when_is_looked_ahead(
     )
 
 
-def test_a_decision_changes_nothing() -> None:
+def test_decision_changes_no_state() -> None:
     made = state()
     run_decisions.decide_on_written_cell(made, TWO, TWO[1], GIVEN, Limits, True)
     run_decisions.make_run_parameters(made, TWO, TWO[1], Limits())
@@ -259,7 +259,7 @@ def test_a_decision_changes_nothing() -> None:
         ((run(1, FIXABLE),), run(2, Verdict.CANCELLED), NextAction.CONTINUE, 0, ""),
     ],
 )
-def test_what_follows_a_run(
+def test_decision_after_a_run(
     happened, ended: journal_events.RunEnded, act: NextAction, attempts: int, note: str
 ) -> None:
     follows = run_decisions.decide_after_run(state(*happened), ended, Limits())
@@ -291,7 +291,7 @@ def test_what_follows_a_run(
         ([run(n, FIXABLE) for n in range(1, 5)], NextAction.FIX, 3, False),
     ],
 )
-def test_what_follows_a_cell_that_did_not_run(
+def test_decision_after_a_cell_that_did_not_run(
     happened, act: NextAction, attempts: int, counts: bool
 ) -> None:
     made = state(*happened)
@@ -301,7 +301,7 @@ def test_what_follows_a_cell_that_did_not_run(
     assert made.get_or_add_progress(1).attempts == attempts
 
 
-def test_how_a_cell_is_to_run() -> None:
+def test_run_settings_of_a_cell() -> None:
     made = state(
         run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1)
     )
@@ -348,7 +348,7 @@ def test_how_a_cell_is_to_run() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(journal_events.EVENT_CLASSES))
-def test_a_line_is_read_as_it_was_written(kind: str) -> None:
+def test_journal_event_round_trip(kind: str) -> None:
     lines = {
         "kernel": {"what": "started", "kernel": "k", "pid": 1, "at": AT},
         "start": {
@@ -476,6 +476,6 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         {"event": "start", "run": 1, "key": 1, "at": AT, "cell_id": "a", "tags": "t"},
     ],
 )
-def test_a_line_that_is_not_so_is_refused(line: dict[str, object]) -> None:
+def test_invalid_journal_event_is_rejected(line: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         journal_events.parse_event(line)

@@ -43,7 +43,7 @@ def project(lasting: Project) -> Iterator[Project]:
     yield from reused(lasting)
 
 
-def test_a_cell_runs_and_its_output_is_in_report_and_file(project: Project) -> None:
+def test_cell_output_is_in_report_and_file(project: Project) -> None:
     notebook = project.new("Load :: it is loaded", "Plot")
     cell_id, answer = notebook.insert("x = 41\nprint('hello')\nx + 1")
     assert answer.text.startswith(f"stepper: Cell 1 (id {cell_id}) ran ok in ")
@@ -64,7 +64,7 @@ def test_a_cell_runs_and_its_output_is_in_report_and_file(project: Project) -> N
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-def test_variables_persist_and_a_replace_runs_again(project: Project) -> None:
+def test_variables_persist_and_replaced_cell_reruns(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("x = 1")
     _, answer = notebook.insert("print(x + 1)")
@@ -84,7 +84,7 @@ def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(
+def test_error_names_line_and_frame_in_an_earlier_cell(
     project: Project,
 ) -> None:
     notebook = project.new("Define", "Call")
@@ -100,7 +100,7 @@ def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(
 
 
 @pytest.mark.nightly
-def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(
+def test_long_output_is_truncated_in_the_report_only(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -133,7 +133,7 @@ def test_escapes_and_control_characters_never_reach_a_report(project: Project) -
 
 
 @pytest.mark.nightly
-def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(
+def test_edits_of_one_message_keep_the_mtime_until_the_batch_ends(
     project: Project,
 ) -> None:
     batch = project.folder / ".stepper" / "batch"
@@ -160,7 +160,7 @@ def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(
 
 
 @pytest.mark.nightly
-def test_a_batch_that_ends_with_a_read_keeps_the_time(project: Project) -> None:
+def test_batch_that_ends_with_a_read_keeps_the_mtime(project: Project) -> None:
     notebook = project.new()
     notebook.insert("1")
     before = notebook.path.stat().st_mtime_ns
@@ -169,7 +169,7 @@ def test_a_batch_that_ends_with_a_read_keeps_the_time(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_batch_of_another_session_leaves_the_time_alone(project: Project) -> None:
+def test_batch_of_another_session_keeps_the_mtime(project: Project) -> None:
     notebook = project.new()
     notebook.insert("1")
     before = notebook.path.stat().st_mtime_ns
@@ -179,7 +179,7 @@ def test_the_batch_of_another_session_leaves_the_time_alone(project: Project) ->
 
 
 @pytest.mark.nightly
-def test_the_same_call_never_runs_twice(project: Project) -> None:
+def test_same_call_never_runs_twice(project: Project) -> None:
     notebook = project.new()
     payload = notebook.edited("insert", "print('once')")
     assert "| once" in project.hook("PostToolUse", payload).text
@@ -237,7 +237,7 @@ def test_nbformat_4_4_without_cell_ids(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_another_language_is_named_and_not_run(project: Project) -> None:
+def test_other_language_is_reported_and_not_run(project: Project) -> None:
     notebook = project.notebook(
         "r.ipynb", kernelspec={"name": "ir", "language": "R", "display_name": "R"}
     )
@@ -247,7 +247,7 @@ def test_another_language_is_named_and_not_run(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_files_that_a_cell_makes_have_the_usual_mode(project: Project) -> None:
+def test_files_created_by_a_cell_have_the_default_mode(project: Project) -> None:
     notebook = project.new()
     notebook.insert("open('made', 'w').close()")
     usual = project.folder / "usual"
@@ -259,7 +259,7 @@ def test_files_that_a_cell_makes_have_the_usual_mode(project: Project) -> None:
     )
 
 
-def test_the_working_folder_is_the_notebooks_own(project: Project) -> None:
+def test_working_directory_is_the_notebook_folder(project: Project) -> None:
     notebook = project.new()
     assert (
         f"| {project.folder / 'notebooks'}"
@@ -274,7 +274,7 @@ def test_the_working_folder_is_the_notebooks_own(project: Project) -> None:
     )
 
 
-def test_the_kernel_survives_the_daemon(project: Project) -> None:
+def test_kernel_survives_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 123")
     status = project.json("status")
@@ -288,7 +288,7 @@ def test_the_kernel_survives_the_daemon(project: Project) -> None:
     assert "| 124" in notebook.insert("print(x + 1)")[1].text
 
 
-def test_a_dead_kernel_is_said_and_the_loss_too(project: Project) -> None:
+def test_kernel_death_and_state_loss_are_reported(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     _, answer = notebook.insert("import os; os._exit(3)")
@@ -298,7 +298,7 @@ def test_a_dead_kernel_is_said_and_the_loss_too(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
+def test_timeout_interrupts_and_keeps_the_state(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new()
     notebook.insert("x = 7")
@@ -326,7 +326,7 @@ def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
     )
 
 
-def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None:
+def test_status_and_interrupt_respond_while_a_cell_runs(project: Project) -> None:
     notebook = project.new("Wait")
     payload = notebook.edited(
         "insert", "import time\nfor _ in range(600): time.sleep(0.1)"
@@ -349,7 +349,7 @@ def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_an_interrupt_that_ends_the_kernel_says_so(project: Project) -> None:
+def test_interrupt_that_kills_the_kernel_is_reported(project: Project) -> None:
     notebook = project.new("Wait")
     stubborn = (
         "import time\nwhile True:\n    try: time.sleep(60)\n"
@@ -368,7 +368,7 @@ def test_an_interrupt_that_ends_the_kernel_says_so(project: Project) -> None:
 @pytest.mark.parametrize(
     "number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
 )
-def test_a_client_that_goes_away_cancels_its_cell(
+def test_client_disconnect_cancels_its_cell(
     untouched: Project, number: signal.Signals
 ) -> None:
     notebook = untouched.new("One", "Sleep")
@@ -400,7 +400,7 @@ def test_a_client_that_goes_away_cancels_its_cell(
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
 
 
-def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(
+def test_cells_run_in_order_and_notebooks_in_parallel(
     project: Project,
 ) -> None:
     slow, fast = project.new(problem="slow"), project.new(problem="fast")
@@ -435,7 +435,7 @@ def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(
 
 
 @pytest.mark.nightly
-def test_an_edit_made_while_the_cell_ran_is_kept(project: Project) -> None:
+def test_edit_during_a_run_is_kept(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("a = 1")
     payload = notebook.edited(
@@ -458,7 +458,7 @@ def test_an_edit_made_while_the_cell_ran_is_kept(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> None:
+def test_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> None:
     notebook = project.new()
     payload = notebook.edited("insert", "import time; time.sleep(1); print('old')")
     cell_id = payload["tool_response"]["cell_id"]
@@ -479,7 +479,7 @@ def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -
 
 
 @pytest.mark.nightly
-def test_the_file_mode_is_kept_and_no_temporary_is_left(untouched: Project) -> None:
+def test_file_mode_is_kept_and_no_temporary_file_remains(untouched: Project) -> None:
     notebook = untouched.new()
     notebook.path.chmod(0o640)
     payload = notebook.edited("insert", "1")
@@ -495,7 +495,7 @@ def test_the_file_mode_is_kept_and_no_temporary_is_left(untouched: Project) -> N
     )
 
 
-def test_a_kernel_gets_the_callers_environment_without_the_agents(
+def test_kernel_gets_the_client_environment_without_agent_variables(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_SETTING", "7")
@@ -523,7 +523,7 @@ def test_rich_outputs_display_updates_and_clear_output(project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(
+def test_daemon_of_another_version_is_replaced_and_kernel_kept(
     project: Project,
 ) -> None:
     notebook = project.new()
@@ -555,7 +555,7 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(
     assert after["daemon"]["pid"] != status["daemon"]["pid"]
 
 
-def test_many_callers_at_once_start_one_daemon_and_one_kernel(
+def test_concurrent_clients_start_one_daemon_and_one_kernel(
     untouched: Project,
 ) -> None:
     notebook = untouched.notebook(
@@ -591,7 +591,7 @@ def test_many_callers_at_once_start_one_daemon_and_one_kernel(
 
 
 @pytest.mark.nightly
-def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
+def test_idle_daemon_exits(untouched: Project) -> None:
     source = (
         "import os, sys, threading, time, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1\n"
         "def impatient():\n"
@@ -617,7 +617,7 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None:
+def test_log_contains_the_kernel_start_phases(untouched: Project) -> None:
     untouched.new().insert("1")
     logged = Path(untouched.paths.log).read_text()
     phases = re.findall(
@@ -636,7 +636,7 @@ def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None
 
 
 @pytest.mark.nightly
-def test_the_kernels_that_were_idle_longest_end_beyond_max_kernels(
+def test_longest_idle_kernels_are_shut_down_beyond_max_kernels(
     untouched: Project,
 ) -> None:
     """Several at once: what each of their notebooks reports is true of each."""
@@ -679,7 +679,7 @@ def test_the_kernels_that_were_idle_longest_end_beyond_max_kernels(
 
 
 @pytest.mark.nightly
-def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
+def test_deleted_socket_is_recovered(project: Project) -> None:
     project.stepper("shutdown")
     project.daemons = False  # who ends one by force knows it by its command line
     notebook = project.new()
@@ -690,7 +690,7 @@ def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
+def test_context_omits_a_dead_kernel(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 3")
     assert project.json("context")["variables"]
@@ -699,7 +699,7 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_run_records_the_language_info_of_the_kernel(
+def test_run_records_the_language_info_of_the_kernel(
     project: Project, tmp_path: Path
 ) -> None:
     outdated = {"name": "python", "version": "2.7.1", "own": "key"}
@@ -725,7 +725,7 @@ def test_a_run_records_the_language_info_of_the_kernel(
     ],
 )
 @pytest.mark.nightly
-def test_a_strangers_metadata_is_no_trouble(
+def test_invalid_metadata_is_tolerated(
     project: Project, odd: dict, request: pytest.FixtureRequest
 ) -> None:
     cells = [
@@ -745,7 +745,7 @@ def test_a_strangers_metadata_is_no_trouble(
 
 
 @pytest.mark.nightly
-def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
+def test_tag_given_as_string_is_a_tag(project: Project) -> None:
     cells = [
         {**code("1/0", "a"), "metadata": {"tags": "skip-execution"}},
         code("print('ran')", "b"),
@@ -755,7 +755,7 @@ def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_journal_that_can_not_be_written_is_said(untouched: Project) -> None:
+def test_unwritable_journal_is_reported(untouched: Project) -> None:
     notebook = untouched.new()
     notebook.insert("1")
     (journal,) = (untouched.folder / ".stepper" / "journal").glob("*.jsonl")

@@ -161,13 +161,11 @@ def told(lab: Lab, code: str) -> list[str]:
         ),
     ],
 )
-def test_a_broad_except_that_swallowed_an_error(
-    clean: Lab, code: str, line: str
-) -> None:
+def test_error_swallowed_by_broad_except(clean: Lab, code: str, line: str) -> None:
     assert told(clean, code) == [line]
 
 
-def test_two_handlers_and_two_classes_are_told_apart(clean: Lab) -> None:
+def test_handlers_and_exception_classes_are_distinguished(clean: Lab) -> None:
     code = (
         "for f in (lambda: 1 / 0, lambda: [][0], lambda: 2 / 0):\n    try: f()\n    except Exception: pass\n"
         "try: int('x')\nexcept Exception: pass"
@@ -212,11 +210,11 @@ def test_two_handlers_and_two_classes_are_told_apart(clean: Lab) -> None:
         "try: 1 / 0\nexcept Exception as e: assert 'zero' in str(e)",
     ],
 )
-def test_errors_that_are_dealt_with(clean: Lab, code: str) -> None:
+def test_handled_errors_give_no_warning(clean: Lab, code: str) -> None:
     assert facts(clean, code) == []
 
 
-def test_what_a_cell_runs_itself_does_not_end_its_run(clean: Lab) -> None:
+def test_nested_run_cell_does_not_finish_the_run(clean: Lab) -> None:
     code = "get_ipython().run_cell('x = 1')\n%%time y = 2\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')"
     assert [one["kind"] for one in facts(clean, code.replace("%%", "%"))] == [
         "swallowed",
@@ -225,7 +223,7 @@ def test_what_a_cell_runs_itself_does_not_end_its_run(clean: Lab) -> None:
     assert facts(clean, "a = 1") == []
 
 
-def test_only_what_this_run_swallowed_in_this_cell(clean: Lab) -> None:
+def test_only_errors_swallowed_by_this_run_are_reported(clean: Lab) -> None:
     clean.ok("def f():\n    try: 1 / 0\n    except Exception: pass")
     assert facts(clean, "f()") == []
     assert (
@@ -235,7 +233,7 @@ def test_only_what_this_run_swallowed_in_this_cell(clean: Lab) -> None:
     assert facts(clean, "a = 1") == []
 
 
-def test_a_failed_run_has_no_warnings(clean: Lab) -> None:
+def test_failed_run_has_no_warnings(clean: Lab) -> None:
     done = clean.run(
         "import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere"
     )
@@ -267,7 +265,7 @@ def test_errors_show_the_lines_and_texts_of_the_cell(clean: Lab) -> None:
     assert "ZeroDivisionError" in shown  # while handling
 
 
-def test_a_cell_that_does_not_compile(clean: Lab) -> None:
+def test_cell_that_does_not_compile(clean: Lab) -> None:
     done = clean.run("try:\n    a = = 1\nexcept Exception:\n    pass")
     assert (
         done.outcome is Outcome.ERROR
@@ -279,7 +277,7 @@ def test_a_cell_that_does_not_compile(clean: Lab) -> None:
     assert facts(clean, "a = 1") == []
 
 
-def test_sources_docstrings_and_futures_are_as_written(clean: Lab) -> None:
+def test_sources_docstrings_and_future_imports_are_unchanged(clean: Lab) -> None:
     code = "def f():\n    'doc'\n    try:\n        1 / 0\n    except Exception:\n        'shown'\n    return 5\n"
     clean.ok("from __future__ import annotations\nimport inspect\n" + code)
     assert clean.value("inspect.getsource(f)") == code
@@ -294,7 +292,7 @@ def test_sources_docstrings_and_futures_are_as_written(clean: Lab) -> None:
     assert clean.value("'swallowed' in dir()") is False
 
 
-def test_a_function_works_where_no_helper_is(clean: Lab) -> None:
+def test_function_works_without_the_helper(clean: Lab) -> None:
     """By its code, as cloudpickle sends it; and after a fork, by a pool."""
     clean.ok(
         "import base64, marshal, subprocess, sys\n"
@@ -317,7 +315,7 @@ def test_a_function_works_where_no_helper_is(clean: Lab) -> None:
     assert clean.value("forked") == "swallowed"
 
 
-def test_swallowing_is_cheap_and_can_be_interrupted(clean: Lab) -> None:
+def test_swallowed_error_tracking_is_cheap_and_interruptible(clean: Lab) -> None:
     loop = "import time\nbegan = time.thread_time()\nfor i in range(10_000):\n    try: int('x')\n    except %s: pass\ntook = time.thread_time() - began"
     clean.ok(loop % "ValueError")
     plain = clean.value("took")
@@ -334,7 +332,7 @@ def test_swallowing_is_cheap_and_can_be_interrupted(clean: Lab) -> None:
     assert facts(clean, "a = 1") == []
 
 
-def test_errors_deep_in_a_recursion_and_in_threads(clean: Lab) -> None:
+def test_errors_in_deep_recursion_and_threads(clean: Lab) -> None:
     clean.ok(
         "def deep(n):\n    try: return deep(n + 1)\n    except Exception: return n"
     )
@@ -344,7 +342,7 @@ def test_errors_deep_in_a_recursion_and_in_threads(clean: Lab) -> None:
     assert ["swallowed 5 ×" in one["text"] for one in facts(clean, code)] == [True]
 
 
-def test_it_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
+def test_tracking_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
     clean.ok(
         "import gc, weakref\nclass Held: pass\nclass Own(Exception): pass\n"
         "def f():\n    held = Held(); global seen; seen = weakref.ref(held)\n"
@@ -359,7 +357,7 @@ def test_it_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
 # warnings
 
 
-def test_warnings_are_told_once_with_their_line_and_count(clean: Lab) -> None:
+def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
     code = "import warnings\nwarnings.simplefilter('always')\nfor i in range(3):\n    warnings.warn('user: old\\nmore', FutureWarning)\n"
     done = clean.ok(code + "def f(): warnings.warn('user: this')\n\nf()")
     assert run_warnings.format_warnings(done.diagnosis_data["warnings"]) == [
@@ -392,11 +390,11 @@ def test_warnings_of_pandas_point_to_the_cell(clean: Lab) -> None:
         "import contextlib\nheard = []\nkept = warnings.showwarning\nwarnings.showwarning = lambda *given: heard.append(given)\nwarnings.warn('user')\nassert len(heard) == 1\nwarnings.showwarning = kept",
     ],
 )
-def test_warnings_that_the_cell_deals_with(clean: Lab, code: str) -> None:
+def test_handled_warnings_are_not_reported(clean: Lab, code: str) -> None:
     assert facts(clean, code) == []
 
 
-def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
+def test_custom_showwarning_is_kept(clean: Lab) -> None:
     clean.ok(
         "original = warnings.showwarning\nheard = []\ndef mine(*given):\n    heard.append(given)\n    original(*given)"
     )
@@ -535,7 +533,7 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ),
     ],
 )
-def test_frames_that_lost_what_they_had(clean: Lab, code: str, line: str) -> None:
+def test_data_frame_that_became_empty(clean: Lab, code: str, line: str) -> None:
     assert told(clean, code) == [line]
 
 
@@ -618,11 +616,11 @@ SILENT = {
 
 
 @pytest.mark.parametrize("code", SILENT.values(), ids=SILENT)
-def test_what_analyses_do_all_day(clean: Lab, code: str) -> None:
+def test_common_operations_give_no_warning(clean: Lab, code: str) -> None:
     assert told(clean, code) == []
 
 
-def test_what_is_empty_already_is_told_once(clean: Lab) -> None:
+def test_empty_data_frame_is_reported_once(clean: Lab) -> None:
     assert len(facts(clean, "old = people[people.age > 400]")) == 1
     assert (
         facts(
@@ -635,7 +633,7 @@ def test_what_is_empty_already_is_told_once(clean: Lab) -> None:
     assert facts(clean, "people['y'] = people['age'] + 1\nmore = people.copy()") == []
 
 
-def test_frames_of_others_and_odd_ones_are_let_alone(clean: Lab) -> None:
+def test_other_frame_types_are_ignored(clean: Lab) -> None:
     clean.ok(
         "import time\nclass Mine(pd.DataFrame):\n    shape = empty = property(lambda self: time.sleep(30))\n"
         "    def __len__(self): time.sleep(30)\nmine = object.__new__(Mine)\n"
@@ -660,7 +658,7 @@ def test_frames_of_others_and_odd_ones_are_let_alone(clean: Lab) -> None:
     clean.ok("del mine, mine2, odd, odd2")
 
 
-def test_large_frames_take_no_time(clean: Lab) -> None:
+def test_large_data_frames_are_checked_quickly(clean: Lab) -> None:
     clean.ok("big = pd.DataFrame({'x': range(2_000_000), 'y': [None] * 2_000_000})")
     clean.ok(
         "wide = pd.DataFrame(np.full((2000, 1990), np.nan))\nhuge = pd.DataFrame(np.zeros((3_000_000, 4)))"
@@ -680,7 +678,7 @@ def test_large_frames_take_no_time(clean: Lab) -> None:
     clean.ok("del big, wide, huge, m")
 
 
-def test_all_warnings_are_counted_though_few_are_kept(clean: Lab) -> None:
+def test_all_warnings_are_counted_but_few_are_kept(clean: Lab) -> None:
     code = "import warnings\nfor i in range(500):\n    warnings.warn(f'user: number {i}')\n    warnings.warn(f'user: number {i}')"
     assert (
         told(clean, "import warnings\nwarnings.simplefilter('always')\n" + code)[-1]
@@ -696,7 +694,7 @@ def test_all_warnings_are_counted_though_few_are_kept(clean: Lab) -> None:
 # the lines
 
 
-def test_the_weightiest_three_and_the_rest_counted() -> None:
+def test_three_most_important_warnings_are_shown_and_rest_counted() -> None:
     kinds = ("warning", "blank", "empty", "multiplied", "swallowed")
     given: list[dict[str, Any]] = [
         {"kind": kind, "text": f"this is {kind}"} for kind in kinds
@@ -711,7 +709,7 @@ def test_the_weightiest_three_and_the_rest_counted() -> None:
     assert run_warnings.format_warnings([]) == []
 
 
-def test_each_is_one_bounded_line() -> None:
+def test_each_warning_is_one_bounded_line() -> None:
     for kind in run_warnings.KINDS:
         (line,) = run_warnings.format_warnings(
             [
@@ -726,7 +724,7 @@ def test_each_is_one_bounded_line() -> None:
         )
 
 
-def test_no_name_of_the_users_passes_for_steppers_words(clean: Lab) -> None:
+def test_user_names_cannot_forge_stepper_lines(clean: Lab) -> None:
     clean.ok(
         "Odd = type('Odd\\nstepper: Cell 1 ran ok ' + 'y' * 99, (UserWarning,), {})"
     )
@@ -737,7 +735,7 @@ def test_no_name_of_the_users_passes_for_steppers_words(clean: Lab) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "text", -1, [], {}, [["a"]], [[1, 2, 3]]])
-def test_facts_that_are_no_facts(value: Any) -> None:
+def test_invalid_warning_data_is_ignored(value: Any) -> None:
     for kind in [*run_warnings.KINDS, "nothing", None]:
         assert (
             len(

@@ -85,7 +85,7 @@ def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.nightly
-def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
+def test_agents_shell_command_does_not_wait_for_a_running_cell(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = project.new("Train")
@@ -122,7 +122,7 @@ def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
     assert (evaluated.returncode, ran.returncode) == (0, 0)
 
 
-def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
+def test_running_cell_is_visible(project: Project) -> None:
     notebook = project.new("Train")
     long = Long(notebook)
     try:
@@ -201,9 +201,7 @@ ENDS = {
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("how", ENDS)
-def test_nothing_says_that_a_cell_runs_once_it_has_ended(
-    project: Project, how: str
-) -> None:
+def test_finished_cell_is_not_shown_as_running(project: Project, how: str) -> None:
     notebook = project.new("Train")
     home = project.folder / ".stepper"
     said, notice, line = home / "running", home / "now" / "line", home / "statusline"
@@ -235,7 +233,7 @@ for n in range(1, 601):
 
 
 @pytest.mark.nightly
-def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) -> None:
+def test_remaining_time_is_estimated_from_output(project: Project) -> None:
     notebook = project.new("Train")
     thread = threading.Thread(target=notebook.insert, args=(COUNTS,))
     thread.start()
@@ -258,7 +256,7 @@ def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) ->
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(
+def test_live_output_continues_after_daemon_was_killed(
     project: Project,
 ) -> None:
     notebook = project.new("Train")
@@ -276,7 +274,7 @@ def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(
     wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
 
 
-def test_a_cell_that_nobody_follows_any_more_is_told_as_it_is(project: Project) -> None:
+def test_page_of_a_run_without_daemon(project: Project) -> None:
     notebook = project.new()
     cell_id, _ = notebook.insert("print('all')")
     assert (
@@ -306,7 +304,7 @@ def message(text: str) -> dict[str, Any]:
         (["y" * 10_000], "y" * 4000),
     ],
 )
-def test_the_last_line(said: list[str], line: str) -> None:
+def test_last_output_line(said: list[str], line: str) -> None:
     area = OutputArea(1000)
     for text in said:
         area.take(message(text))
@@ -314,7 +312,7 @@ def test_the_last_line(said: list[str], line: str) -> None:
     assert area.change_count == len(said)
 
 
-def test_the_words_of_what_runs() -> None:
+def test_running_cell_messages() -> None:
     assert (
         quoted_output.format_running("step 3", 33.4, 120.0, BAR)
         == f"running step 3 for 33 s of at most 2 min: {BAR}"
@@ -340,5 +338,5 @@ def test_the_words_of_what_runs() -> None:
     ("left", "told"),
     [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")],
 )
-def test_what_is_guessed_is_told_roughly(left: float, told: str) -> None:
+def test_estimate_is_rounded(left: float, told: str) -> None:
     assert quoted_output.format_estimate(left) == told

@@ -110,7 +110,7 @@ def reachable(tops: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def test_a_second_user_neither_reads_nor_reaches_anything(
+def test_second_user_cannot_read_or_connect(
     open_project: Project,
 ) -> None:
     umask = os.umask(0)
@@ -146,7 +146,7 @@ def test_a_second_user_neither_reads_nor_reaches_anything(
     assert open_project.json("status")["kernel"]["state"] == "idle"
 
 
-def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(
+def test_daemon_rejects_another_user_even_in_an_open_folder(
     open_project: Project,
 ) -> None:
     open_project.new("Load")
@@ -170,7 +170,7 @@ def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(
     assert f"rejected a client: the client belongs to another user (uid {OTHER})" in log
 
 
-def test_a_client_tells_nothing_to_another_users_socket(
+def test_client_sends_nothing_to_socket_of_another_user(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (str(open_place),))
@@ -220,7 +220,7 @@ def sticky(place: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
-def test_a_squatted_name_is_not_used_and_blocks_nothing(
+def test_squatted_name_is_not_used_and_blocks_nothing(
     open_place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
@@ -293,7 +293,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     }
 
 
-def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
+def test_unavailable_socket_names_are_reported(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
@@ -312,7 +312,7 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     )
 
 
-def test_callers_meet_in_the_first_folder_that_is_the_users(
+def test_clients_use_the_first_folder_owned_by_the_user(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")

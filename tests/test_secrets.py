@@ -37,7 +37,7 @@ def kept(project: Project) -> list[str]:
     return [str(path) for path in files if CANARY.encode() in path.read_bytes()]
 
 
-def test_kernels_get_no_key_and_nothing_that_is_listed(
+def test_kernels_get_no_keys_and_no_listed_variables(
     project: Project, canaries: None
 ) -> None:
     project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
@@ -54,7 +54,7 @@ def test_kernels_get_no_key_and_nothing_that_is_listed(
     )
 
 
-def test_nothing_kept_or_said_holds_the_environment(
+def test_environment_is_never_stored_or_reported(
     project: Project, canaries: None
 ) -> None:
     """A session with failures, a timeout, a kernel that dies, a daemon that dies, every command, the doctor."""
@@ -106,7 +106,7 @@ def test_nothing_kept_or_said_holds_the_environment(
     assert CANARY not in book.path.read_text()
 
 
-def test_what_a_cell_prints_itself_is_its_own(project: Project, canaries: None) -> None:
+def test_secrets_printed_by_a_cell_are_kept(project: Project, canaries: None) -> None:
     """The check above finds what is there: a report repeats what the cell printed, and the journal the report."""
     project.config("")
     book = project.notebook("n.ipynb")

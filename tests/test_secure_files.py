@@ -63,7 +63,7 @@ FILES = (
 
 
 @pytest.mark.nightly
-def test_files_that_are_links_are_replaced_or_moved_never_written_through(
+def test_symlinked_files_are_never_written_through(
     project: Project, tmp_path: Path
 ) -> None:
     notebook, treasure = (
@@ -91,7 +91,7 @@ def test_files_that_are_links_are_replaced_or_moved_never_written_through(
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("name", ["kernels/n.stderr", "kernels/n.stack"])
-def test_a_kernel_does_not_start_onto_a_link(
+def test_kernel_does_not_start_with_symlinked_files(
     project: Project, tmp_path: Path, name: str
 ) -> None:
     notebook, treasure = (
@@ -119,7 +119,7 @@ def test_a_kernel_does_not_start_onto_a_link(
     ["", "journal", "kernels", "figures", "daemon.log", "daemon.lock", "start.lock"],
     ids=lambda n: n or "home",
 )
-def test_no_daemon_starts_onto_a_link(
+def test_daemon_does_not_start_with_symlinked_files(
     project: Project, tmp_path: Path, name: str
 ) -> None:
     notebook, treasure = (
@@ -148,7 +148,7 @@ def test_no_daemon_starts_onto_a_link(
 
 
 @pytest.mark.nightly
-def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
+def test_symlinked_figures_folder_is_unchanged(
     project: Project, tmp_path: Path
 ) -> None:
     notebook, treasure = (
@@ -168,7 +168,7 @@ def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
     assert seen(treasure) == before
 
 
-def test_a_second_name_of_an_own_file_is_not_written(tmp_path: Path) -> None:
+def test_hard_link_of_own_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "bashrc").write_text("precious")
     os.link(tmp_path / "bashrc", tmp_path / "daemon.log")
     with pytest.raises(secure_files.UnsafeFileError, match="2 names"):
@@ -198,7 +198,7 @@ def moved_and_linked_to(home: Path, treasure: Path) -> None:
 @pytest.mark.parametrize(
     "swap", [swapped_for_a_link, above_swapped_for_a_link, moved_and_linked_to]
 )
-def test_a_folder_that_is_held_is_entered_by_its_path_alone(
+def test_open_folder_is_entered_only_by_its_path(
     tmp_path: Path, swap: Callable[[Path, Path], None]
 ) -> None:
     home, treasure = tmp_path / "home", treasure_of(tmp_path)
@@ -217,7 +217,7 @@ def test_a_folder_that_is_held_is_entered_by_its_path_alone(
     assert seen(treasure) == before
 
 
-def test_a_folder_that_was_held_may_go_and_come_again(tmp_path: Path) -> None:
+def test_open_folder_may_be_deleted_and_recreated(tmp_path: Path) -> None:
     file = tmp_path / "home" / "journal" / "n.jsonl"
     for moved in (False, True):
         secure_files.replace(str(file), b"own")
@@ -235,7 +235,7 @@ def test_a_folder_that_was_held_may_go_and_come_again(tmp_path: Path) -> None:
     )
 
 
-def test_no_more_folders_are_held_than_that(tmp_path: Path) -> None:
+def test_number_of_open_folders_is_bounded(tmp_path: Path) -> None:
     for number in range(3 * secure_files.CACHED_FOLDERS):
         secure_files.replace(str(tmp_path / f"{number}" / "file"), b"")
     held = [
@@ -259,7 +259,7 @@ def _open_to_all() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_open_to_all")
-def test_nothing_that_stepper_makes_is_open_to_others(project: Project) -> None:
+def test_created_files_are_private(project: Project) -> None:
     shutil.rmtree(project.folder / ".stepper")
     (project.folder / ".stepper").mkdir(mode=0o777)
     trust.save_record(project.paths, {"python": sys.executable})
@@ -302,7 +302,7 @@ def test_nothing_that_stepper_makes_is_open_to_others(project: Project) -> None:
     assert len(sockets) >= 5  # the daemon's and the kernel's channels
 
 
-def test_wrong_modes_are_mended(project: Project) -> None:
+def test_wrong_modes_are_fixed(project: Project) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")
     home = project.folder / ".stepper"
@@ -325,7 +325,7 @@ def test_wrong_modes_are_mended(project: Project) -> None:
 @pytest.mark.parametrize(
     "name", some_nightly(["", "journal", "daemon.log"], "", "daemon.log")
 )
-def test_what_another_user_made_is_refused(project: Project, name: str) -> None:
+def test_files_of_another_user_are_refused(project: Project, name: str) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")
     place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
@@ -341,7 +341,7 @@ def test_what_another_user_made_is_refused(project: Project, name: str) -> None:
 
 
 @pytest.mark.usefixtures("_open_to_all")
-def test_the_log_is_the_users_alone_when_it_is_rotated(tmp_path: Path) -> None:
+def test_rotated_log_is_private(tmp_path: Path) -> None:
     handler = PrivateLogHandler(
         str(tmp_path / "daemon.log"), maxBytes=100, backupCount=1
     )
@@ -368,7 +368,7 @@ int getpeereid(int s, uid_t *u, gid_t *g) {
 """
 
 
-def test_the_peer_is_known() -> None:
+def test_get_peer_uid() -> None:
     one, other = socket.socketpair()
     with one, other:
         assert (
@@ -381,7 +381,7 @@ def test_the_peer_is_known() -> None:
 @pytest.mark.skipif(
     sys.platform != "linux", reason="a library that stands in for macOS's own"
 )
-def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
+def test_get_peer_uid_by_getpeereid(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler to make a getpeereid")
@@ -400,7 +400,7 @@ def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
         wire_format.get_peer_uid_bsd(stream.fileno(), library)
 
 
-def test_the_runtime_folder_needs_no_environment(
+def test_runtime_folder_does_not_depend_on_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Paths(str(tmp_path)).runtime

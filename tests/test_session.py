@@ -236,7 +236,7 @@ def status(project: Quick) -> str:
     return project.json("status")["state"]
 
 
-def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
+def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
     project: Quick,
 ) -> None:
     notebook = project.new("Load", "Transform", "Break", "Plot")
@@ -252,7 +252,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
     assert "| 10" in notebook.replace(cell_id, "print(y)").text
 
 
-def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
+def test_daemon_response_has_the_declared_keys(project: Quick) -> None:
     project.new("Load :: x > 1", "Look", "Tell").insert("x = 1")
     given = {
         "new": {"problem": "another"},
@@ -283,7 +283,7 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
         ), name
 
 
-def test_a_file_in_the_notebooks_folders_place_is_said(
+def test_file_instead_of_notebooks_folder_is_reported(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project.folder)
@@ -292,7 +292,7 @@ def test_a_file_in_the_notebooks_folders_place_is_said(
     assert "notebooks can't be created" in project.stepper("new", "p", check=2).stderr
 
 
-def test_lost_state_is_said_first_with_the_next_run(project: Quick) -> None:
+def test_lost_state_is_reported_first_with_the_next_run(project: Quick) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
     cell_id, answer = notebook.insert("exit()")
@@ -303,7 +303,7 @@ def test_lost_state_is_said_first_with_the_next_run(project: Quick) -> None:
 
 
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
-def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(
+def test_each_user_command_lifts_the_stop_after_idle_death(
     project: Quick, mend: str
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -321,14 +321,14 @@ def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(
     assert "| False" in notebook.insert("print('x' in globals())")[1].text
 
 
-def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Quick) -> None:
+def test_kernel_without_state_causes_no_stop(project: Quick) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("1 / 0")
     project.kernel().ends("SIGKILL")
     assert "ran ok" in notebook.replace(cell_id, "x = 1").text
 
 
-def test_a_deadline_interrupts_and_keeps_the_state(project: Quick) -> None:
+def test_timeout_interrupts_and_keeps_the_state(project: Quick) -> None:
     notebook = project.new("Load")
     notebook.insert("# stepper: scratch\nx = 1")
     cell_id, answer = notebook.insert(
@@ -338,7 +338,7 @@ def test_a_deadline_interrupts_and_keeps_the_state(project: Quick) -> None:
     assert "| 1" in notebook.replace(cell_id, "print(x)").text
 
 
-def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(
+def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     project: Quick,
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -365,7 +365,7 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
+def test_run_of_unreachable_kernel_is_reported_after_reconnecting(
     project: Quick, comes_back: bool
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -393,13 +393,13 @@ def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
     ]
 
 
-def test_outputs_that_come_after_the_run_are_put_on_the_cell(project: Quick) -> None:
+def test_late_outputs_are_written_to_the_cell(project: Quick) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("print('now')\nlate('later')")
     wait_until(lambda: text_of(notebook.cell(cell_id)) == "now\nlater")
 
 
-def test_a_write_of_the_same_source_runs_it(project: Project) -> None:
+def test_write_with_unchanged_source_runs_the_failed_cell(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
     raw = notebook.raw
@@ -410,7 +410,7 @@ def test_a_write_of_the_same_source_runs_it(project: Project) -> None:
     assert len(project.json("history")) == 2
 
 
-def test_a_restore_lifts_no_stop_after_failed_attempts_and_says_so(
+def test_restore_keeps_the_stop_after_failed_attempts(
     project: Quick,
 ) -> None:
     notebook = project.new("Load", "Break")
@@ -423,7 +423,7 @@ def test_a_restore_lifts_no_stop_after_failed_attempts_and_says_so(
     assert status(project) == "stopped"
 
 
-def test_runs_from_a_terminal_are_no_attempts_of_the_agent(project: Quick) -> None:
+def test_runs_from_a_terminal_are_not_counted_as_attempts(project: Quick) -> None:
     notebook = project.notebook("loose.ipynb", [code("x = [0]\nx[5]", "aaaa")])
     for _ in range(6):
         assert "IndexError" in project.stepper("run", "loose", "--all", check=1).stdout
@@ -440,7 +440,7 @@ def test_runs_from_a_terminal_are_no_attempts_of_the_agent(project: Quick) -> No
     assert (done["ok"], done["ran"], done["stop"]) == (True, 1, "")
 
 
-def test_a_run_from_a_terminal_runs_although_the_agent_is_stopped_and_keeps_the_stop(
+def test_terminal_run_works_during_a_stop_and_keeps_the_stop(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = project.new("Load", "Break")
@@ -458,7 +458,7 @@ def test_a_run_from_a_terminal_runs_although_the_agent_is_stopped_and_keeps_the_
             assert "nothing ran" in project.stepper("run", "--all", check=1).stderr
 
 
-def test_a_refusal_after_an_idle_death_begins_with_the_way_out(project: Quick) -> None:
+def test_refusal_after_idle_death_starts_with_instructions(project: Quick) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("x = 5")
     project.kernel().ends("SIGKILL")
@@ -473,7 +473,7 @@ def test_a_refusal_after_an_idle_death_begins_with_the_way_out(project: Quick) -
     assert "stepper restore" in line and "/continue" in line
 
 
-def test_words_from_a_terminal_reach_the_agent_once(project: Quick) -> None:
+def test_terminal_message_reaches_the_agent_once(project: Quick) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: which column?')")
     project.stepper("continue", "the second one")
@@ -483,7 +483,7 @@ def test_words_from_a_terminal_reach_the_agent_once(project: Quick) -> None:
     assert "the second one" not in notebook.insert("y = 1")[1].text
 
 
-def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so(
+def test_plain_answer_resumes_the_notebook_and_the_user_is_informed(
     project: Quick,
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -497,7 +497,7 @@ def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so
     assert status(project) == "ready"
 
 
-def test_the_user_reads_once_what_a_typed_command_did(
+def test_typed_command_is_confirmed_to_the_user_once(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -526,7 +526,7 @@ def test_the_user_reads_once_what_a_typed_command_did(
     assert project.hook("Stop", end).line == ""
 
 
-def test_the_user_reads_what_plain_words_did(project: Quick) -> None:
+def test_plain_text_command_is_confirmed_to_the_user(project: Quick) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("raise RuntimeError('STOP: which column?')")
     prompt = notebook.payload(
@@ -543,7 +543,7 @@ def test_the_user_reads_what_plain_words_did(project: Quick) -> None:
     ) and line.endswith(" is running.")
 
 
-def test_status_names_the_notebook_in_the_commands_where_several_are_known(
+def test_status_commands_name_the_notebook_if_there_are_several(
     project: Quick,
 ) -> None:
     names = []

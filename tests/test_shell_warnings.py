@@ -122,9 +122,7 @@ NOT_FOUND = 'failed with exit code 127; its last output: "'
         ),
     ],
 )
-def test_a_shell_line_that_failed_is_a_doubt(
-    lab: Lab, code: str, said: list[str]
-) -> None:
+def test_failed_shell_line_is_a_warning(lab: Lab, code: str, said: list[str]) -> None:
     found = doubts(lab, code)
     assert (
         len(found) == sum(part.startswith("line") for part in said) or len(found) == 1
@@ -148,11 +146,11 @@ def test_a_shell_line_that_failed_is_a_doubt(
         "%%bash\necho 'a.sh: line 3: not stderr'",
     ],
 )
-def test_what_is_no_failed_shell_line_is_none(lab: Lab, code: str) -> None:
+def test_other_shell_lines_give_no_warning(lab: Lab, code: str) -> None:
     assert doubts(lab, code) == []
 
 
-def test_the_lines_are_what_they_are_without_it(lab: Lab) -> None:
+def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
     """Outputs, values, the exit code that IPython keeps, a `system` of the user's own, errors."""
     assert text(lab.ok("def f(a):\n    !echo {a} $$-\nf('b')")).split()[0] == "b"
     assert lab.value("_exit_code") == 0
@@ -186,7 +184,7 @@ def test_the_lines_are_what_they_are_without_it(lab: Lab) -> None:
     assert failed.diagnosis_data["commands"] == []  # the error says it
 
 
-def test_it_goes_with_the_helper(lab: Lab) -> None:
+def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
     lab.ok("!true")
     where = "import IPython.utils._process_common as c, ipykernel.zmqshell as z\nprint(z.system.__module__, c.process_handler.__module__)"
     assert text(lab.ok(where)).split() == ["_stepper_helper", "_stepper_helper"]
@@ -268,7 +266,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("pip install 'six", None),
     ],
 )
-def test_an_install_for_another_interpreter(
+def test_install_into_another_interpreter(
     here: Path, command: str, wanted: list[str] | None
 ) -> None:
     found = install_target.find_install_target(
@@ -287,7 +285,7 @@ def test_an_install_for_another_interpreter(
         assert found["into"] in into
 
 
-def test_an_environment_of_another_project(
+def test_environment_of_another_project(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV")
@@ -298,7 +296,7 @@ def test_an_environment_of_another_project(
     assert found and found["into"] == other
 
 
-def test_a_shim_installs_elsewhere_where_the_kernel_sees_nothing_of_it(
+def test_shim_installs_outside_the_kernel_environment(
     here: Path,
 ) -> None:
     program(here / "other/bin/pip", "#!/usr/bin/env bash")  # pyenv's
@@ -317,7 +315,7 @@ def test_a_shim_installs_elsewhere_where_the_kernel_sees_nothing_of_it(
     )  # it failed: nothing is known
 
 
-def test_an_environment_that_sees_the_packages_of_its_base(
+def test_environment_with_system_site_packages(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = here / "other/bin/python"
@@ -330,7 +328,7 @@ def test_an_environment_that_sees_the_packages_of_its_base(
     assert install_target.find_install_target("pip install six", True, False) is None
 
 
-def test_the_doubt_names_both_and_the_command(tmp_path: Path) -> None:
+def test_warning_names_both_interpreters_and_the_command(tmp_path: Path) -> None:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / "uv.lock").touch()
     (tmp_path / "uv").touch(0o755)

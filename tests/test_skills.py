@@ -32,7 +32,7 @@ def front(skill: Path) -> dict:
 
 
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda path: path.name)
-def test_a_skill_is_short_and_says_when(skill: Path) -> None:
+def test_skill_is_short_and_has_a_description(skill: Path) -> None:
     head = front(skill)
     assert head["name"] == skill.name
     assert 20 < len(head["description"]) < 300
@@ -46,7 +46,7 @@ def test_a_skill_is_short_and_says_when(skill: Path) -> None:
     )
 
 
-def test_the_five_commands_are_there() -> None:
+def test_five_command_skills_exist() -> None:
     assert {"continue", "fix", "skip"} == LIFTING
     assert {path.name for path in SKILLS} == LIFTING | {
         "new-notebook",
@@ -67,14 +67,12 @@ def named() -> list[tuple[str, str]]:
     return found
 
 
-def test_there_is_something_to_check() -> None:
+def test_texts_name_enough_commands() -> None:
     assert len(named()) > 20
 
 
 @pytest.mark.parametrize(("where", "command"), sorted(set(named())))
-def test_every_command_and_flag_that_a_text_names_exists(
-    where: str, command: str
-) -> None:
+def test_commands_and_flags_named_in_texts_exist(where: str, command: str) -> None:
     words = shlex.split(
         command.split("<<")[0].split("#")[0].replace("…", ""), posix=True
     )[1:]

@@ -180,7 +180,7 @@ def other(cluster: Lab) -> Iterator[Room]:
     made.close()
 
 
-def test_what_squeue_says() -> None:
+def test_parse_squeue_output() -> None:
     def left(told: str) -> float | None:
         return slurm_cli.Job(1, "", "RUNNING", time=told).left_seconds
 
@@ -208,7 +208,7 @@ def test_what_squeue_says() -> None:
     assert replace(job, starts="N/A").format_waiting(3, now) == told
 
 
-def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
+def test_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
     done = room.run("import os\nx = 20\nprint(os.environ['SLURM_JOB_ID'], os.getcwd())")
     assert done.outcome is Outcome.OK and done.namespace.variables["x"]
     job = room.kernel.process.job_id
@@ -240,7 +240,7 @@ def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_a_deadline_interrupts_there(room: Room) -> None:
+def test_timeout_interrupts(room: Room) -> None:
     done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
         done.outcome is Outcome.TIMEOUT
@@ -249,7 +249,7 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
     )
 
 
-def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
+def test_new_daemon_finds_job_and_variables(room: Room) -> None:
     room.run("kept = 7")
     job = room.kernel.process.job_id
     room.again()
@@ -261,7 +261,7 @@ def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_a_controller_that_does_not_answer_ends_nothing(
+def test_unresponsive_controller_cancels_nothing(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
@@ -307,7 +307,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
 
 
 @pytest.mark.nightly
-def test_the_queue_is_not_asked_while_the_heart_beats(
+def test_queue_is_not_polled_while_the_heartbeat_works(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, told = list[str](), slurm_cli.Slurm.run
@@ -325,7 +325,7 @@ def test_the_queue_is_not_asked_while_the_heart_beats(
     assert room.death(3) is None and 2 <= asked.count("squeue") <= 7
 
 
-def test_scancel_in_a_cell_and_while_nothing_runs(
+def test_scancel_during_a_cell_and_while_idle(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -352,7 +352,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(
 
 
 @pytest.mark.nightly
-def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> None:
+def test_failed_job_and_out_of_memory_job(other: Room) -> None:
     other.begin(place(mem="300M"))
     done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
     assert (
@@ -369,7 +369,7 @@ def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> Non
 
 
 @pytest.mark.nightly
-def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
+def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
     at, asked = place(extra=["--begin=now+1hour"], queue_seconds=3), other.provider()
     ahead = other.lab.ask(
         "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
@@ -392,7 +392,7 @@ def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
     other.lab.ask("scancel", ahead)
 
 
-def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
+def test_cancelled_start_cancels_the_job(other: Room) -> None:
     asked = other.provider()
     begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
     other.until(lambda: asked.queue_status)
@@ -416,7 +416,7 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> None:
+def test_empty_queue_response_cancels_no_job(other: Room) -> None:
     asked, script = other.provider(), other.folder / "squeue"
     script.write_text(
         "#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n"
@@ -442,7 +442,7 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
     assert other.kernel.process.job_id == job
 
 
-def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
+def test_array_task_is_handled_like_a_job(other: Room) -> None:
     flags = (
         "--parsable",
         "--array=1-2",
@@ -466,7 +466,7 @@ def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
         other.lab.ask("scancel", str(first))
 
 
-def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
+def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     other.begin(place())
     told = json.loads(other.record.read_text())
     del told["job"], told["connection"]  # killed between sbatch's answer and the record
@@ -526,7 +526,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     )
 
 
-def test_what_can_not_be(
+def test_invalid_job_requests_are_reported(
     other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "invalid partition" in other.fails(place(partition="nope"))
@@ -582,7 +582,7 @@ def test_what_can_not_be(
 
 
 @pytest.mark.nightly
-def test_stepper_kernels_marks_only_what_was_checked(
+def test_kernels_command_marks_only_checked_backends(
     cluster: Lab, untouched: Project
 ) -> None:
     usual = {"partition": "batch", "python": sys.executable}
@@ -621,7 +621,7 @@ def test_stepper_kernels_marks_only_what_was_checked(
 
 
 @pytest.mark.nightly
-def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None:
+def test_port_in_use_and_named_interface(other: Room) -> None:
     once = other.folder / "once"
     python = other.folder / "python"
     taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
@@ -638,7 +638,7 @@ def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None
 
 
 @pytest.mark.nightly
-def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
+def test_step_in_an_existing_allocation(other: Room) -> None:
     held = int(
         other.lab.ask(
             "sbatch",
@@ -734,7 +734,7 @@ def project_on(folder: Path, **places: Any) -> Iterator[Project]:
         yield project
 
 
-def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
+def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
     for project in project_on(tmp_path / "repo", gpu=place().definition):
         assert [each["reachable"] for each in project.json("kernels")] == [True, True]
         made = project.json("new", "Look there", "--kernel", "gpu")
@@ -782,7 +782,7 @@ def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_what_a_daemon_finds_at_its_start(cluster: Lab, tmp_path: Path) -> None:
+def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) -> None:
     held = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
     mine = {"slurm": {"jobid": held, "python": sys.executable}}
     for project in project_on(tmp_path / "repo", gpu=place().definition, mine=mine):
@@ -834,7 +834,7 @@ def broken(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 @pytest.mark.nightly
-def test_a_walltime_that_is_over(broken: Lab) -> None:
+def test_expired_walltime(broken: Lab) -> None:
     room = Room(broken, place(time="1"))
     done = room.run("import time\ntime.sleep(150)", 170)
     assert (
@@ -847,7 +847,7 @@ def test_a_walltime_that_is_over(broken: Lab) -> None:
 
 
 @pytest.mark.nightly
-def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
+def test_node_failure_leaves_no_second_kernel(broken: Lab) -> None:
     room = Room(broken, place())
     old, node = room.kernel, broken.node_of(room.kernel.process.job_id)
     pid = int(text(room.run("import os\nprint(os.getpid())")))
@@ -871,7 +871,7 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
 
 
 @pytest.mark.nightly
-def test_memory_that_a_cgroup_holds() -> None:
+def test_memory_limit_of_the_job_cgroup() -> None:
     if not os.path.ismount("/sys/fs/cgroup/memory"):
         pytest.skip("this machine has no cgroup v1 for memory")
     lab = started(CGROUP="1")
@@ -894,7 +894,7 @@ def test_memory_that_a_cgroup_holds() -> None:
 
 
 @pytest.mark.nightly
-def test_a_kernel_whose_ports_are_reached_through_its_node(
+def test_kernel_ports_are_tunneled_through_its_node(
     other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sshd.running(tmp_path) as facts:
@@ -941,7 +941,7 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
 
 
 @pytest.mark.nightly
-def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(
+def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
     other: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other.begin(place())
@@ -959,7 +959,7 @@ def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(
 
 
 @pytest.mark.nightly
-def test_a_job_that_another_one_takes_the_place_of(cluster: Lab) -> None:
+def test_preempted_job(cluster: Lab) -> None:
     room = Room(cluster, place(extra=["--exclusive"]))
     urgent = cluster.ask(
         "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100"
@@ -985,7 +985,7 @@ datetime.datetime = Clock
 
 
 @pytest.mark.nightly
-def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
+def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     setup = f"export PYTHONPATH={tmp_path}"
     for project in project_on(tmp_path / "repo", gpu=place(setup=setup).definition):
@@ -1025,9 +1025,7 @@ def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(
-    cluster: Lab, tmp_path: Path
-) -> None:
+def test_unencrypted_ipykernel_is_reported_once(cluster: Lab, tmp_path: Path) -> None:
     older = [
         "install",
         "--no-deps",

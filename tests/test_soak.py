@@ -43,7 +43,7 @@ def test_two_minutes_of_faults_lose_nothing(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_hours_of_a_megabyte_a_second_take_no_memory(project: Project) -> None:
+def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
     """1.5 GB in messages as a kernel sends them; a second of it takes some 110 ms (+ 6.4 MB, when it was measured)."""
     project.config(SOON)
     notebook = project.new("Train")

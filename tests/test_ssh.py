@@ -158,7 +158,7 @@ def text(done: Execution) -> str:
     )
 
 
-def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
+def test_cells_run_with_helper_data(room: Room) -> None:
     done = room.run("import os\nx = 20\nprint(os.getcwd())")
     assert (
         done.outcome is Outcome.OK
@@ -178,7 +178,7 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
     )
 
 
-def test_a_deadline_interrupts_there(room: Room) -> None:
+def test_timeout_interrupts(room: Room) -> None:
     room.run("kept = 5")
     done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
@@ -201,7 +201,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "GRACE_SECONDS", 1.0)
 
 
-def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
+def test_connection_cut_during_a_cell_loses_no_output(room: Room) -> None:
     source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
 
     def end_here() -> None:
@@ -219,7 +219,7 @@ def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
+def test_connection_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
     room.run("runs = 0")
     told: list[str] = []
     say = lambda: told.append(room.kernel.describe().problem)  # noqa: E731
@@ -236,7 +236,7 @@ def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", some_nightly(("deadline", "user"), "deadline"))
-def test_a_host_that_went_away_is_never_called_dead(
+def test_unreachable_host_is_not_a_kernel_death(
     room: Room, hasty: None, how: str
 ) -> None:
     room.run("runs = 0")
@@ -271,9 +271,7 @@ def test_a_host_that_went_away_is_never_called_dead(
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_is_killed_while_the_line_is_down(
-    room: Room, hasty: None
-) -> None:
+def test_daemon_killed_while_disconnected(room: Room, hasty: None) -> None:
     async def lost() -> None:
         running = asyncio.create_task(
             room.kernel.execute(SLOW.format(1), 60, LIMITS, REQUEST)
@@ -295,7 +293,7 @@ def test_a_daemon_that_is_killed_while_the_line_is_down(
     assert len(lines(room.folder)) == 1
 
 
-def test_the_next_daemon_finds_it(room: Room) -> None:
+def test_new_daemon_finds_the_kernel(room: Room) -> None:
     room.run("kept = 7")
     kernel = room.again()
     assert kernel is not None and not isinstance(kernel, Death)
@@ -304,7 +302,7 @@ def test_the_next_daemon_finds_it(room: Room) -> None:
     )
 
 
-def test_a_notebook_names_the_host_and_its_daemon_is_killed(
+def test_remote_notebook_survives_a_killed_daemon(
     host: Host, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for project in scratch(tmp_path_factory.mktemp("ssh") / "repo"):
@@ -342,7 +340,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
 
 
 @pytest.mark.nightly
-def test_a_kernel_that_dies_there_also_while_the_line_is_down(
+def test_remote_kernel_death_is_detected_even_while_disconnected(
     room: Room, hasty: None
 ) -> None:
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
@@ -372,9 +370,7 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
 
 
 @pytest.mark.nightly
-def test_what_is_ended_is_ended_there_or_told_and_ended_later(
-    room: Room, hasty: None
-) -> None:
+def test_remote_kernel_is_shut_down_now_or_later(room: Room, hasty: None) -> None:
     other = Room(room.host)
     pid = other.pid
     assert len(lines(other.folder)) == 1
@@ -408,7 +404,7 @@ def fails(room: Room, at: kernel_config.BackendConfig) -> KernelError:
     return failed.value
 
 
-def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
+def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
     assert "no_such_python" in fails(room, host.place(python="/no_such_python")).message
     assert (
@@ -492,7 +488,7 @@ SHELLS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("shell", some_nightly(SHELLS, "a profile that prints"))
-def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
+def test_any_login_shell(room: Room, shell: str) -> None:
     if shell in ("csh", "fish"):
         try:
             apt_packages.installed(shell, shell)
@@ -509,7 +505,7 @@ def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
 
 
 @pytest.mark.nightly
-def test_an_sshd_that_forbids_forwarding(room: Room) -> None:
+def test_sshd_without_forwarding(room: Room) -> None:
     with own_host(AllowTcpForwarding="no") as host:
         began = time.monotonic()
         refused = fails(room, host.place())
@@ -534,7 +530,7 @@ def own_host(**options: str) -> Iterator[Host]:
 
 
 @pytest.mark.nightly
-def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(
+def test_shutdown_of_hanging_daemon_stops_remote_kernels(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with own_host() as host:
@@ -563,7 +559,7 @@ def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(
 
 
 @pytest.mark.nightly
-def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
+def test_status_while_host_is_unreachable_and_back(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with own_host() as host:
@@ -637,7 +633,7 @@ def trouble(notebook: Notebook) -> str:
 
 
 @pytest.mark.nightly
-def test_a_host_key_that_changes_while_a_kernel_lives(
+def test_changed_host_key_while_a_kernel_runs(
     there: tuple[Host, Notebook],
 ) -> None:
     host, notebook = there
@@ -662,7 +658,7 @@ def test_a_host_key_that_changes_while_a_kernel_lives(
 
 
 @pytest.mark.nightly
-def test_the_time_of_a_run_leaves_out_a_link_that_was_down(
+def test_run_duration_excludes_connection_outage(
     there: tuple[Host, Notebook],
 ) -> None:
     host, notebook = there

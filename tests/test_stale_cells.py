@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
+def test_replaced_provider_makes_its_readers_stale_until_they_run(
     project: Quick,  # noqa: F811
 ) -> None:
     notebook = project.new("Load", "Note", "Look", "Other", "Tell")
@@ -54,7 +54,7 @@ def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
     assert "nothing to run" in project.stepper("run", "--stale").stdout
 
 
-def test_run_stale_goes_on_below_only_where_something_changed(project: Quick) -> None:  # noqa: F811
+def test_run_stale_continues_only_below_changes(project: Quick) -> None:  # noqa: F811
     cells = [
         code("x = 1", "a"),
         code("y = x > 0", "b"),
@@ -75,7 +75,7 @@ def test_run_stale_goes_on_below_only_where_something_changed(project: Quick) ->
     assert project.json("status")["stale"] == []  # as large as before
 
 
-def test_run_stale_ends_at_the_first_failure(project: Quick) -> None:  # noqa: F811
+def test_run_stale_stops_at_the_first_failure(project: Quick) -> None:  # noqa: F811
     cells = [code("x = [1]", "a"), code("y = x[0]", "b"), code("x", "c")]
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
@@ -85,7 +85,7 @@ def test_run_stale_ends_at_the_first_failure(project: Quick) -> None:  # noqa: F
     assert project.stepper("run", "book", "--stale", "--all", check=2).stderr
 
 
-def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> None:  # noqa: F811
+def test_deleted_provider_and_provider_below_are_hidden_state(project: Quick) -> None:  # noqa: F811
     cells = [code("x = 1", "a"), code("y = x", "b"), code("z = y", "c")]
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
@@ -112,7 +112,7 @@ def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> No
     )
 
 
-def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -> None:  # noqa: F811
+def test_completion_reports_whether_the_order_is_reproducible(project: Quick) -> None:  # noqa: F811
     notebook = project.new("Load", "Look")
     notebook.insert("x = 1")
     _, done = notebook.insert("print(x)")
@@ -129,7 +129,7 @@ def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -
     )
 
 
-def test_stale_in_a_fresh_kernel_brings_what_is_needed(project: Quick) -> None:  # noqa: F811
+def test_run_stale_in_a_new_kernel_runs_the_required_cells(project: Quick) -> None:  # noqa: F811
     cells = [code("n = 3", "z"), code("x = 1", "a"), code("y = x + n", "b")]
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
@@ -142,7 +142,7 @@ def test_stale_in_a_fresh_kernel_brings_what_is_needed(project: Quick) -> None: 
     ]
 
 
-def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:  # noqa: F811
+def test_out_of_order_run_reports_stale_cells(project: Quick) -> None:  # noqa: F811
     cells = [
         code("x = [1]", "a"),
         {"id": "m", "cell_type": "markdown", "source": "# Text", "metadata": {}},
@@ -175,7 +175,7 @@ def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:
     ) == (["a", "b"], "stale", "")
 
 
-def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
+def test_other_agents_are_informed(project: Quick) -> None:  # noqa: F811
     project.notebook(
         "book.ipynb",
         [code("x = [1]", "a"), code("y = x", "b"), code("n = 1", "c"), code("n", "d")],

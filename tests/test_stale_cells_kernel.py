@@ -58,7 +58,7 @@ def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
     assert stale() == ["both", "small", "frame", "large"]
 
 
-def test_what_only_the_kernel_sees(lasting: Project) -> None:
+def test_names_observed_only_by_the_kernel(lasting: Project) -> None:
     cells = [
         code("exec('x = [1]')", "a"),
         code("x", "b"),

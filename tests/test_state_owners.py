@@ -132,7 +132,7 @@ def test_only_the_owner_changes_its_attributes(owned: set[str]) -> None:
         "self.session.state.tool_use_ids.add('1')",
     ],
 )
-def test_a_change_elsewhere_is_found(owned: set[str], planted: str) -> None:
+def test_change_by_another_class_is_detected(owned: set[str], planted: str) -> None:
     assert list(find_changes(ast.parse(planted), owned))
 
 
@@ -152,7 +152,7 @@ def test_methods_of_owners_and_own_attributes_are_permitted(
     assert not list(find_changes(ast.parse(permitted), owned))
 
 
-def test_each_owner_has_one_class_that_says_who_may_call_it() -> None:
+def test_each_owner_has_one_class_with_documented_callers() -> None:
     names = {path.stem for path in OWNERS.glob("*.py")} - {"__init__"}
     assert names >= {"notebook_journal", "request_queue", "kernel_manager", "notices"}
     # The state machine of a call has several small classes.

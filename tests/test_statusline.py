@@ -92,7 +92,7 @@ def state(*done: int, running: int | None = None) -> State:
         ),
     ],
 )
-def test_the_words(of: State, given: dict[str, str], line: str) -> None:
+def test_status_line_text(of: State, given: dict[str, str], line: str) -> None:
     told = {"running": "", "clock": "", "queued": "", **given}
     assert (
         words.format_status_line(
@@ -102,7 +102,7 @@ def test_the_words(of: State, given: dict[str, str], line: str) -> None:
     )
 
 
-def test_a_stop_and_titles_that_are_odd() -> None:
+def test_stop_and_unusual_titles() -> None:
     made = state(1)
     made.plan = Plan(
         "p", (*made.plan.steps[:1], Step(2, "L\x1b[31mook\n" + "long " * 40))
@@ -115,7 +115,7 @@ def test_a_stop_and_titles_that_are_odd() -> None:
     assert line.isprintable()
 
 
-def test_which_frame_is_shown() -> None:
+def test_choose_frame() -> None:
     assert words.choose_frame(FRAMES, "") == "df"  # bound last
     rested = Namespace(variables=FRAMES.variables)
     assert words.choose_frame(rested, "df") == "df"
@@ -154,7 +154,7 @@ def kept(project: Project) -> Path:
     return Path(project.paths.statusline)
 
 
-def test_the_file_is_kept_and_a_script_without_python_prints_it(
+def test_shell_script_prints_the_status_file(
     project: Project, tools: Path, tmp_path: Path
 ) -> None:
     assert printed(project, tools) == []
@@ -249,7 +249,7 @@ def shown(repo: Path, stdin: bytes) -> str:
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("before", ["none", "users", "projects"])
-def test_the_persons_own_comes_first_and_is_given_back(
+def test_user_status_line_comes_first_and_is_restored(
     tmp_path: Path, home: Path, kernel: Path, before: str
 ) -> None:
     repo = tmp_path / "a repo é"
@@ -299,7 +299,7 @@ def test_the_persons_own_comes_first_and_is_given_back(
     assert mine == ((home / ".claude/settings.json").exists() and snapshot(home))
 
 
-def test_who_has_not_installed_it_sees_nothing_of_ours(
+def test_users_without_installation_see_no_status_line(
     tmp_path: Path, home: Path, kernel: Path
 ) -> None:
     repo = tmp_path / "clone"

@@ -59,7 +59,7 @@ async def call(client: Client, tool: str, **given: Any) -> str:
         ("plan", {}),
     ],
 )
-def test_an_agent_reads_once_what_the_user_says_in_a_terminal(
+def test_terminal_message_reaches_the_agent_once(
     project: Project, tool: str, given: dict[str, Any], command: str
 ) -> None:
     async def story(client: Client) -> None:
@@ -77,7 +77,7 @@ def test_an_agent_reads_once_what_the_user_says_in_a_terminal(
 
 
 @pytest.mark.nightly
-def test_of_two_stopped_notebooks_the_user_is_asked_about_the_one_that_is_named(
+def test_user_is_asked_about_the_named_stopped_notebook(
     project: Project,
 ) -> None:
     asked = list[str]()
@@ -108,7 +108,7 @@ def test_of_two_stopped_notebooks_the_user_is_asked_about_the_one_that_is_named(
     play(project, story, elicitation_callback=ask)
 
 
-def test_an_agent_rebuilds_what_a_kernel_held_that_died_while_nothing_ran(
+def test_agent_restores_state_after_idle_kernel_death(
     project: Project,
 ) -> None:
     async def story(client: Client) -> None:
@@ -131,7 +131,7 @@ def test_an_agent_rebuilds_what_a_kernel_held_that_died_while_nothing_ran(
 
 
 @pytest.mark.nightly
-def test_an_agent_rebuilds_but_does_not_resume_where_a_cell_ended_the_kernel(
+def test_agent_restores_but_cannot_resume_after_cell_killed_kernel(
     project: Project,
 ) -> None:
     async def story(client: Client) -> None:
@@ -151,7 +151,7 @@ def test_an_agent_rebuilds_but_does_not_resume_where_a_cell_ended_the_kernel(
     play(project, story)
 
 
-def test_after_failed_attempts_only_the_user_resumes(project: Project) -> None:
+def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
     project.config("max_retries: 1")
 
     async def story(client: Client) -> None:
@@ -199,7 +199,7 @@ def first_way_out(read: str, *ways: str) -> None:
     assert places[-1] < read.index("KernelDied"), read
 
 
-def test_after_a_restart_of_the_machine_claude_code_shows_the_way_out_first(
+def test_claude_code_shows_instructions_first_after_machine_restart(
     project: Project, after_restart: Notebook
 ) -> None:
     commands = after_restart.commands
@@ -215,7 +215,7 @@ def test_after_a_restart_of_the_machine_claude_code_shows_the_way_out_first(
 
 
 @pytest.mark.nightly
-def test_after_a_restart_of_the_machine_a_terminal_shows_the_ways_out(
+def test_terminal_shows_instructions_after_machine_restart(
     project: Project, after_restart: Notebook
 ) -> None:
     shown = project.stepper("status", after_restart.name).stdout
@@ -226,7 +226,7 @@ def test_after_a_restart_of_the_machine_a_terminal_shows_the_ways_out(
 
 
 @pytest.mark.nightly
-def test_after_a_restart_of_the_machine_an_mcp_agent_reads_the_way_out_first(
+def test_mcp_agent_gets_instructions_first_after_machine_restart(
     project: Project, after_restart: Notebook
 ) -> None:
     async def story(client: Client) -> None:

@@ -119,7 +119,7 @@ READS_WITH = [
 
 @new
 @pytest.mark.parametrize(("source", "part"), READS_WITH)
-def test_the_change_with_which_a_cell_reads(source: str, part: str) -> None:
+def test_change_that_makes_the_cell_compile(source: str, part: str) -> None:
     broken = (
         fault(source)
         if "%" not in source
@@ -154,7 +154,7 @@ PLACE_ALONE = [
 
 
 @pytest.mark.parametrize("source", PLACE_ALONE)
-def test_where_no_change_helps_there_is_the_place_alone(source: str) -> None:
+def test_only_the_position_is_named_if_no_change_helps(source: str) -> None:
     place = f"line 1, column {fault(source).attributes['offset']}: `"
     assert suggest_change(source, fault(source)).startswith(place)
 
@@ -163,7 +163,7 @@ def test_where_no_change_helps_there_is_the_place_alone(source: str) -> None:
     "source",
     ["def f():\n    print(x)\n    global x", "f(a=1,\n  a=2)", "def f(a, a): pass"],
 )
-def test_where_python_says_all_nothing_is_tried(source: str) -> None:
+def test_complete_python_message_is_kept(source: str) -> None:
     assert suggest_change(source, fault(source)).startswith(
         f"line {fault(source).line}, column "
     )
@@ -173,7 +173,7 @@ def test_where_python_says_all_nothing_is_tried(source: str) -> None:
 @pytest.mark.parametrize(
     "table", ["WORDS", "MISSING_CHARACTERS", "ASYNC", "MISSING_BLOCKS"]
 )
-def test_each_row_is_the_one_told_of_some_cell(
+def test_every_suggestion_row_is_needed(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its row, at least one cell of the tables is told otherwise: a row that decides nothing has to go."""
@@ -228,12 +228,12 @@ def parsed(source: str, line: int, **attributes: Any) -> str:
         ),
     ],
 )
-def test_texts_that_a_cell_had_parsed(source: str, text: str, part: str) -> None:
+def test_source_parsed_by_a_cell(source: str, text: str, part: str) -> None:
     told = parsed(source, 1, filename="<unknown>", lineno=1, offset=4, text=text)
     assert told.endswith(part) or f"{part} in line 1" in told, told
 
 
-def test_a_broken_file_is_named() -> None:
+def test_broken_file_is_named() -> None:
     name = "/project/notebooks/../src/tidying.py"
     told = parsed(
         "import tidying",
@@ -248,7 +248,7 @@ def test_a_broken_file_is_named() -> None:
     )
 
 
-def test_what_this_python_reads_is_not_changed() -> None:
+def test_source_valid_in_this_python_is_not_changed() -> None:
     """A kernel may have an older Python: then nothing that is tried here tells anything."""
     refused = Fault(
         "SyntaxError",
@@ -285,7 +285,7 @@ def test_what_this_python_reads_is_not_changed() -> None:
         "a.b" * 660 + "++ (",
     ],
 )
-def test_no_source_takes_long(source: str) -> None:
+def test_suggestion_time_is_bounded(source: str) -> None:
     began = time.process_time()
     for line in (1, source.count("\n") + 1):
         suggest_change(

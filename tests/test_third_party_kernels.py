@@ -155,7 +155,7 @@ def wait_until_gone(pid: int) -> None:
 
 @pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("kernel", NAMES)
-def test_a_notebook_runs_and_its_kernel_survives_the_daemon(
+def test_notebook_runs_and_its_kernel_survives_the_daemon(
     project: Project, kernel: str
 ) -> None:
     name = f"{kernel}_run"
@@ -220,7 +220,7 @@ def test_shutdown_without_a_daemon_ends_the_kernel(
 
 
 @pytest.mark.nightly
-def test_a_start_that_is_cancelled_leaves_no_process(project: Project) -> None:
+def test_cancelled_start_leaves_no_process(project: Project) -> None:
     project.write("slow", "provisioned", "x = 20")
     project.environ["TOY_SECONDS"] = "30"
     try:
@@ -260,7 +260,7 @@ def test_kernels_are_listed_and_errors_concern_one_backend(project: Project) -> 
         project.configure()
 
 
-def test_a_backend_that_is_not_installed_is_an_unknown_key(project: Project) -> None:
+def test_backend_that_is_not_installed_is_an_unknown_key(project: Project) -> None:
     config = project.folder / ".stepper" / "config.yaml"
     text = config.read_text()
     config.write_text(json.dumps({"kernels": {"a": {"evil": {}}}}))
@@ -270,9 +270,7 @@ def test_a_backend_that_is_not_installed_is_an_unknown_key(project: Project) -> 
         config.write_text(text)
 
 
-def test_nothing_runs_on_a_backend_that_was_not_accepted(
-    python: str, tmp_path: Path
-) -> None:
+def test_nothing_runs_on_an_unaccepted_backend(python: str, tmp_path: Path) -> None:
     project = Project(tmp_path / "repo", python)
     config = project.folder / ".stepper" / "config.yaml"
     marker = tmp_path / "ran"

@@ -60,7 +60,7 @@ def statuses(project: Project) -> list[str]:
     return [step["status"] for step in project.json("status")["steps"]]
 
 
-def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(
+def test_next_prompt_after_escape_reports_the_cell_once(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -97,7 +97,7 @@ def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(
     assert statuses(project) == ["done", "done"]
 
 
-def test_it_survives_the_daemon_and_another_session_reads_it(
+def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -119,7 +119,7 @@ def test_it_survives_the_daemon_and_another_session_reads_it(
 
 
 @pytest.mark.nightly
-def test_the_next_report_tells_it_too(project: Project) -> None:
+def test_next_report_includes_the_undelivered_one(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("rows = [1]")
     broken_off(notebook, "import time; time.sleep(600)")
@@ -139,7 +139,7 @@ def test_the_next_report_tells_it_too(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
+def test_prompt_waits_for_the_interrupted_cell(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -149,7 +149,7 @@ def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
 
 
 @pytest.mark.nightly
-def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
+def test_cell_that_never_ran_is_reported(project: Project) -> None:
     notebook = project.new("Load", "Count", "Tell")
     first = notebook.edited(
         "insert", "import time; time.sleep(600)", notebook.raw["cells"][-1]["id"]
@@ -202,7 +202,7 @@ def sources(**changed: str) -> Callable[[list[dict[str, Any]]], object]:
     ]
 
 
-def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
+def test_shell_changes_are_reported_once_with_a_run_command(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -234,7 +234,9 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
     assert message(notebook, "Bash").data == {}
 
 
-def test_what_stepper_wrote_or_reported_is_no_change(project: Project) -> None:
+def test_own_writes_and_reported_changes_are_not_external_changes(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Count")
     answer = notebook.write([code("1 / 0", "a"), code("print('left')", "b")])
     assert "Not run: 1 new or changed" in answer.text
@@ -279,7 +281,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
+def test_change_without_daemon_is_reported(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("rows = 1")
     notebook.batch_end("NotebookEdit")
@@ -289,7 +291,7 @@ def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
+def test_only_covered_folders_are_scanned(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("rows = 1")
     project.notebook("../analysis/old.ipynb", [code("1", "a")])
@@ -316,7 +318,7 @@ def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
     )  # the hook script may see that one
 
 
-def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
+def test_jupyter_saves_are_reported_only_after_shell_commands(
     project: Project,
 ) -> None:
     notebook = project.new("Load")
@@ -336,7 +338,7 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
 
 
 @pytest.mark.nightly
-def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
+def test_skip_report_omits_the_known_next_step(project: Project) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("x = 1")
     raw = notebook.raw
@@ -350,7 +352,7 @@ def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_steps_of_a_notebook_that_was_written_anew_are_not_done(
+def test_steps_of_a_rewritten_notebook_are_not_done(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
@@ -373,7 +375,7 @@ def test_steps_of_a_notebook_that_was_written_anew_are_not_done(
     )
 
 
-def test_a_walk_that_is_cut_short_tells_nothing_false(
+def test_truncated_scan_reports_no_false_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notebooks that a later look comes to were there before; one that is new is looked at."""
@@ -403,7 +405,7 @@ def test_a_walk_that_is_cut_short_tells_nothing_false(
     assert looked == [str(fresh)]
 
 
-def test_cells_without_ids_that_moved_did_not_change() -> None:
+def test_moved_cells_without_ids_are_unchanged() -> None:
     cells = [
         Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")
     ]
@@ -414,7 +416,7 @@ def test_cells_without_ids_that_moved_did_not_change() -> None:
     assert len(changed_cells.select_not_run(cells, ran)) == 2
 
 
-def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> None:
+def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> None:
     """The hook script by itself, its PATH empty: a client that it would start says so."""
     from tests.conftest import ROOT, STATE, bare_env
 
@@ -475,7 +477,7 @@ def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> No
         ("Is it done? Yes.\n\nThe notebook is complete.", True),
     ],
 )
-def test_who_says_why_it_ends_is_not_told_what_is_left(
+def test_final_message_with_explanation_is_not_reminded(
     message: str, spoken_to: bool
 ) -> None:
     assert final_message.lacks_explanation(message) == spoken_to
@@ -494,14 +496,12 @@ def test_who_says_why_it_ends_is_not_told_what_is_left(
         ("please finish the notebook", False),
     ],
 )
-def test_a_prompt_that_limits_the_turn_is_recognized(
-    prompt: str, limited: bool
-) -> None:
+def test_prompt_that_limits_the_turn_is_recognized(prompt: str, limited: bool) -> None:
     assert final_message.limits_work(prompt) == limited
 
 
 @pytest.mark.nightly
-def test_the_turns_end_is_silent_where_the_user_limited_the_turn(
+def test_end_of_turn_is_silent_if_the_user_limited_the_turn(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Plot")
@@ -514,7 +514,7 @@ def test_the_turns_end_is_silent_where_the_user_limited_the_turn(
 
 
 @pytest.mark.nightly
-def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(
+def test_notebook_without_a_plan_whose_last_run_failed_is_failing(
     project: Project,
 ) -> None:
     notebook = project.new()

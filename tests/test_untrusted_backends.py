@@ -139,7 +139,7 @@ def forged(watch: Watch, kind: str, definition: Any = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_way_leads_to_a_place_that_was_not_accepted(
+def test_unaccepted_backend_is_unreachable_by_every_command(
     project: Project, watch: Watch, kind: str
 ) -> None:
     notebook = stranger(project, watch, kind)
@@ -175,7 +175,9 @@ def test_no_way_leads_to_a_place_that_was_not_accepted(
     assert watch.heard() == ""
 
 
-def test_no_agent_reaches_such_a_place(project: Project, watch: Watch) -> None:
+def test_agents_cannot_reach_unaccepted_backends(
+    project: Project, watch: Watch
+) -> None:
     stranger(project, watch, "jupyter")
 
     async def story() -> None:
@@ -212,7 +214,7 @@ def test_no_agent_reaches_such_a_place(project: Project, watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "kernelspec", "docker"])
-def test_a_record_that_a_pull_brought_leads_nowhere(
+def test_pulled_kernel_record_is_not_used(
     project: Project, watch: Watch, kind: str
 ) -> None:
     """Not even to a place that was accepted: which host, job, port and key it names is a stranger's word."""
@@ -255,14 +257,14 @@ def test_a_record_that_a_pull_brought_leads_nowhere(
         7,
     ],
 )
-def test_a_record_that_makes_no_sense_is_no_kernel(tmp_path: Path, told: Any) -> None:
+def test_invalid_kernel_record_is_a_dead_kernel(tmp_path: Path, told: Any) -> None:
     record = tmp_path / "kernel.json"
     record.write_text(json.dumps(told))
     found = asyncio.run(NotebookLauncher(str(record), str(tmp_path), {}).attach())
     assert isinstance(found, Death)
 
 
-def test_a_seal_is_of_one_user_and_one_file(
+def test_seal_is_valid_for_one_user_and_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -286,7 +288,7 @@ def test_a_seal_is_of_one_user_and_one_file(
     assert not sealed_kernel_records.is_sealed(here, told)
 
 
-def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:
+def test_accepted_backend_is_contacted(project: Project, watch: Watch) -> None:
     """The watch does hear: without this the tests above would say nothing."""
     stranger(project, watch, "ssh")
     trust.trust(project.paths)
@@ -306,7 +308,7 @@ def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:
     ]  # the server, and no program, has its token
 
 
-def test_no_kernel_gets_the_token_of_a_place(project: Project, watch: Watch) -> None:
+def test_kernels_never_get_a_backend_token(project: Project, watch: Watch) -> None:
     """Neither one of this machine, nor a job: what sbatch is given of the environment is what the job inherits."""
     stranger(project, watch, "slurm")
     trust.trust(project.paths)

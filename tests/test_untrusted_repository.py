@@ -241,7 +241,7 @@ def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
     hostile.put(".stepper/kernels/a.json", json.dumps(told))
 
 
-def test_the_canaries_sing(hostile: Hostile) -> None:
+def test_canaries_detect_execution(hostile: Hostile) -> None:
     """Each way to execute the stranger's files is seen: else the other tests could not fail."""
     for name in (".venv/bin/python", "tools/python", ".stepper/env/bin/python"):
         subprocess.run([hostile.folder / name, "-I", "-c", ""], check=True)
@@ -259,7 +259,7 @@ def test_the_canaries_sing(hostile: Hostile) -> None:
     } <= {*sung}
 
 
-def test_no_event_runs_anything(hostile: Hostile, tmp_path: Path) -> None:
+def test_hook_events_run_nothing(hostile: Hostile, tmp_path: Path) -> None:
     exports = tmp_path / "exports"
     notebook = Notebook(hostile, hostile.folder / "notebooks/a.ipynb")
     payload = notebook.payload(
@@ -282,7 +282,7 @@ def test_no_event_runs_anything(hostile: Hostile, tmp_path: Path) -> None:
     assert hostile.ran() == []
 
 
-def test_no_command_that_only_looks_runs_anything(
+def test_read_only_commands_run_nothing(
     hostile: Hostile, bystander: subprocess.Popen[bytes]
 ) -> None:
     kernel_record(hostile, bystander.pid)
@@ -323,7 +323,7 @@ def past_the_strangers_run(hostile: Hostile) -> None:
     hostile.stepper("continue", "a.ipynb")
 
 
-def test_a_cell_runs_in_no_interpreter_that_was_not_accepted(hostile: Hostile) -> None:
+def test_cell_does_not_run_in_an_unaccepted_interpreter(hostile: Hostile) -> None:
     past_the_strangers_run(hostile)
     said = hostile.stepper("run", "a", check=1)
     assert (
@@ -337,7 +337,7 @@ def test_a_cell_runs_in_no_interpreter_that_was_not_accepted(hostile: Hostile) -
     assert hostile.ran() == []
 
 
-def test_nothing_is_accepted_without_a_yes_and_all_that_would_run_is_listed(
+def test_trust_requires_confirmation_and_lists_everything(
     hostile: Hostile,
 ) -> None:
     """Nobody can be asked there, whatever stands on standard input."""
@@ -378,7 +378,7 @@ def test_nothing_is_accepted_without_a_yes_and_all_that_would_run_is_listed(
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
-def test_on_a_terminal_it_asks_and_takes_no_for_an_answer(
+def test_trust_prompts_on_a_terminal_and_accepts_no(
     hostile: Hostile, answer: str, status: int
 ) -> None:
     child = pexpect.spawn(
@@ -401,7 +401,7 @@ def test_on_a_terminal_it_asks_and_takes_no_for_an_answer(
     assert hostile.ran() == []
 
 
-def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(
+def test_accepted_environment_is_shown_run_and_recorded(
     hostile: Hostile,
 ) -> None:
     shutil.rmtree(hostile.folder / ".stepper/env/packages")
@@ -429,7 +429,7 @@ def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(
     assert hostile.ran() == ["tools/python", "cell"]
 
 
-def test_trust_accepts_an_environment_only_where_install_made_none(
+def test_trust_accepts_an_environment_only_without_installation(
     hostile: Hostile, tmp_path: Path
 ) -> None:
     env, place = Path(hostile.paths.env), Path(hostile.paths.env_link)
@@ -456,7 +456,7 @@ def test_trust_accepts_an_environment_only_where_install_made_none(
     assert hostile.ran() == []
 
 
-def test_a_kernel_starts_with_no_module_of_the_notebooks_folder(
+def test_kernel_start_imports_no_module_from_the_notebooks_folder(
     project: Project, tmp_path: Path
 ) -> None:
     """Nor does stepper's part of a run load one; the cell's own import does."""
@@ -483,7 +483,7 @@ def test_a_kernel_starts_with_no_module_of_the_notebooks_folder(
     assert canary.read_text() == "mine\n"
 
 
-def test_another_clone_at_a_recorded_place_is_not_recorded(
+def test_other_clone_at_a_recorded_path_is_not_trusted(
     hostile: Hostile, tmp_path: Path
 ) -> None:
     trust.save_record(
@@ -520,7 +520,7 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(
     assert hostile.ran() == []
 
 
-def test_the_hook_runs_what_was_recorded(hostile: Hostile, tmp_path: Path) -> None:
+def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) -> None:
     """The other half: with the record the same script starts the environment, through a link to the project too."""
     packages = hostile.folder / ".stepper/env/packages"
     shutil.rmtree(packages)
@@ -546,7 +546,7 @@ def test_the_hook_runs_what_was_recorded(hostile: Hostile, tmp_path: Path) -> No
     assert hostile.ran() == []
 
 
-def test_the_agents_call_of_trust_asks_where_nothing_is_recorded(
+def test_agent_call_of_trust_asks_the_user_if_nothing_is_recorded(
     hostile: Hostile,
 ) -> None:
     for command in ("stepper trust", "cd x && .stepper/env/bin/stepper trust --json"):
@@ -563,7 +563,7 @@ def test_the_agents_call_of_trust_asks_where_nothing_is_recorded(
     )
 
 
-def test_a_strangers_kernel_is_not_connected_to(
+def test_foreign_kernel_record_is_not_connected(
     hostile: Hostile, bystander: subprocess.Popen[bytes]
 ) -> None:
     """A record may guess the sockets' folder, and even a process: its sockets are not there, its boot is not known."""
@@ -576,7 +576,7 @@ def test_a_strangers_kernel_is_not_connected_to(
 @pytest.mark.parametrize(
     "name", ["daemon.log", "journal", "kernels", "journal/a.jsonl", "daemon.lock", ""]
 )
-def test_nothing_is_written_through_a_strangers_link(
+def test_nothing_is_written_through_foreign_symlinks(
     hostile: Hostile, tmp_path: Path, name: str
 ) -> None:
     place, outside = hostile.folder / ".stepper" / name, tmp_path / "outside"
@@ -604,7 +604,7 @@ def test_nothing_is_written_through_a_strangers_link(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
-def test_what_another_user_made_is_refused(hostile: Hostile) -> None:
+def test_files_of_another_user_are_refused(hostile: Hostile) -> None:
     os.chown(hostile.folder / ".stepper", 65534, 65534)
     said = hostile.stepper("status", check=3).stderr
     assert f"{hostile.folder / '.stepper'} belongs to another user" in said
@@ -613,7 +613,7 @@ def test_what_another_user_made_is_refused(hostile: Hostile) -> None:
     assert hostile.json("history") == []  # it is not believed, but moved aside
 
 
-def test_trust_refuses_what_others_can_change(hostile: Hostile) -> None:
+def test_trust_refuses_files_writable_by_others(hostile: Hostile) -> None:
     tools = hostile.folder / "tools"
     for place in (tools / "python", tools, hostile.folder / ".stepper/env/bin"):
         mode = stat.S_IMODE(place.stat().st_mode)
@@ -632,14 +632,14 @@ def test_trust_refuses_what_others_can_change(hostile: Hostile) -> None:
     assert not os.path.exists(hostile.paths.install_record) and hostile.ran() == []
 
 
-def test_a_record_that_others_can_write_counts_for_nothing(hostile: Hostile) -> None:
+def test_record_writable_by_others_is_ignored(hostile: Hostile) -> None:
     trust.save_record(hostile.paths, {"python": "/x"})
     assert read_install_record(hostile.paths.project) == {"python": "/x"}
     os.chmod(hostile.paths.install_record, 0o666)
     assert read_install_record(hostile.paths.project) == {}
 
 
-def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> None:
+def test_install_ignores_foreign_records(hostile: Hostile) -> None:
     assert not install_checks.is_environment_ready(hostile.paths, "")
     assert (
         install_checks.choose_interpreter(hostile.paths, None, {}).why
@@ -669,9 +669,7 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["a FIFO", "a device"])
-def test_what_stands_in_gits_place_is_not_waited_for(
-    hostile: Hostile, kind: str
-) -> None:
+def test_hanging_git_is_not_awaited(hostile: Hostile, kind: str) -> None:
     place = hostile.folder / ".git"
     os.mkfifo(place) if kind == "a FIFO" else place.symlink_to("/dev/zero")
     assert (

@@ -70,7 +70,7 @@ def change(notebook: Notebook, change: Any) -> None:
     notebook.path.write_text(json.dumps(raw, indent=1))
 
 
-def test_what_reproduces(project: Quick) -> None:
+def test_reproducible_notebook(project: Quick) -> None:
     notebook = ran(project, "x = 1", "print(x)", "x + 1")
     before, journal = notebook.path.read_bytes(), project.json("history")
     found = verified(project, check=0)
@@ -102,7 +102,7 @@ def test_what_reproduces(project: Quick) -> None:
     assert not os.listdir(project.paths.verify)
 
 
-def test_what_does_not(project: Quick) -> None:
+def test_notebook_that_does_not_reproduce(project: Quick) -> None:
     notebook = ran(
         project,
         "import random",
@@ -140,7 +140,7 @@ def test_what_does_not(project: Quick) -> None:
     )
 
 
-def test_a_cell_that_was_changed_had_bound_it(project: Quick) -> None:
+def test_missing_name_was_bound_by_a_changed_cell(project: Quick) -> None:
     notebook = ran(project, "df = 1", "pass", "print(df)")
     change(notebook, lambda cells: cells[0].update(source="frame = 1"))
     project.stepper("run", "a")
@@ -151,7 +151,7 @@ def test_a_cell_that_was_changed_had_bound_it(project: Quick) -> None:
     )
 
 
-def test_the_living_kernel_its_counts_and_the_current_notebook_stay(
+def test_live_kernel_counts_and_current_notebook_are_unchanged(
     project: Quick,
 ) -> None:
     other = ran(project, "y = 1", name="other.ipynb")
@@ -174,7 +174,7 @@ def test_the_living_kernel_its_counts_and_the_current_notebook_stay(
     assert lines < 0 or journal.read_text().count('"event":"run"') == lines
 
 
-def test_a_notebook_that_never_ran(project: Quick) -> None:
+def test_notebook_that_never_ran(project: Quick) -> None:
     project.notebook("a.ipynb", [code("print(1)", "a"), code("print(2)", "b")])
     found = verified(project, check=1)
     assert words(found) == "a:not_recorded b:not_recorded" and found["kernels"] == 1
@@ -187,7 +187,7 @@ def test_a_notebook_that_never_ran(project: Quick) -> None:
     assert verified(project, name="empty", check=0)["kernels"] == 0
 
 
-def test_a_cell_that_was_changed_and_not_run(project: Quick) -> None:
+def test_cell_that_was_changed_and_not_run(project: Quick) -> None:
     notebook = ran(project, "x = 1", "print(x)")
     change(
         notebook,
@@ -230,7 +230,7 @@ def test_failing_cells(project: Quick) -> None:
     assert words(verified(project, check=1)) == "a:failed b:not_run c:not_run e:not_run"
 
 
-def test_a_cell_that_fails_as_recorded_is_told(project: Quick) -> None:
+def test_cell_that_fails_as_recorded_is_reported(project: Quick) -> None:
     notebook = ran(project, "1 / 0", "print(2)")
     change(
         notebook,
@@ -246,7 +246,7 @@ def test_a_cell_that_fails_as_recorded_is_told(project: Quick) -> None:
     )
 
 
-def test_where_the_execution_counts_were_taken_away_what_shows_nothing_may_have_run(
+def test_cells_without_counts_and_outputs_may_have_run(
     project: Quick,
 ) -> None:
     notebook = ran(project, "x = 1", "print(x)", "print(x + 1)")
@@ -258,7 +258,7 @@ def test_where_the_execution_counts_were_taken_away_what_shows_nothing_may_have_
     assert words(verified(project, check=1)) == "a:same b:same c:not_recorded"
 
 
-def test_outputs_of_another_source_are_told(project: Quick) -> None:
+def test_outputs_of_another_source_are_reported(project: Quick) -> None:
     """An editor keeps them; one that ran the cell itself gave it another count."""
     notebook = ran(project, "x = 1", "print(x)")
     change(notebook, lambda cells: cells[1].update(source="print(x + 1)"))
@@ -271,7 +271,7 @@ def test_outputs_of_another_source_are_told(project: Quick) -> None:
     assert verified(project, check=1)["cells"][1]["difference"] == "-1 +1"
 
 
-def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
+def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
     notebook = ran(project, "print(1)", "pass", "print(2)")
     change(
         notebook,
@@ -297,7 +297,7 @@ def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
 
 
 @pytest.mark.nightly
-def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None:
+def test_late_outputs_and_updated_displays(project: Quick) -> None:
     shown = "display({'text/plain': 'one'}, raw=True, display_id='d')"
     ran(
         project,
@@ -311,7 +311,7 @@ def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None
     assert words(verified(project, check=0)) == "a:same b:same c:same"
 
 
-def test_files_that_cells_write_are_told(project: Quick) -> None:
+def test_files_written_by_cells_are_reported(project: Quick) -> None:
     folder = project.folder / "notebooks"
     (folder / "gone.csv").write_text("1")
     there = f"import os\nos.chdir({str(folder)!r})\n"
@@ -340,7 +340,7 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
     )
 
 
-def test_files_too_large_to_be_compared_are_told(
+def test_files_too_large_to_compare_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepper.daemon.replay.replay_file_changes.MAX_FILE_BYTES", 10)
@@ -354,7 +354,7 @@ def test_files_too_large_to_be_compared_are_told(
     ]
 
 
-def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
+def test_folder_too_large_to_scan_gives_no_false_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
@@ -373,7 +373,7 @@ def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
     ]
 
 
-def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(
+def test_status_shows_the_last_verdict_and_marks_it_outdated(
     project: Quick,
 ) -> None:
     notebook = ran(project, "print(1)", "print(2)")
@@ -416,7 +416,7 @@ def test_verify_auto_runs_it_when_a_notebook_becomes_complete(project: Quick) ->
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("config", ["", "verify: auto\nverify_seconds: 0.0001\n"])
-def test_verify_is_named_where_it_does_not_run_by_itself(
+def test_verify_is_suggested_if_it_does_not_run_automatically(
     project: Quick, config: str
 ) -> None:
     project.config(config)
@@ -428,7 +428,7 @@ def test_verify_is_named_where_it_does_not_run_by_itself(
     assert project.json("status")["verified"] is None
 
 
-def test_verify_auto_is_not_the_first_to_run_a_cell(project: Quick) -> None:
+def test_verify_auto_never_runs_a_cell_first(project: Quick) -> None:
     project.config("verify: auto\n")
     notebook = project.new("One")
     raw = notebook.raw
@@ -445,7 +445,7 @@ def test_verify_auto_is_not_the_first_to_run_a_cell(project: Quick) -> None:
     )
 
 
-def test_wrong_use_is_named(project: Quick) -> None:
+def test_usage_errors_are_reported(project: Quick) -> None:
     ran(project, "print(1)")
     assert (
         "no kernel backend 'gpu'"
@@ -478,7 +478,7 @@ def test_notebooks_without_cell_ids(project: Quick, minor: int) -> None:
 
 
 @pytest.mark.nightly
-def test_two_at_once_wait_for_each_other(project: Quick) -> None:
+def test_concurrent_replays_run_sequentially(project: Quick) -> None:
     ran(
         project,
         "import os, time\nassert not os.path.exists('busy')\nopen('busy', 'w').close()\ntime.sleep(1)\n"
@@ -496,7 +496,7 @@ def test_two_at_once_wait_for_each_other(project: Quick) -> None:
 
 
 @pytest.mark.nightly
-def test_what_is_edited_while_a_replay_waits_for_another_is_what_it_compares(
+def test_waiting_replay_compares_the_edited_notebook(
     project: Quick,
 ) -> None:
     ran(project, "import time\ntime.sleep(2)\nprint(1)", name="slow.ipynb")
@@ -527,7 +527,7 @@ def ask(project: Project, name: str = "a") -> Any:
     )
 
 
-def test_a_full_disk_is_said_and_nothing_of_the_notebook(
+def test_full_disk_is_reported_without_a_verdict(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran(project, "print(1)")
@@ -545,7 +545,7 @@ def test_a_full_disk_is_said_and_nothing_of_the_notebook(
     assert project.json("status", "a")["verified"] is None
 
 
-def test_outputs_that_can_not_be_kept_are_no_verdict(
+def test_unwritable_replay_outputs_give_no_verdict(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran(project, "print(1)")
@@ -567,7 +567,7 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(
     assert "{}" not in said
 
 
-def test_a_copy_of_the_folder_has_a_limit(
+def test_folder_copy_has_a_size_limit(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran(project, "print(1)")
@@ -584,7 +584,7 @@ PLACES = """kernels:
 """
 
 
-def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
+def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
     ran(project, "print(1)")
     project.config(PLACES)
     assert (
@@ -620,9 +620,7 @@ def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
     )
 
 
-def test_a_link_in_the_place_of_its_folder_leads_nowhere(
-    project: Quick, tmp_path: Path
-) -> None:
+def test_symlinked_replay_folder_is_refused(project: Quick, tmp_path: Path) -> None:
     ran(project, "print(1)")
     others = tmp_path / "others"
     (others / "kept").mkdir(parents=True)
@@ -635,7 +633,9 @@ def test_a_link_in_the_place_of_its_folder_leads_nowhere(
     assert os.listdir(others) == ["kept"]
 
 
-def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_daemon_are_removed(
+    project: Quick, tmp_path: Path
+) -> None:
     secure_files.replace(
         os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}"
     )
@@ -651,7 +651,7 @@ def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) ->
     assert os.listdir(project.paths.verify) == []
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with RunProgress(quiet=False) as progress:
         for position, of in ((1, 3), (2, 3), (4, 6)):
@@ -671,7 +671,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- with kernels that are processes --------------------------------------------------------------------------------
 
 
-def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
+def test_verify_with_real_kernels(real: Project) -> None:
     (real.folder / "data.txt").write_text("42")
     notebook = ran(
         real,
@@ -743,7 +743,7 @@ def begun(project: Project, name: str) -> subprocess.Popen[str]:
 WAITS = "import os, time\nif os.path.exists('waits'):\n    open('begun', 'w').close()\n    time.sleep(25)\nprint(1)"
 
 
-def test_ctrl_c_ends_it(real: Project) -> None:
+def test_ctrl_c_cancels_the_replay(real: Project) -> None:
     ran(real, WAITS, name="ctrlit2.ipynb")
     doing = begun(real, "ctrlit2")
     doing.send_signal(signal.SIGINT)
@@ -756,7 +756,7 @@ def test_ctrl_c_ends_it(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
+def test_readme_notebook_reproduces(tmp_path: Path) -> None:
     python = environment(sys.executable, *demo.PACKAGES)
     found = json.loads(
         subprocess.run(
@@ -785,7 +785,7 @@ def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_client_that_is_killed_ends_it(real: Project) -> None:
+def test_killed_client_cancels_the_replay(real: Project) -> None:
     ran(real, WAITS, name="ait4.ipynb")
     doing = begun(real, "ait4")
     doing.kill()
@@ -796,7 +796,7 @@ def test_a_client_that_is_killed_ends_it(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_killed_daemon_leaves_nothing_behind(real: Project) -> None:
+def test_killed_daemon_leaves_nothing_behind(real: Project) -> None:
     ran(real, WAITS, name="abeh5.ipynb")
     doing = begun(real, "abeh5")
     real.kill_daemon()
@@ -808,7 +808,7 @@ def test_a_killed_daemon_leaves_nothing_behind(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_shutdown_ends_it(real: Project) -> None:
+def test_shutdown_cancels_the_replay(real: Project) -> None:
     ran(real, WAITS, name="shutdownit7.ipynb")
     doing = begun(real, "shutdownit7")
     real.stepper("shutdown")
@@ -817,7 +817,7 @@ def test_shutdown_ends_it(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_cells_that_do_odd_things(real: Project) -> None:
+def test_unusual_cells(real: Project) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -851,7 +851,7 @@ def test_cells_that_do_odd_things(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_real_disk_that_is_full(real: Project, small_disk: Path) -> None:
+def test_real_full_disk(real: Project, small_disk: Path) -> None:
     """The one on which the replay's copy lies, and what it showed."""
     ran(
         real,
@@ -937,7 +937,7 @@ UNSTABLE = (
 
 
 @pytest.mark.nightly
-def test_what_people_have_in_their_notebooks(tmp_path: Path) -> None:
+def test_typical_notebook_contents(tmp_path: Path) -> None:
     python = environment(
         sys.executable, "pandas", "matplotlib", "plotly", "tqdm", "ipywidgets"
     )
@@ -977,7 +977,7 @@ def test_what_people_have_in_their_notebooks(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_output_of_50_megabytes(real: Project) -> None:
+def test_output_of_50_megabytes(real: Project) -> None:
     """Recorded by somebody else, whole; the replay takes as much as that."""
     notebook = real.notebook(
         "large.ipynb",
@@ -1014,7 +1014,7 @@ def test_an_output_of_50_megabytes(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_what_a_pager_shows_is_not_kept_by_everybody(real: Project) -> None:
+def test_pager_output_is_ignored(real: Project) -> None:
     notebook = ran(real, "x = 1", "print(x)\nx?", name="pager.ipynb")
     assert words(verified(real, name="pager", check=0)) == "a:same b:same"
     assert len(notebook.raw["cells"][1]["outputs"]) == 2
@@ -1025,7 +1025,7 @@ def test_what_a_pager_shows_is_not_kept_by_everybody(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_an_environment_that_changed_is_named(real: Project) -> None:
+def test_changed_environment_is_reported(real: Project) -> None:
     folder = real.folder / "notebooks" / "rainy"
     folder.mkdir()
     (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
@@ -1054,7 +1054,7 @@ def test_an_environment_that_changed_is_named(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_another_kernel_of_this_machine(real: Project) -> None:
+def test_another_local_kernelspec(real: Project) -> None:
     real.config("kernels:\n  bash: {kernelspec: bash}\n")
     real.stepper("trust", "--yes", check=None)
     ran(real, "print(1)", name="another.ipynb")

@@ -78,7 +78,7 @@ def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def test_the_daemon_ends_its_cell_and_makes_way_with_the_kernel(
+def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
     project: Project, other: Call
 ) -> None:
     notebook = project.new()
@@ -115,7 +115,7 @@ def test_the_daemon_ends_its_cell_and_makes_way_with_the_kernel(
 
 
 @pytest.mark.parametrize("other", ["newer"], indirect=True)
-def test_a_cell_that_lasts_is_not_given_up_for_another_version(
+def test_long_cell_is_not_interrupted_for_another_version(
     project: Project, other: Call
 ) -> None:
     notebook = project.new()

@@ -141,7 +141,7 @@ def show(page: Page, view: View, notebook: Notebook) -> str:
 # --- the door -------------------------------------------------------------------------------------------------
 
 
-def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
+def test_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
     answer = view.ask(f"/?key={view.key}&notebook=a%20b.ipynb", Cookie=None)
     assert (answer.status, answer.headers["Location"]) == (303, "/?notebook=a+b.ipynb")
     name, *flags = [part.strip() for part in answer.headers["Set-Cookie"].split(";")]
@@ -188,7 +188,7 @@ def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
         (404, "/run?notebook=/etc/passwd&run=1", {}),
     ],
 )
-def test_who_is_refused(
+def test_unauthorized_requests_are_refused(
     view: View, status: int, path: str, headers: dict[str, str | None]
 ) -> None:
     answer = view.ask(path.replace("KEY", view.key), **headers)
@@ -202,12 +202,12 @@ def test_who_is_refused(
     "method",
     ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "BREW"],
 )
-def test_it_only_reads(view: View, method: str) -> None:
+def test_server_is_read_only(view: View, method: str) -> None:
     assert view.ask("/", method).status == 405
     assert view.ask(f"/?key={view.key}", method, Cookie=None).status in (403, 405)
 
 
-def test_what_each_answer_says(view: View) -> None:
+def test_response_headers(view: View) -> None:
     for path in ("/", "/view.js", "/view.css", "/nothing"):
         headers = view.ask(path).headers
         assert headers["X-Content-Type-Options"] == "nosniff"
@@ -225,7 +225,7 @@ def test_what_each_answer_says(view: View) -> None:
     assert b"<script src=" in own.body and b"style=" not in own.body
 
 
-def test_it_listens_on_loopback_alone_and_its_key_is_in_no_command_line(
+def test_server_listens_on_loopback_and_key_is_in_no_command_line(
     view: View, project: Project
 ) -> None:
     process = psutil.Process(view.process.pid)
@@ -243,7 +243,7 @@ def test_it_listens_on_loopback_alone_and_its_key_is_in_no_command_line(
         assert not path.is_file() or view.key.encode() not in path.read_bytes(), path
 
 
-def test_the_browser_is_led_by_a_file_of_the_users_alone(
+def test_browser_opens_a_private_redirect_file(
     project: Project, tmp_path: Path
 ) -> None:
     opener = tmp_path / "opener"
@@ -267,7 +267,7 @@ def test_the_browser_is_led_by_a_file_of_the_users_alone(
 
 
 @pytest.mark.nightly
-def test_what_a_killed_view_left_goes_with_the_next(
+def test_leftovers_of_a_killed_view_are_removed(
     project: Project, tmp_path: Path
 ) -> None:
     opener = tmp_path / "opener"
@@ -288,7 +288,7 @@ def test_what_a_killed_view_left_goes_with_the_next(
     assert not left.exists()
 
 
-def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
+def test_port_in_use_is_reported_with_a_fix(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = project.stepper("view", "--no-browser", "--port", port, check=1)
@@ -300,14 +300,14 @@ def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
     assert "99999" in project.stepper("view", "--port", "99999", check=2).stderr
 
 
-def test_at_the_port_of_http_the_server_is_named_as_browsers_do(tmp_path: Path) -> None:
+def test_default_http_port_is_omitted_from_host_names(tmp_path: Path) -> None:
     paths = Paths(str(tmp_path))
     face = ViewServer(paths, NotebookList(paths), "")
     face.port = 80
     assert face.hosts == ["127.0.0.1", "localhost"]
 
 
-def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:
+def test_second_user_is_refused_even_with_the_key(view: View) -> None:
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         pytest.skip("only root becomes another user")
     from tests.test_second_user import OTHER, as_user
@@ -337,7 +337,7 @@ def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:
 # --- live -----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
+def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
     notebook = project.new(
         "Load :: three rows", "Look", "Train", "Ask", problem="How wet is Seattle?"
     )
@@ -437,7 +437,7 @@ def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
     )
 
 
-def test_an_event_is_on_the_page_within_half_a_second(
+def test_event_appears_within_half_a_second(
     project: Project, view: View, page: Page
 ) -> None:
     """The bound of a hang apart, what is asserted is the order of things: the tick is what the server promises."""
@@ -457,7 +457,7 @@ def test_an_event_is_on_the_page_within_half_a_second(
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_is_killed_and_comes_back(
+def test_daemon_is_killed_and_restarted(
     project: Project, view: View, page: Page
 ) -> None:
     notebook = project.new("A", "B", problem="Killed")
@@ -478,7 +478,7 @@ def test_a_daemon_that_is_killed_and_comes_back(
     )
 
 
-def test_a_notebook_that_is_not_there_is_told_with_those_that_are(
+def test_missing_notebook_is_reported_with_existing_ones(
     project: Project, view: View, page: Page
 ) -> None:
     notebook = project.new("A", problem="One that is there")
@@ -500,7 +500,7 @@ def test_a_notebook_that_is_not_there_is_told_with_those_that_are(
 
 
 @pytest.mark.nightly
-def test_what_is_followed_stays_in_sight_while_the_page_grows(
+def test_followed_cell_stays_visible_while_the_page_grows(
     project: Project, view: View, browser: Browser
 ) -> None:
     """A page that was just opened: what stands above the running cell is loaded, and pushes it down."""
@@ -546,9 +546,7 @@ def test_what_is_followed_stays_in_sight_while_the_page_grows(
 
 
 @pytest.mark.nightly
-def test_a_notebook_that_goes_while_it_is_open(
-    project: Project, view: View, page: Page
-) -> None:
+def test_notebook_deleted_while_open(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", problem="Going")
     notebook.insert("print('it was here')")
     show(page, view, notebook)
@@ -586,7 +584,7 @@ def test_stale_cells_and_the_last_verify(
 
 
 @pytest.mark.nightly
-def test_two_look_on_at_once_and_one_chooses_another_notebook(
+def test_two_viewers_with_different_notebooks(
     project: Project, view: View, page: Page, browser: Browser
 ) -> None:
     one = project.new("A", problem="The one")
@@ -612,7 +610,7 @@ EVIL = (
 )
 
 
-def test_what_a_notebook_holds_does_nothing_to_the_page(
+def test_notebook_content_cannot_affect_the_page(
     project: Project, view: View, page: Page
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as evil:
@@ -827,7 +825,7 @@ def large(project: Project) -> Notebook:
 
 
 @pytest.mark.nightly
-def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(
+def test_hundred_cells_with_20_mb_and_a_thousand_runs(
     project: Project, view: View, page: Page
 ) -> None:
     notebook = large(project)
@@ -903,7 +901,7 @@ COLOURS = "\n".join(
 
 
 @pytest.mark.nightly
-def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(
+def test_page_is_accessible_in_light_and_dark_on_a_phone_and_by_keyboard(
     project: Project, view: View, page: Page
 ) -> None:
     notebook = project.new(
@@ -985,7 +983,7 @@ def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(
 
 
 @pytest.mark.nightly
-def test_an_empty_project_is_told_what_to_type_and_no_daemon_is_started(
+def test_empty_project_shows_instructions_and_starts_no_daemon(
     untouched: Project, browser: Browser
 ) -> None:
     view = View(untouched, "--no-browser")
@@ -1025,7 +1023,7 @@ server.main()
 
 
 @pytest.mark.nightly
-def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
+def test_viewer_does_not_keep_the_daemon_alive(untouched: Project) -> None:
     notebook = untouched.notebook("a.ipynb", [code("1 + 1", "a")])
     with subprocess.Popen(
         [sys.executable, "-I", "-c", IMPATIENT, str(untouched.folder)],
@@ -1082,7 +1080,7 @@ def keep(page: Page, path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_pictures_of_the_docs(
+def test_screenshots_for_the_docs(
     untouched: Project, browser: Browser, tmp_path: Path
 ) -> None:
     """Made from a real session; they land in docs/ where PICTURES is set."""

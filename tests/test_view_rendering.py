@@ -54,7 +54,7 @@ def rich(**data: Any) -> dict[str, Any]:
     }
 
 
-def test_a_data_frame_is_read_as_rows() -> None:
+def test_data_frame_is_parsed_as_rows() -> None:
     (table,) = parse_tables(FRAME)
     assert [
         [cell["text"] for cell in row] for row in table["head"] + table["body"]
@@ -81,14 +81,14 @@ def test_a_data_frame_is_read_as_rows() -> None:
         "",
     ],
 )
-def test_html_that_is_more_than_tables_is_left_to_a_frame(html: str) -> None:
+def test_other_html_is_shown_in_an_iframe(html: str) -> None:
     assert parse_tables(html) == []
     if html:
         told = one(rich(text__html=html))
         assert told["kind"] == "html" and html not in json.dumps(told)
 
 
-def test_of_a_large_table_the_first_rows_are_read() -> None:
+def test_first_rows_of_a_large_table_are_parsed() -> None:
     (table,) = parse_tables(
         "<table><thead><tr><th>a</th></tr></thead>"
         + "<tr><td>1</td><td>2</td></tr>" * 3000
@@ -97,7 +97,7 @@ def test_of_a_large_table_the_first_rows_are_read() -> None:
     assert len(table["body"]) + table["left"] == 3000 and len(table["body"]) == 1000
 
 
-def test_spans_and_lines_within_a_table() -> None:
+def test_table_spans_and_line_breaks() -> None:
     (table,) = parse_tables(
         "<table><tr><th colspan=2>a<br>b</th></tr><tr><td rowspan='3'>1</td><td colspan=x>2</td></tr></table>"
     )
@@ -107,7 +107,7 @@ def test_spans_and_lines_within_a_table() -> None:
     ]
 
 
-def test_a_long_text_is_cut_and_all_of_it_is_at_its_address() -> None:
+def test_long_text_is_truncated_and_available_by_url() -> None:
     text = "".join(f"line {number}\n" for number in range(100_000))
     told = one({"output_type": "stream", "name": "stdout", "text": text})
     assert len(told["text"]) + len(told["tail"]) <= HEAD_CHARACTERS + TAIL_CHARACTERS
@@ -121,13 +121,13 @@ def test_a_long_text_is_cut_and_all_of_it_is_at_its_address() -> None:
     )
 
 
-def test_many_outputs_of_a_cell_are_bounded_together() -> None:
+def test_total_size_of_cell_outputs_is_bounded() -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * 15_000}] * 1000
     assert len(json.dumps(render_outputs(outputs, {}))) < 700_000
     assert "more outputs" in render_outputs(outputs, {})[-1]["text"]
 
 
-def test_a_bar_that_was_drawn_over_is_shown_as_it_ended() -> None:
+def test_progress_bar_shows_its_last_state() -> None:
     assert (
         one(
             {"output_type": "stream", "name": "stderr", "text": " 10%\r 50%\r100%\nend"}
@@ -136,7 +136,7 @@ def test_a_bar_that_was_drawn_over_is_shown_as_it_ended() -> None:
     )
 
 
-def test_pictures_are_addresses() -> None:
+def test_images_are_urls() -> None:
     png = (
         b"\x89PNG\r\n\x1a\n"
         + b"\0\0\0\rIHDR"
@@ -165,7 +165,7 @@ def test_pictures_are_addresses() -> None:
 
 
 @pytest.mark.parametrize("place", [-1, 1, 10**9])
-def test_an_address_of_no_output(place: int) -> None:
+def test_url_of_a_missing_output(place: int) -> None:
     assert get_full_output([{"output_type": "stream", "text": "a"}], place) is None
 
 
@@ -188,7 +188,7 @@ def test_an_address_of_no_output(place: int) -> None:
         {"data": {"application/vnd.jupyter.widget-view+json": {"model_id": ["x"]}}},
     ],
 )
-def test_outputs_of_strangers_are_shown_somehow(output: dict[str, Any]) -> None:
+def test_invalid_outputs_are_rendered(output: dict[str, Any]) -> None:
     assert json.dumps(render_outputs([output, "no output"], {}))
     get_full_output([output], 0)
 
@@ -196,7 +196,7 @@ def test_outputs_of_strangers_are_shown_somehow(output: dict[str, Any]) -> None:
 # --- widgets and Plotly stand still ---------------------------------------------------------------------------
 
 
-def test_widgets_stand_still() -> None:
+def test_widgets_are_rendered_statically() -> None:
     models = {
         "box": {
             "model_name": "HBoxModel",
@@ -273,7 +273,7 @@ def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
         ([{"x": [1], "y": [1]}], ["<circle"]),
     ],
 )
-def test_plotly_is_drawn_as_it_stands(
+def test_plotly_is_rendered_as_static_svg(
     traces: list[dict[str, Any]], holds: list[str]
 ) -> None:
     svg = render_svg(
@@ -299,7 +299,7 @@ def test_plotly_is_drawn_as_it_stands(
         [{"y": []}],
     ],
 )
-def test_what_is_not_drawn_is_named(data: Any) -> None:
+def test_unsupported_plotly_traces_are_named(data: Any) -> None:
     assert render_svg({"data": data}) == ""
     assert (
         "Plotly figure"
@@ -346,7 +346,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "a.jsonl"
 
 
-def test_a_journal_is_read_on_from_where_it_ended(journal: Path) -> None:
+def test_journal_is_read_incrementally(journal: Path) -> None:
     past = RunHistory(str(journal))
     assert not past.refresh() and past.runs == []
     journal.write_bytes(lines(1, fine=False))
@@ -374,7 +374,7 @@ def test_a_journal_is_read_on_from_where_it_ended(journal: Path) -> None:
     assert past.read_run(3) == {"source": None, "report": None}
 
 
-def test_a_journal_that_is_another_one_now_is_read_anew(journal: Path) -> None:
+def test_replaced_journal_is_reread(journal: Path) -> None:
     past = RunHistory(str(journal))
     journal.write_bytes(lines(1) + lines(2))
     past.refresh()
@@ -389,7 +389,7 @@ def test_a_journal_that_is_another_one_now_is_read_anew(journal: Path) -> None:
     assert past.refresh() and not past.refresh()
 
 
-def test_lines_of_strangers_are_passed_over(journal: Path) -> None:
+def test_invalid_journal_lines_are_skipped(journal: Path) -> None:
     past = RunHistory(str(journal))
     journal.write_bytes(
         b'{"event": "run"}\n[1]\n\xff\xfe\n{"event": "report", "run": "x", "text": 7}\nno json\n'
@@ -402,7 +402,7 @@ def test_lines_of_strangers_are_passed_over(journal: Path) -> None:
     ]  # nothing is put out of the way
 
 
-def test_a_thousand_runs_are_there_in_less_than_a_blink(journal: Path) -> None:
+def test_thousand_runs_are_read_once(journal: Path) -> None:
     """In counts: each line is read once, whatever is asked."""
     journal.write_bytes(b"".join(map(lines, range(1, 1001))))
     past = RunHistory(str(journal))
@@ -415,7 +415,7 @@ def test_a_thousand_runs_are_there_in_less_than_a_blink(journal: Path) -> None:
     assert past.read_run(500)["source"] == "x = 500"
 
 
-def test_nothing_of_it_is_loaded_where_nobody_looks_on() -> None:
+def test_view_modules_are_imported_lazily() -> None:
     def loaded(what: str) -> set[str]:
         script = f"import sys, {what}; print(*sys.modules)"
         done = subprocess.run(

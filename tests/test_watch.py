@@ -21,7 +21,7 @@ def project(lasting: Project) -> Iterator[Project]:
     yield from reused(lasting)
 
 
-def test_a_job_on_a_terminal(project: Project) -> None:
+def test_watch_job_on_a_terminal(project: Project) -> None:
     notebook = project.new(
         "Load", "Train", "Ask", problem="How wet is \x1b[31mSeattle?"
     )
@@ -63,7 +63,7 @@ def test_a_job_on_a_terminal(project: Project) -> None:
     assert "\x1b[?25h" in child.before  # the cursor is there again
 
 
-def test_without_a_terminal_it_says_so(project: Project) -> None:
+def test_watch_requires_a_terminal(project: Project) -> None:
     refused = project.stepper("watch", check=2)
     assert re.match(
         r"stepper: `stepper watch` needs a terminal.*\n.*stepper status",

@@ -124,7 +124,7 @@ def run(
 # --- what is in them
 
 
-def test_the_wheel_holds_the_package_and_what_install_needs(wheel: Path) -> None:
+def test_wheel_contains_the_package_and_install_assets(wheel: Path) -> None:
     found = set(zipfile.ZipFile(wheel).namelist())
     info = {name for name in found if name.startswith(f"{NAME}.dist-info/")}
     assert {name.partition("/")[2] for name in info} == {
@@ -139,7 +139,7 @@ def test_the_wheel_holds_the_package_and_what_install_needs(wheel: Path) -> None
     assert found - info == committed("stepper") | carried
 
 
-def test_the_sdist_holds_the_same_and_its_papers(dist: Path) -> None:
+def test_sdist_contains_the_same_and_the_docs(dist: Path) -> None:
     (file,) = dist.glob("*.tar.gz")
     with tarfile.open(file) as sdist:
         found = {name.partition("/")[2] for name in sdist.getnames()}
@@ -161,7 +161,7 @@ def test_versions_and_changelog_agree(wheel: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_release_is_one_command(tmp_path: Path) -> None:
+def test_make_dist_builds_a_valid_release(tmp_path: Path) -> None:
     """`make dist` in a copy of the checkout; twine has nothing against what it makes."""
     copy = tmp_path / "copy"
     shutil.copytree(
@@ -185,7 +185,7 @@ def test_a_release_is_one_command(tmp_path: Path) -> None:
 # --- what is installed is the wheel again
 
 
-def test_what_is_installed_is_packed_as_the_wheel_that_it_was(
+def test_installed_package_is_repacked_as_its_wheel(
     wheel: Path, installed: Path, tmp_path: Path
 ) -> None:
     code = "import sys; from pathlib import Path; from stepper.install.wheel_install import create_checkout; create_checkout(Path(sys.argv[1]))"
@@ -222,7 +222,7 @@ def test_what_is_installed_is_packed_as_the_wheel_that_it_was(
 
 
 @pytest.mark.nightly
-def test_installing_the_package_changes_nothing_anywhere(
+def test_installing_the_package_writes_only_to_the_environment(
     wheel: Path, tmp_path: Path
 ) -> None:
     """Files are put below the environment alone; no code of ours runs."""
@@ -263,7 +263,9 @@ def test_installing_the_package_changes_nothing_anywhere(
 # --- the command line
 
 
-def test_it_says_what_there_is(installed: Path, path: Path, tmp_path: Path) -> None:
+def test_command_without_project_prints_help(
+    installed: Path, path: Path, tmp_path: Path
+) -> None:
     told = run(installed, "--help", path=path)
     assert (
         told.returncode == 0
@@ -283,7 +285,7 @@ def test_it_says_what_there_is(installed: Path, path: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_what_is_refused_is_refused_as_from_a_clone(
+def test_refusals_match_those_of_a_clone(
     installed: Path, path: Path, tmp_path: Path
 ) -> None:
     """The same words and the same exit code; a command to type is the one that there is."""
@@ -327,14 +329,14 @@ def test_what_is_refused_is_refused_as_from_a_clone(
         ),
     ],
 )
-def test_where_it_came_from(direct: dict[str, object], origin: str) -> None:
+def test_format_install_source(direct: dict[str, object], origin: str) -> None:
     assert wheel_install.format_source(direct) == origin
 
 
 # --- there and back
 
 
-def test_by_uvx_there_and_back(
+def test_install_and_uninstall_by_uvx(
     wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
     """From nothing: installed, again without a change, the same as a clone would have made it, and gone."""
@@ -381,7 +383,7 @@ def test_by_uvx_there_and_back(
 
 
 @pytest.mark.nightly
-def test_by_uvx_for_mcp_clients_alone(
+def test_install_by_uvx_for_mcp_only(
     wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
     """No hooks and no skills, and the package that MCP needs; doctor finds nothing wrong, and it goes again."""
@@ -412,7 +414,7 @@ def test_by_uvx_for_mcp_clients_alone(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["pip", "pipx"])
-def test_by_pip_and_pipx(
+def test_install_by_pip_and_pipx(
     way: str, wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
     """As by uvx, with pip alone: the record names the way that can be gone again."""
@@ -455,7 +457,9 @@ LIVE = "import os, time\nwhile not os.path.exists('enough'):\n    print('still',
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_a_fresh_machine(wheel: Path, browser: Browser, tmp_path: Path) -> None:
+def test_install_on_a_fresh_machine(
+    wheel: Path, browser: Browser, tmp_path: Path
+) -> None:
     """By uvx: the demo, a cell seen live in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
     path = Path(f"{Path(find_uv()).parent}{os.pathsep}{os.environ['PATH']}")
     uvx = ["uvx", "--from", wheel, "notebook-stepper"]

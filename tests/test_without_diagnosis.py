@@ -24,7 +24,7 @@ from stepper.session.session import Session
 from tests.test_kernel_helper import environment
 
 
-def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
+def test_cells_run_and_fail_without_diagnosis(tmp_path: Path) -> None:
     sources = ["x = 1\nprint('hello')", "x / 0", "del nowhere", "y = (", "print(x)"]
     cells = [
         {
@@ -100,7 +100,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
     assert last and last.ok and "| 1" in last.text
 
 
-def test_the_main_path_imports_no_diagnosis() -> None:
+def test_main_path_imports_no_diagnosis() -> None:
     code = "import sys, stepper.session.cells.agent_edits, stepper.kernels.backends.local.local_process; print([n for n in sys.modules if n.startswith(('stepper.diagnosis.diagnoser', 'stepper.diagnosis.in_kernel'))])"
     assert (
         subprocess.run(

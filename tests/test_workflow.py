@@ -54,7 +54,7 @@ def start_session(notebook: Notebook, source: str = "startup") -> str:
     return notebook.project.hook("SessionStart", payload).text
 
 
-def test_the_happy_path_to_complete(project: Project) -> None:
+def test_plan_runs_to_completion(project: Project) -> None:
     notebook = project.new("Load :: 3 rows", "Plot")
     assert project.json("status")["state"] == "ready"
     _, answer = notebook.insert("rows = [1, 2, 3]")
@@ -74,7 +74,7 @@ def test_the_happy_path_to_complete(project: Project) -> None:
     assert [s["status"] for s in status["steps"]] == ["done", "done"]
 
 
-def test_a_cell_that_fails_outside_a_finished_plan_is_told_of(project: Project) -> None:
+def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> None:
     notebook = project.new("Load")
     _, answer = notebook.insert("x = 1")
     assert "The notebook is complete" in answer.text
@@ -100,7 +100,7 @@ def test_a_cell_that_fails_outside_a_finished_plan_is_told_of(project: Project) 
     )
 
 
-def test_a_skipped_step_can_be_reopened(project: Project) -> None:
+def test_skipped_step_can_be_reopened(project: Project) -> None:
     notebook = project.new("Load", "Check")
     notebook.insert("x = 1")
     for way in (("plan", "reopen", "2"), ("continue", "step 2")):
@@ -120,7 +120,7 @@ def test_a_skipped_step_can_be_reopened(project: Project) -> None:
     assert "The notebook is complete: 2 steps done, 0 skipped" in answer.text
 
 
-def test_a_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> None:
+def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("1 / 0")
     project.stepper("skip")
@@ -131,7 +131,7 @@ def test_a_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -
     assert "The notebook is complete: 1 step done, 0 skipped" in answer.text
 
 
-def test_a_skill_of_the_users_own_is_not_taken_for_the_way_out(
+def test_user_skill_named_fix_is_not_suggested(
     untouched: Project,
 ) -> None:
     """Their `/fix` stays theirs: the stop names what works in its place."""
@@ -193,7 +193,7 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     assert project.json("report", "2")["outcome"] == "error"
 
 
-def test_the_stop_names_the_fact_that_the_fix_needs(project: Project) -> None:
+def test_stop_includes_the_suggestion(project: Project) -> None:
     project.config("max_retries: 0")
     notebook = project.new("Load")
     _, answer = notebook.insert("prices = {'unit_price': 3}\nprices['price']")
@@ -228,7 +228,7 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
 
 
 @pytest.mark.nightly
-def test_fix_grants_fresh_retries_and_shows_what_was_tried(project: Project) -> None:
+def test_fix_grants_new_retries_and_lists_attempts(project: Project) -> None:
     project.config(f"{RUN_IT_ALL}\nmax_retries: 1")
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("first_try")
@@ -245,7 +245,7 @@ def test_fix_grants_fresh_retries_and_shows_what_was_tried(project: Project) -> 
 
 
 @pytest.mark.nightly
-def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
+def test_skip_marks_step_and_cell_and_names_the_next_step(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, answer = notebook.insert("raise RuntimeError('STOP: which file?')")
     assert "Error Message: STOP: which file?" in answer.stop
@@ -265,7 +265,7 @@ def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None:
+def test_continue_lifts_a_stop_and_names_the_next_step(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("import math\nrows = [1, 2]\ndef area(r, scale=1):\n    return r")
     cell_id, answer = notebook.insert("raise ValueError('please STOP here')")
@@ -280,7 +280,7 @@ def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
+def test_answer_is_passed_to_the_agent_and_journaled(project: Project) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: `a` or \"b\"?')")
     said = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
@@ -314,7 +314,7 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_failed_cell_waits_for_its_fix(project: Project) -> None:
+def test_failed_cell_blocks_later_cells(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")
     first = notebook.raw["cells"][0]["id"]
@@ -335,7 +335,7 @@ def test_a_failed_cell_waits_for_its_fix(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(
+def test_failed_cell_stops_the_rest_of_the_batch(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Plot", "Save")
@@ -346,7 +346,7 @@ def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(
 
 
 @pytest.mark.nightly
-def test_directives_bind_a_cell_to_a_step_or_to_none(project: Project) -> None:
+def test_directives_assign_a_cell_to_a_step_or_none(project: Project) -> None:
     notebook = project.new("One", "Two")
     _, answer = notebook.insert("# stepper: step=2\n1")
     assert 'Step 2 of 2 "Two": done' in answer.text
@@ -358,7 +358,7 @@ def test_directives_bind_a_cell_to_a_step_or_to_none(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(
+def test_replacing_a_done_cell_resets_attempts_and_is_out_of_order(
     project: Project,
 ) -> None:
     project.config(RUN_IT_ALL)
@@ -374,7 +374,7 @@ def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(
 
 
 @pytest.mark.nightly
-def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(
+def test_attempts_without_a_plan_are_counted_by_cell_and_position(
     project: Project,
 ) -> None:
     project.config(RUN_IT_ALL)
@@ -394,7 +394,7 @@ def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(
 
 
 @pytest.mark.nightly
-def test_the_number_of_code_cells_is_limited(project: Project) -> None:
+def test_number_of_code_cells_is_limited(project: Project) -> None:
     project.config("max_cells: 3")
     notebook = project.notebook("full.ipynb", [code("1", "aaaa"), code("2", "bbbb")])
     assert notebook.before("insert", "3", "bbbb").stdout == b""
@@ -440,7 +440,7 @@ def flaky(failures: int) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_transient_error_heals_by_itself(project: Project) -> None:
+def test_transient_error_is_retried(project: Project) -> None:
     notebook = project.new("Fetch")
     with flaky(1) as url:
         _, answer = notebook.insert(
@@ -460,7 +460,7 @@ def test_a_transient_error_heals_by_itself(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> None:
+def test_persistent_transient_error_stops_the_notebook(project: Project) -> None:
     project.config("network_retries: 1")
     notebook = project.new("Fetch")
     with flaky(9) as url:
@@ -494,7 +494,7 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
         ("raise MemoryError('too much')", "MemoryError", "too much"),
     ],
 )
-def test_what_stops_at_once(
+def test_unrecoverable_errors_stop_immediately(
     project: Project, source: str, kind: str, message: str
 ) -> None:
     project.config("preflight: false")  # else input() is found before it runs
@@ -512,7 +512,7 @@ def test_what_stops_at_once(
         assert "state lost" not in answer.text  # nothing had been there
 
 
-def test_a_kernel_that_can_not_start_stops(project: Project) -> None:
+def test_kernel_start_failure_stops_the_notebook(project: Project) -> None:
     python = project.folder / "python"
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
     python.chmod(0o755)
@@ -527,7 +527,7 @@ def test_a_kernel_that_can_not_start_stops(project: Project) -> None:
     assert project.json("history") == []
 
 
-def test_lost_state_is_said_first_with_the_next_run(project: Project) -> None:
+def test_lost_state_is_reported_first_with_the_next_run(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
     _, answer = notebook.insert("import os; os._exit(7)")
@@ -539,7 +539,7 @@ def test_lost_state_is_said_first_with_the_next_run(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
+def test_agent_command_that_lifts_a_stop_asks_the_user(project: Project) -> None:
     notebook = project.new("One")
     for verb in ("continue", "fix", "skip", "restart", "restore", "trust"):
         for command in (
@@ -559,7 +559,7 @@ def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
         assert bash(notebook, command) == {}, command
 
 
-def test_plain_words_and_near_misses(project: Project) -> None:
+def test_plain_text_commands_and_near_misses(project: Project) -> None:
     notebook = project.new("One", "Two")
     cell_id, answer = notebook.insert(
         "raise RuntimeError('STOP: which of the two columns?')"
@@ -617,7 +617,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
+def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     say(notebook, "hello")
     end_turn(notebook)  # what other tests wrote by hand is told here
@@ -644,7 +644,7 @@ def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(
+def test_false_criterion_leaves_the_step_open_until_confirmed(
     project: Project,
 ) -> None:
     notebook = project.new(
@@ -707,7 +707,7 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(
 
 
 @pytest.mark.nightly
-def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
+def test_session_start_reports_the_notebook_in_progress(project: Project) -> None:
     notebook = project.new("One :: it works", "Two")
     notebook.insert("import json as j\nvalues = {'a': 1}")
     for source in ("startup", "resume", "clear", "compact"):
@@ -726,7 +726,7 @@ def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_sessions_do_not_steer_each_others_notebook(
+def test_sessions_do_not_control_each_others_notebook(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = project.new("A"), project.new("B", problem="other")
@@ -746,7 +746,7 @@ def test_sessions_do_not_steer_each_others_notebook(
     assert project.json("status")["notebook"].endswith(second.path.name)
 
 
-def test_nothing_under_way_is_silent_and_starts_nothing(untouched: Project) -> None:
+def test_hooks_are_silent_without_a_notebook_in_progress(untouched: Project) -> None:
     notebook = Notebook(untouched, untouched.folder / "notebooks" / "x.ipynb")
     assert start_session(notebook) == ""
     assert say(notebook, "continue notebook") == ""
@@ -775,7 +775,7 @@ def test_context_for_other_agents(untouched: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
+def test_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     plan = project.folder / "plan.yaml"
     plan.write_text(
         "- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n  long: true\n"
@@ -795,7 +795,7 @@ def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
+def test_pending_steps_of_the_plan_can_be_changed(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     notebook.insert("1")
     project.stepper("plan", "add", "Two and a half :: ok :: long", "--after", "2")
@@ -861,7 +861,7 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_helper_that_runs_again_takes_no_step(project: Project) -> None:
+def test_rerun_helper_cell_is_assigned_to_no_step(project: Project) -> None:
     notebook = project.new("One", "Two")
     first = notebook.raw["cells"][0]["id"]
     failed, _ = notebook.insert("helper_value")
@@ -876,7 +876,7 @@ def test_a_helper_that_runs_again_takes_no_step(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_skip_never_tags_a_cell_by_a_steps_number(project: Project) -> None:
+def test_skip_does_not_confuse_cell_ids_with_step_numbers(project: Project) -> None:
     notebook = project.new("One", "Two")
     raw = notebook.raw
     raw["cells"].append(code("x = 1", "1"))
@@ -887,7 +887,7 @@ def test_skip_never_tags_a_cell_by_a_steps_number(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_large_notebook_may_be_repaired(project: Project) -> None:
+def test_cells_of_an_oversized_notebook_can_be_replaced(project: Project) -> None:
     project.config("max_cells: 2")
     notebook = project.notebook(
         "large.ipynb", [code("1", "a"), code("2", "b"), code("3", "c")]

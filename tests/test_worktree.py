@@ -143,7 +143,7 @@ def added(main: Checkout, folder: Path) -> Checkout:
     return Checkout(folder, main.folder)
 
 
-def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(
+def test_worktree_has_the_main_checkout_environment_and_its_own_kernel(
     main: Checkout, worktree: Checkout
 ) -> None:
     assert "| main" in main.ran("where = 'main'; print(where)")
@@ -165,7 +165,7 @@ def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(
 
 
 @pytest.mark.nightly
-def test_commands_are_for_the_worktree_in_which_they_are_given(
+def test_commands_apply_to_the_current_worktree(
     main: Checkout, worktree: Checkout
 ) -> None:
     assert "Nothing to stop" in worktree.stepper("shutdown").stdout
@@ -190,7 +190,7 @@ def test_commands_are_for_the_worktree_in_which_they_are_given(
 
 
 @pytest.mark.nightly
-def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(
+def test_command_in_a_deleted_folder_applies_to_the_main_checkout(
     main: Checkout, tmp_path: Path
 ) -> None:
     text = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" status --json'
@@ -202,9 +202,7 @@ def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(
 
 
 @pytest.mark.nightly
-def test_doctor_names_the_environment_and_finds_nothing_wrong(
-    main: Checkout, worktree: Checkout
-) -> None:
+def test_doctor_passes_in_a_worktree(main: Checkout, worktree: Checkout) -> None:
     said = worktree.stepper("doctor").stdout
     assert (
         f"(worktree; uses the environment of the main checkout: {main.folder}/.stepper/env)"
@@ -221,7 +219,7 @@ def test_doctor_names_the_environment_and_finds_nothing_wrong(
 
 
 @pytest.mark.nightly
-def test_what_the_worktree_has_of_its_own_comes_first(
+def test_worktree_config_and_environment_take_precedence(
     main: Checkout, worktree: Checkout
 ) -> None:
     tell = "import os; print(os.environ['PATH'].split(':')[0])"
@@ -255,7 +253,7 @@ def test_what_the_worktree_has_of_its_own_comes_first(
 
 
 @pytest.mark.nightly
-def test_a_session_in_a_worktree_has_the_command_on_its_path(
+def test_session_in_a_worktree_has_the_command_on_its_path(
     main: Checkout, worktree: Checkout, tmp_path: Path
 ) -> None:
     target = tmp_path / "exports"
@@ -295,7 +293,7 @@ def test_worktrees_with_relative_links(
     assert checkout.json("status")["notebook"] == "notebooks/a.ipynb"
 
 
-def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None:
+def test_git_file_of_another_kind(main: Checkout, tmp_path: Path) -> None:
     for number, told in enumerate(
         [
             "gitdir: ../.git/modules/sub\n",
@@ -313,7 +311,7 @@ def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
-def test_uninstall_in_a_worktree_leaves_the_main_checkout(
+def test_uninstall_in_a_worktree_keeps_the_main_checkout(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran(
@@ -333,7 +331,7 @@ def test_uninstall_in_a_worktree_leaves_the_main_checkout(
 
 
 @pytest.mark.nightly
-def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
+def test_uninstall_in_the_main_checkout_shuts_down_worktrees(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "| 1" in worktree.ran("print(1)")
