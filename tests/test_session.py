@@ -35,42 +35,74 @@ from tests.test_run_on_edit import wait_until
 UNCLOSED = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 ).mark  # files that cells open
-# What is a session's alone, by where it is shown with a real kernel, too.
-SAME = {
-    test_workflow: """
-        three_failed_retries_stop_the_notebook attempts_survive_deletion_write_daemon_and_session
-        fix_grants_fresh_retries_and_shows_what_was_tried skip_marks_step_and_cell_and_names_the_next
-        continue_lifts_a_stop_and_says_where_to_go_on an_answer_is_handed_on_and_journaled a_failed_cell_waits_for_its_fix
-        a_batch_whose_first_cell_fails_runs_no_further_new_cell directives_bind_a_cell_to_a_step_or_to_none
-        replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order
-        without_a_plan_attempts_are_counted_by_cell_and_by_place the_number_of_code_cells_is_limited
-        a_transient_error_heals_by_itself a_transient_error_that_stays_stops_the_notebook
-        the_agents_own_lifting_asks_the_person the_end_of_a_turn_sends_the_agent_on_once
-        a_session_start_tells_what_is_under_way sessions_do_not_steer_each_others_notebook context_for_other_agents
-        a_plan_from_yaml_with_a_validation_step the_plan_can_be_changed_where_it_has_not_run run_honours_tags_and_stops
-        a_helper_that_runs_again_takes_no_step skip_never_tags_a_cell_by_a_steps_number
-        a_large_notebook_may_be_repaired
-        a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed
-    """,
-    test_run_on_edit: """
-        variables_persist_and_a_replace_runs_again markdown_and_delete_run_and_report_nothing
-        three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it a_batch_that_ends_with_a_read_keeps_the_time
-        the_batch_of_another_session_leaves_the_time_alone the_same_call_never_runs_twice
-        write_runs_new_and_changed_cells_and_stops_at_the_first_failure nbformat_4_4_without_cell_ids
-        another_language_is_named_and_not_run an_edit_made_while_the_cell_ran_is_kept
-        a_cell_changed_while_it_ran_gets_no_foreign_outputs the_file_mode_is_kept_and_no_temporary_is_left
-        the_context_forgets_a_kernel_that_is_gone a_strangers_metadata_is_no_trouble a_tag_without_a_list_is_a_tag
-        a_journal_that_can_not_be_written_is_said escapes_and_control_characters_never_reach_a_report
-    """,
-    test_report_texts: """
-        a_daemon_that_starts_anew_knows_the_names a_look_that_changes_something_lets_it_run a_refused_cell_keeps_its_outputs
-        a_return_to_an_earlier_source_is_named a_trivial_success_costs_sixty_words a_written_notebook_is_looked_at_cell_by_cell
-        another_cell_in_between_lets_it_run eval_tells_what_happened_although_the_notebook_cannot_be_read fix_lets_it_run
-        found_before_it_ran_then_run_ok output_fetches_what_a_report_left_out preflight_can_be_turned_off
-        progress_bars_are_collapsed the_line_that_ran_in_a_cell_deaf_to_the_interrupt
-        the_same_source_after_the_same_error_is_not_run_again a_changed_file_lets_it_run
-    """,
-    test_recovery: "restore_runs_no_cell_that_was_changed",
+# Tests of other modules that also run here, with fake kernels.
+SHARED_TESTS = {
+    test_workflow: (
+        "test_three_failed_retries_stop_the_notebook",
+        "test_attempts_survive_deletion_write_daemon_and_session",
+        "test_fix_grants_new_retries_and_lists_attempts",
+        "test_skip_marks_step_and_cell_and_names_the_next_step",
+        "test_continue_lifts_a_stop_and_names_the_next_step",
+        "test_answer_is_passed_to_the_agent_and_journaled",
+        "test_failed_cell_blocks_later_cells",
+        "test_failed_cell_stops_the_rest_of_the_batch",
+        "test_directives_assign_a_cell_to_a_step_or_none",
+        "test_replacing_a_done_cell_resets_attempts_and_is_out_of_order",
+        "test_attempts_without_a_plan_are_counted_by_cell_and_position",
+        "test_number_of_code_cells_is_limited",
+        "test_transient_error_is_retried",
+        "test_persistent_transient_error_stops_the_notebook",
+        "test_agent_command_that_lifts_a_stop_asks_the_user",
+        "test_end_of_turn_continues_the_agent_once",
+        "test_session_start_reports_the_notebook_in_progress",
+        "test_sessions_do_not_control_each_others_notebook",
+        "test_context_for_other_agents",
+        "test_plan_from_yaml_with_a_validation_step",
+        "test_pending_steps_of_the_plan_can_be_changed",
+        "test_run_honours_tags_and_stops",
+        "test_rerun_helper_cell_is_assigned_to_no_step",
+        "test_skip_does_not_confuse_cell_ids_with_step_numbers",
+        "test_cells_of_an_oversized_notebook_can_be_replaced",
+        "test_false_criterion_leaves_the_step_open_until_confirmed",
+    ),
+    test_run_on_edit: (
+        "test_variables_persist_and_replaced_cell_reruns",
+        "test_markdown_and_delete_run_and_report_nothing",
+        "test_edits_of_one_message_keep_the_mtime_until_the_batch_ends",
+        "test_batch_that_ends_with_a_read_keeps_the_mtime",
+        "test_batch_of_another_session_keeps_the_mtime",
+        "test_same_call_never_runs_twice",
+        "test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure",
+        "test_nbformat_4_4_without_cell_ids",
+        "test_other_language_is_reported_and_not_run",
+        "test_edit_during_a_run_is_kept",
+        "test_cell_changed_while_it_ran_gets_no_foreign_outputs",
+        "test_file_mode_is_kept_and_no_temporary_file_remains",
+        "test_context_omits_a_dead_kernel",
+        "test_invalid_metadata_is_tolerated",
+        "test_tag_given_as_string_is_a_tag",
+        "test_unwritable_journal_is_reported",
+        "test_escapes_and_control_characters_never_reach_a_report",
+    ),
+    test_report_texts: (
+        "test_restarted_daemon_knows_the_names",
+        "test_eval_that_changes_state_allows_the_rerun",
+        "test_refused_cell_keeps_its_outputs",
+        "test_return_to_an_earlier_source_is_reported",
+        "test_trivial_success_report_has_at_most_sixty_words",
+        "test_written_notebook_is_checked_cell_by_cell",
+        "test_another_cell_in_between_allows_the_rerun",
+        "test_eval_reports_the_result_if_the_notebook_is_unreadable",
+        "test_fix_allows_the_rerun",
+        "test_cell_runs_ok_after_a_preflight_error",
+        "test_output_command_shows_truncated_output",
+        "test_preflight_can_be_turned_off",
+        "test_progress_bars_are_collapsed",
+        "test_running_line_is_reported_if_the_interrupt_has_no_effect",
+        "test_same_source_after_same_error_is_not_rerun",
+        "test_changed_file_allows_the_rerun",
+    ),
+    test_recovery: ("test_restore_skips_changed_cells",),
 }
 
 
@@ -204,7 +236,7 @@ def untouched(project: Quick) -> Quick:
     return project
 
 
-def here(test: Callable[..., None]) -> Callable[..., None]:
+def share_test(test: Callable[..., None]) -> Callable[..., None]:
     """Return a test as one of this module, whose project it gets, by day."""
     made = types.FunctionType(
         test.__code__,
@@ -225,9 +257,9 @@ def here(test: Callable[..., None]) -> Callable[..., None]:
 
 globals().update(
     {
-        f"test_{name}": here(getattr(module, f"test_{name}"))
-        for module, names in SAME.items()
-        for name in names.split()
+        name: share_test(getattr(module, name))
+        for module, names in SHARED_TESTS.items()
+        for name in names
     }
 )
 
