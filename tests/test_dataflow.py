@@ -316,12 +316,12 @@ def test_names_used_by_a_class_body_are_its_inputs() -> None:
 
 def test_names_without_fingerprint_count_as_unchanged() -> None:
     some = [("a", []), ("b", [])]
-    assert value_fingerprints.find_rebound_names(some, {"a": "1", "b": "1"}) == [
+    assert value_fingerprints.update_fingerprints(some, {"a": "1", "b": "1"}) == [
         "a",
         "b",
     ]
-    assert value_fingerprints.find_rebound_names(some, {"a": "1"}) == []
-    assert value_fingerprints.find_rebound_names(some, {"a": "", "b": "2"}) == [
+    assert value_fingerprints.update_fingerprints(some, {"a": "1"}) == []
+    assert value_fingerprints.update_fingerprints(some, {"a": "", "b": "2"}) == [
         "a"
     ]  # it has grown
     value_fingerprints.last_fingerprints.clear()

@@ -21,13 +21,13 @@ from stepper.diagnosis.in_kernel.expression_values import (
     check_labels,
 )
 from stepper.kernels.in_kernel.safe_inspect import (
+    get_qualname,
+    get_top_module,
     is_a,
     is_library_object,
     is_one_of,
-    name_of,
     shell,
     shorten,
-    top_module,
 )
 
 MAX_SHOWN_ITEMS = 20  # of a list that is shown
@@ -223,9 +223,9 @@ def to_python_value(value: Any) -> Any:
     kind = type(value)
     shape = getattr(value, "shape", None)
     is_scalar = shape == () and hasattr(value, "item")
-    if is_scalar and top_module(kind) in ("numpy", "torch"):
+    if is_scalar and get_top_module(kind) in ("numpy", "torch"):
         return value.item()
-    class_name = name_of(kind).lower()
+    class_name = get_qualname(kind).lower()
     if "dtype" in class_name and type(value.name) is str:
         return value.name
     return value
@@ -242,7 +242,7 @@ def is_pandas_object(value: Any) -> bool:
     """Return whether the class of a value is defined by pandas."""
     if not is_library_object(value):
         return False
-    return top_module(type(value)) == "pandas"
+    return get_top_module(type(value)) == "pandas"
 
 
 def is_small(value: Any) -> bool:
@@ -255,7 +255,7 @@ def is_numeric(value: Any) -> bool:
     """Return whether a value is a small array, column or data frame of numbers."""
     if not is_library_object(value) or not is_small(value):
         return False
-    if top_module(type(value)) not in ("numpy", "pandas"):
+    if get_top_module(type(value)) not in ("numpy", "pandas"):
         return False
     if hasattr(value, "dtype"):
         dtypes = [value.dtype]

@@ -21,10 +21,10 @@ from stepper.diagnosis.in_kernel.swallowed_errors import LOOPS, list_blocks
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
     clock,
+    get_top_module,
     is_one_of,
     shell,
     shorten,
-    top_module,
 )
 
 # Names of frames that should be empty: the beginnings of words, then whole words.
@@ -109,7 +109,7 @@ class FrameState:
         """
         # The `isna` of another dtype could be the user's code.
         for dtype in frame.dtypes.tolist():
-            if top_module(type(dtype)) not in LIBRARIES:
+            if get_top_module(type(dtype)) not in LIBRARIES:
                 return
         texts = []
         for label in frame.columns.tolist():
@@ -151,7 +151,7 @@ def is_plain_label(label: Any) -> bool:
     kind = type(label)
     if kind is tuple:
         return all(map(is_plain_label, label))
-    return is_one_of(kind, PLAIN_TYPES) or top_module(kind) in LIBRARIES
+    return is_one_of(kind, PLAIN_TYPES) or get_top_module(kind) in LIBRARIES
 
 
 def capture_frames(source: str, deadline: float) -> dict[str, FrameState]:

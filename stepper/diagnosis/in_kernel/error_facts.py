@@ -32,8 +32,8 @@ from stepper.diagnosis.in_kernel.partial_effects import list_changes
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
-    class_names,
     clock,
+    list_class_names,
     peek,
     shell,
     shorten,
@@ -86,7 +86,7 @@ def find_facts(error: BaseException) -> dict[str, Any]:
     """Return the findings, and the names or path to search for in the project."""
     deadline = clock() + SECONDS
     frames = call_safely(list_user_frames, error.__traceback__) or []
-    names = set(class_names(type(error)))
+    names = set(list_class_names(type(error)))
     if "NameError" in names and frames:
         return call_safely(explain_name_error, error, frames) or {}
     findings: list[Finding] = []

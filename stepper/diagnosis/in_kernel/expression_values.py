@@ -19,14 +19,14 @@ from stack_data.core import Source
 
 from stepper.kernels.in_kernel.cell_sources import is_user_file
 from stepper.kernels.in_kernel.safe_inspect import (
-    class_dict_of,
-    classes_of,
+    get_class_dict,
+    get_mro,
+    get_qualname,
+    get_top_module,
     is_a,
     is_library_object,
     is_one_of,
     missing,
-    name_of,
-    top_module,
 )
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -126,9 +126,9 @@ def check_labels(value: Any) -> None:
 
     A search for any label would call the `__eq__` of these objects.
     """
-    if is_library_object(value) and name_of(type(value)).endswith("Indexer"):
+    if is_library_object(value) and get_qualname(type(value)).endswith("Indexer"):
         value = getattr(value, "obj", value)
-    if top_module(type(value)) != "pandas":
+    if get_top_module(type(value)) != "pandas":
         return
     for labels in getattr(value, "axes", [value]):
         inferred = getattr(labels, "inferred_type", "")
@@ -153,7 +153,7 @@ def get_columns(value: Any) -> Any:
     if not is_library_object(value):
         return None
     # On a Series, `value.columns` would search for a label of that name.
-    attributes = map(class_dict_of, classes_of(type(value)))
+    attributes = map(get_class_dict, get_mro(type(value)))
     if not any("columns" in names for names in attributes):
         return None
     labels = value.columns

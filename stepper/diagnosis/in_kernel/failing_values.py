@@ -33,13 +33,13 @@ from stepper.diagnosis.in_kernel.value_summary import (
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
-    class_names,
+    get_own_attributes,
+    get_qualname,
     is_a,
     is_library_object,
     is_one_of,
     is_pandas,
-    name_of,
-    own_names,
+    list_class_names,
     shorten,
 )
 
@@ -86,7 +86,7 @@ class Item(NamedTuple):
     @property
     def kind(self) -> str:
         """The name of the item's class."""
-        return name_of(type(self.value))
+        return get_qualname(type(self.value))
 
     def nest(self, child: Item) -> Item:
         """Return a child of this item with its full path."""
@@ -192,7 +192,7 @@ def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
 
     Lines that the error's message contains are left out.
     """
-    for name, value in own_names(error).items():
+    for name, value in get_own_attributes(error).items():
         if name not in OUTPUT_ATTRIBUTES:
             continue
         line = find_last_line(name, value)
@@ -204,7 +204,7 @@ def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
 def list_error_names(error: BaseException) -> set[str]:
     """Return the names of an error's class and base classes, without modules."""
     names = set()
-    for class_name in class_names(type(error)):
+    for class_name in list_class_names(type(error)):
         _, _, short_name = class_name.rpartition(".")
         names.add(short_name)
     return names
@@ -217,7 +217,7 @@ def find_last_line(name: str, value: Any) -> str:
     """
     output = value
     if name == "response":
-        output = own_names(value).get("_content", value)
+        output = get_own_attributes(value).get("_content", value)
     if type(output) is bytes:
         end = output[-4000:]
         output = end.decode("utf-8", "replace")
@@ -381,7 +381,7 @@ def is_quoted(item: Any, texts: set[str]) -> bool:
 
 def is_named(item: Any, names: list[str]) -> bool:
     """Return whether the class of an item has one of these names."""
-    class_name = name_of(type(item))
+    class_name = get_qualname(type(item))
     return class_name in names
 
 
@@ -488,7 +488,7 @@ def is_small_array(value: Any) -> bool:
     """Return whether a value is a NumPy array that is not too large to search."""
     if not is_library_object(value):
         return False
-    class_name = name_of(type(value))
+    class_name = get_qualname(type(value))
     if class_name != "ndarray" or value.ndim == 0:
         return False
     return bool(value.size <= MAX_CELLS)

@@ -31,9 +31,9 @@ from stepper.kernels.in_kernel.cell_sources import is_user_file
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     clock,
+    get_own_attributes,
     is_a,
     missing,
-    own_names,
     peek,
     shorten,
 )
@@ -163,7 +163,7 @@ def list_module_names(module: Any, imported_names: list[str]) -> list[str]:
 
     The names that the failed statement imports are left out.
     """
-    names = set(map(str, own_names(module)))
+    names = set(map(str, get_own_attributes(module)))
     for folder in list_package_folders(module):
         for filename in os.listdir(folder):
             submodule = filename.removesuffix(".py")
@@ -197,7 +197,7 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
         if not f"{dotted_name}.".startswith(f"{package}."):
             continue
         module = sys.modules.get(dotted_name)
-        if name in own_names(module):
+        if name in get_own_attributes(module):
             defining.append(dotted_name)
 
     def sort_key(dotted_name: str) -> tuple[int, int]:

@@ -51,18 +51,18 @@ from stepper.kernels.in_kernel.namespace_summary import (
     removed_labels,
 )
 from stepper.kernels.in_kernel.safe_inspect import (
-    class_dict_of,
-    classes_of,
+    get_class_dict,
+    get_module,
+    get_mro,
+    get_own_attributes,
+    get_qualname,
+    get_top_module,
     is_a,
     is_one_of,
     is_pandas,
     missing,
-    module_of,
-    name_of,
-    own_names,
     peek,
     shorten,
-    top_module,
 )
 
 MAX_LISTED = 30  # attributes that are all listed
@@ -411,7 +411,7 @@ def describe_axis_names(lookup: Lookup) -> list[str]:
     """Return clauses on the axes of a pandas object that are named like the key."""
     if not lookup.is_plain_key:
         return []
-    if top_module(type(lookup.value)) != "pandas":
+    if get_top_module(type(lookup.value)) != "pandas":
         return []
     notes = []
     for axis in ("index", "columns"):
@@ -513,14 +513,14 @@ def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
     if is_a(value, dict):
         return list(dict.keys(value))[:MAX_LABELS]
     kind = type(value)
-    if module_of(kind) == "os" and name_of(kind) == "_Environ":
+    if get_module(kind) == "os" and get_qualname(kind) == "_Environ":
         return list(value)[:MAX_LABELS]
     return None
 
 
 def list_members(kind: Any, by_value: bool) -> list[Any] | None:
     """Return the names or values of an Enum's members, or None for other classes."""
-    attributes = class_dict_of(kind)
+    attributes = get_class_dict(kind)
     members = attributes.get("_member_map_")
     if type(members) is not dict:
         return None
@@ -621,7 +621,7 @@ def find_other_owners(value: Any, name: str) -> list[str]:
         return []
     owner_name = get_name(value)
     if is_a(value, type):
-        owner_name = str(module_of(value))
+        owner_name = str(get_module(value))
     sentences = []
     changed_file = explain_changed_file(owner_name, name)
     if changed_file:
@@ -630,7 +630,7 @@ def find_other_owners(value: Any, name: str) -> list[str]:
     if modules:
         module_names = " and ".join(modules)
         sentences.append(f"`{name}` is in {module_names}")
-    for attribute, member in own_names(value).items():
+    for attribute, member in get_own_attributes(value).items():
         if not is_a(member, type):
             continue
         if find_stored_attribute(member, name) is not None:
@@ -695,9 +695,9 @@ def list_attributes(value: Any) -> list[str]:
         names += object.__getattribute__(value, "__dict__")
     else:
         kind = value if is_a(value, type) else type(value)
-        for base in classes_of(kind):
-            names += class_dict_of(base)
-        names += own_names(value)
+        for base in get_mro(kind):
+            names += get_class_dict(base)
+        names += get_own_attributes(value)
         names += list_item_names(value)
     attributes = set()
     for name in names:
@@ -725,8 +725,8 @@ def find_stored_attribute(kind: Any, name: str) -> Any:
 
     Return None if the class has no such attribute.
     """
-    for base in classes_of(kind):
-        attributes = class_dict_of(base)
+    for base in get_mro(kind):
+        attributes = get_class_dict(base)
         if name in attributes:
             return attributes[name]
     return None

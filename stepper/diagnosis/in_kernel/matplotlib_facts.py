@@ -1,8 +1,8 @@
-"""Descriptions of matplotlib figures, made when they are displayed.
+"""Descriptions of matplotlib figures, recorded when the figures are displayed.
 
-The backend has closed the figures when the cell ends. Only the results of the last draw
-are read: this module does not draw, and does not call formatters or other code of the
-user's. It does not import matplotlib.
+The figures cannot be described after the cell, because the backend closes them. Only
+the results of the last draw are read: this module does not draw, and does not call
+formatters or other code of the user. It does not import matplotlib.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import (
-    class_names,
     clock,
-    name_of,
+    get_qualname,
+    list_class_names,
     shell,
     shorten,
 )
@@ -33,11 +33,11 @@ MAX_VALUES = 100_000
 MAX_IMAGE_VALUES = 1_000_000
 MAX_SECONDS = 0.03
 FIGURE_CLASS = "matplotlib.figure.Figure"
-# In the order in which a report selects one.
+# A report shows the first of these types that an output has.
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/svg+xml")
 # Formatters whose labels say more than the numbers.
 TEXT_FORMATTERS = re.compile("Date|FixedFormatter|FuncFormatter|StrCategory")
-# A class of matplotlib's → the kind of artist. The first class of the MRO counts.
+# A class of matplotlib → the kind of artist. The first class of the MRO counts.
 KINDS = {
     "Line2D": "line",
     "PathCollection": "scatter",
@@ -74,7 +74,7 @@ figures: list[Fact] = []
 
 
 class Artist(NamedTuple):
-    """A visible artist of axes."""
+    """A visible artist of axes, and its kind (see KINDS), such as "line" or "bar"."""
 
     kind: str
     artist: Any
@@ -88,7 +88,7 @@ class AxesDescription(NamedTuple):
 
 
 def install() -> None:
-    """Wrap IPython's display formatter."""
+    """Wrap IPython's display formatter to record the displayed figures."""
     formatter = shell.display_formatter
     original = formatter.format
 
@@ -103,9 +103,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Remove the wrapper, before a helper of another version is installed.
+    """Remove the wrapper before a helper of another version is installed.
 
-    The wrapper is kept if the user has wrapped it.
+    If the user's code has wrapped the wrapper, do nothing.
     """
     formatter = shell.display_formatter
     wrapper = vars(formatter).get("format")
@@ -115,7 +115,7 @@ def uninstall() -> None:
 
 
 def reset() -> None:
-    """Forget the figures of the previous run."""
+    """Remove the descriptions of the previous run's figures."""
     figures.clear()
 
 
@@ -125,10 +125,10 @@ def list_figures() -> list[Fact]:
 
 
 def call_or_interrupt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or None if it fails.
+    """Return the result of a function, or None if the function fails.
 
-    An interrupt is raised: `call_safely` would suppress the interrupt of the cell that
-    displays the figure.
+    KeyboardInterrupt is raised, because it must interrupt the cell that displays the
+    figure. `call_safely` would suppress it.
     """
     try:
         return function(*arguments)
@@ -139,10 +139,13 @@ def call_or_interrupt(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def record_figure(value: Any, result: Any) -> None:
-    """Describe a displayed value if it is a matplotlib figure."""
+    """Record the description of a displayed value if it is a matplotlib figure.
+
+    `result` is the result of IPython's display formatter.
+    """
     if "matplotlib.figure" not in sys.modules:
         return
-    if FIGURE_CLASS not in class_names(type(value)):
+    if FIGURE_CLASS not in list_class_names(type(value)):
         return
     key = call_or_interrupt(compute_image_key, result[0])
     if key is None:
@@ -150,15 +153,15 @@ def record_figure(value: Any, result: Any) -> None:
     fact = {"key": key, **describe_figure(value)}
     figures.append(fact)
     if len(figures) > MAX_FIGURES:
-        # The last images of an animation are those that stay visible.
+        # The first and the last images stay: the last image of an animation is visible.
         del figures[MAX_FIGURES // 2]
 
 
 def compute_image_key(data: dict[str, Any]) -> int | None:
     """Return the hash that identifies an image in the outputs.
 
-    Return None without an image. The position cannot identify an image: %%capture,
-    clear_output and updates change the outputs.
+    Return None if the data contains no image. A position cannot identify an image,
+    because %%capture, clear_output and updates change the outputs.
     """
     contents = [data[mime] for mime in IMAGE_TYPES if data.get(mime)]
     if not contents:
@@ -198,7 +201,7 @@ def describe_figure(figure: Any) -> Fact:
         legend = list_legend(figure.legends[0])
     return {
         "title": title_text,
-        "colour_bars": [get_axis_label(bar) for bar in color_bars[:MAX_AXES]],
+        "colour_bars": [get_color_bar_label(bar) for bar in color_bars[:MAX_AXES]],
         "legend": legend,
         "axes": list(select_axes(descriptions)),
         "left_out": len(plots) - len(descriptions),
@@ -213,7 +216,7 @@ def is_color_bar(axes: Any) -> bool:
     return bool(label == "<colorbar>")
 
 
-def get_axis_label(axes: Any) -> str:
+def get_color_bar_label(axes: Any) -> str:
     """Return the label of a color bar."""
     label = axes.get_ylabel()
     if not label:
@@ -222,9 +225,10 @@ def get_axis_label(axes: Any) -> str:
 
 
 def select_axes(descriptions: list[AxesDescription]) -> Iterator[Fact]:
-    """Yield the descriptions of axes, except those that are empty on purpose.
+    """Yield the descriptions of axes, except of axes that are empty on purpose.
 
-    These are switched off, or have the same position as other axes, as twins do.
+    Axes are empty on purpose if they are switched off, or if they have the same
+    position as other axes, like twin axes.
     """
     positions = []
     for axes, fact in descriptions:
@@ -240,7 +244,7 @@ def select_axes(descriptions: list[AxesDescription]) -> Iterator[Fact]:
 
 
 def is_blank(fact: Fact) -> bool:
-    """Return whether axes contain no data."""
+    """Return whether axes with this description contain no data."""
     return fact.get("invisible") == "blank"
 
 
@@ -272,7 +276,10 @@ def describe_axes(axes: Any, deadline: float) -> Fact:
 
 
 def describe_artists(axes: Any, deadline: float) -> Fact:
-    """Return the artists, their points and images, and why nothing is visible."""
+    """Return the numbers of artists and points, the images, and why nothing is visible.
+
+    For "invisible", see `explain_invisible`.
+    """
     artist_counts: dict[str, int] = {}
     point_counts: dict[str, int] = {}
     images: list[Fact] = []
@@ -310,9 +317,10 @@ def explain_invisible(
     images: list[Fact],
     deadline: float,
 ) -> str:
-    """Return "blank" or "nan" if nothing is visible on axes, else an empty string.
+    """Return the reason why nothing is visible on axes, or an empty string.
 
-    `artists` are those with points.
+    The reason is "blank" if there are no artists, and "nan" if all values are NaN.
+    `artists` excludes images and artists without points.
     """
     if not artists and not images:
         return "blank"
@@ -355,7 +363,7 @@ def has_values(image: Fact) -> bool:
 def classify_artist(artist: Any, axes: Any) -> str:
     """Return the kind of an artist."""
     for base in type(artist).__mro__:
-        kind = KINDS.get(name_of(base))
+        kind = KINDS.get(get_qualname(base))
         if kind is None:
             continue
         if kind == "scatter":
@@ -367,7 +375,7 @@ def classify_artist(artist: Any, axes: Any) -> str:
 
 
 def is_in_data(transform: Any, axes: Any) -> bool:
-    """Return whether a transform is that of the data."""
+    """Return whether a transform is the transform from data coordinates."""
     # `==` compares the effects, and the transform of axhline has the same effect if the
     # limits are 0 and 1.
     contains_data = transform.contains_branch_seperately(axes.transData)
@@ -379,7 +387,8 @@ def is_in_data(transform: Any, axes: Any) -> bool:
 def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
     """Return whether no point of the lines, scatters and bars can be drawn.
 
-    Lines that are not in data coordinates, such as those of axhline, do not count.
+    Lines that are not in data coordinates, such as lines of `axhline`, do not count.
+    Return False if there are no points, too many points, or the deadline passes.
     """
     numpy = sys.modules["numpy"]
     room = MAX_VALUES
@@ -401,7 +410,7 @@ def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
 
 
 def list_points(entry: Artist, axes: Any) -> Any:
-    """Return the points of a line or scatter, or the size of a bar.
+    """Return the points of a line or scatter, or the width and height of a bar.
 
     Return an empty list for other artists.
     """
@@ -421,12 +430,13 @@ def list_points(entry: Artist, axes: Any) -> Any:
 def describe_image(artist: Any) -> Fact:
     """Return the shape of an image and the range of its values.
 
-    There is no range if all values are NaN or masked.
+    The range ("min" and "max") is missing if all values are NaN or masked. In an image
+    that is too large to inspect, "max" is None.
     """
     numpy = sys.modules["numpy"]
     values = artist.get_array()
     shape = values.shape[:3]
-    base_names = map(name_of, type(artist).__mro__)
+    base_names = map(get_qualname, type(artist).__mro__)
     if "QuadMesh" in base_names:
         corners = artist.get_coordinates()
         shape = [side - 1 for side in corners.shape[:2]]
@@ -447,9 +457,12 @@ def describe_image(artist: Any) -> Fact:
 
 
 def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
-    """Return the ends of an axis: its tick labels if they are texts, else numbers."""
+    """Return the limits of an axis.
+
+    These are the first and last tick label if the labels are texts, else two numbers.
+    """
     formatter = axis.get_major_formatter()
-    formatter_name = name_of(type(formatter))
+    formatter_name = get_qualname(type(formatter))
     texts = []
     if TEXT_FORMATTERS.search(formatter_name):
         limits = sorted((low, high))
@@ -465,9 +478,10 @@ def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
 
 
 def list_tick_labels(axis: Any, low: float, high: float) -> list[str]:
-    """Return the labels as they were drawn.
+    """Return the drawn tick labels between two positions.
 
-    The axis would call the user's formatter again.
+    The labels are read from the ticks, because the axis would call the user's formatter
+    again.
     """
     count = len(axis.get_majorticklocs())
     ticks = []
@@ -490,7 +504,7 @@ def list_legend(legend: Any) -> list[str]:
 
 
 def cut(text: Any) -> str:
-    """Return the beginning of a text."""
+    """Return the first MAX_TEXT characters of a text."""
     return shorten(str(text), MAX_TEXT)
 
 

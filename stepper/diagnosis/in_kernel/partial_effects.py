@@ -1,6 +1,6 @@
 """Changes of variables that a cell made before it failed.
 
-A retry repeats them: a step that is applied twice is a frequent, silent bug in
+A retry repeats these changes: a step that is applied twice is a frequent, silent bug in
 notebooks.
 """
 
@@ -40,7 +40,11 @@ MUTATING_METHODS = {
 
 
 def list_changes(error: BaseException) -> dict[str, Any]:
-    """Return the rebound names, the new names and those changed in place."""
+    """Return the names that the cell assigned, and the names that it changed in place.
+
+    `rebound` contains [name, old value, new value], `bound` contains names that did not
+    exist before, and `in_place` contains [name, line of the cell].
+    """
     summaries = summarize_values()
     rebound = []
     bound = []
@@ -67,7 +71,10 @@ def list_changes(error: BaseException) -> dict[str, Any]:
 
 
 def format_change(old: Summary, new: Summary) -> tuple[str, str]:
-    """Return the old and the new value, with their classes if only these differ."""
+    """Return the old and the new value as text.
+
+    The texts include the classes if only the classes differ.
+    """
     _, old_text, old_class = old
     _, new_text, new_class = new
     if old_text == new_text and old_class != new_class:
@@ -83,7 +90,10 @@ def get_short_name(class_name: str) -> str:
 
 
 def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
-    """Return (name, line of the cell) of changes by lines above the failing one."""
+    """Return the names that lines above the failing line change in place.
+
+    Each name is paired with the number of its line in the cell.
+    """
     user_frame = find_cell_frame(error)
     if user_frame is None:
         return []
@@ -103,9 +113,9 @@ def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
 
 
 def find_cell_frame(error: BaseException) -> UserFrame | None:
-    """Return the outermost failing line in a cell.
+    """Return the outermost frame of the traceback that is in a cell.
 
-    Return None if it is in an earlier cell.
+    Return None if there is none, or if the cell is not the one that failed.
     """
     counts = get_cell_files()
     user_frames = list_user_frames(error.__traceback__)
@@ -118,9 +128,9 @@ def find_cell_frame(error: BaseException) -> UserFrame | None:
 
 
 def find_changed_name(node: Any) -> str:
-    """Return the variable that an expression changes in place.
+    """Return the variable that a statement or expression changes in place.
 
-    Return an empty string if there is none.
+    Return an empty string if it changes no variable in place.
     """
     if isinstance(node, ast.AugAssign):
         return find_root_name(node.target)
@@ -146,7 +156,7 @@ def has_inplace_argument(call: ast.Call) -> bool:
 
 
 def find_root_name(node: Any) -> str:
-    """Return `a` for `a.b[c]`.
+    """Return the name at the beginning of an expression: `a` for `a.b[c]`.
 
     Return an empty string if the expression does not begin with a name.
     """

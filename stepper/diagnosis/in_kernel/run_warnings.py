@@ -1,9 +1,10 @@
 """Warnings on a successful run.
 
-These are Python warnings, swallowed errors, and DataFrames with suspicious changes.
+There are warnings for Python warnings, for swallowed errors and for suspicious changes
+of DataFrames.
 
-Each run is observed separately. After it, `warnings.showwarning` and IPython's
-`ast_transformers` are as they were before.
+Each run is observed separately. After the run, `warnings.showwarning` and IPython's
+`ast_transformers` are restored.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ from stepper.kernels.in_kernel.cell_sources import (
     get_source_lines,
     run_state,
 )
-from stepper.kernels.in_kernel.safe_inspect import call_safely, clock, name_of, shell
+from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
+    clock,
+    get_qualname,
+    shell,
+)
 
 MAX_FACTS = 50
 MAX_WARNINGS = 20  # that are reported
@@ -72,14 +78,14 @@ active_runs: list[Run] = []
 class TreeReader(ast.NodeTransformer):
     """Receives the tree of the cell, and the trees that its magics run, from IPython.
 
-    It is the last transformer in IPython's list and removes itself immediately, so that
-    no cell can see it: with a transformer left, IPython would also visit the tree a
-    second time. It stays in the list during a cell magic.
+    The reader is the last transformer in IPython's list. It removes itself immediately,
+    so that cells cannot see it and IPython does not visit the tree a second time. It
+    stays in the list during a cell magic.
     """
 
     def visit(self, tree: Any) -> Any:
-        """Read a tree and return it."""
-        call_safely(read_tree, tree)
+        """Record a tree and return it."""
+        call_safely(record_tree, tree)
         return tree
 
 
@@ -87,7 +93,7 @@ reader = TreeReader()
 
 
 def install() -> None:
-    """Install the function that the user's handlers call."""
+    """Install the function that the calls added to `except` handlers look up."""
     vars(sys.modules[HELPER])[HOOK] = record_error
 
 
@@ -110,8 +116,8 @@ def start_run(raw: str) -> None:
 
 
 def finish_run(raw: str, ok: bool) -> list[Fact]:
-    """Stop observing a run. Return its warnings if it was successful."""
-    # Code that a cell runs ends before the cell does.
+    """Stop observing a run, and return its warnings if the run was successful."""
+    # A cell can run another cell, which finishes first and is not observed.
     if not active_runs or raw != active_runs[0].raw:
         return []
     run = active_runs.pop()
@@ -123,7 +129,7 @@ def finish_run(raw: str, ok: bool) -> list[Fact]:
     if not ok:
         return []
     facts = list_swallowed_errors(errors)
-    facts += call_safely(check_frames, run) or []
+    facts += call_safely(list_frame_warnings, run) or []
     facts += list_python_warnings(run)
     left_out = len(run.others)
     left_out += len(facts[MAX_FACTS:])
@@ -138,7 +144,7 @@ def finish_run(raw: str, ok: bool) -> list[Fact]:
 
 
 def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
-    """Return a warning on each error that a handler of this cell swallowed."""
+    """Return a fact on each error that a handler of this cell swallowed."""
     facts: list[Fact] = []
     for error in errors:
         line = call_safely(find_running_cell_line, error.filename, error.line)
@@ -158,7 +164,7 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
 
 
 def list_python_warnings(run: Run) -> list[Fact]:
-    """Return the Python warnings of a run."""
+    """Return a fact on each Python warning of a run."""
     facts: list[Fact] = []
     for (category, message), (filename, line, count) in run.warnings.items():
         details = []
@@ -178,20 +184,20 @@ def list_python_warnings(run: Run) -> list[Fact]:
 
 
 def format_error(name: str, message: str) -> str:
-    """Return the name of a class with the message, if there is one."""
+    """Return the name of an error's class, followed by the message if there is one."""
     if not message:
         return name
     return f"{name}: {message}"
 
 
 def remove_reader() -> None:
-    """Remove the transformer from IPython's list."""
+    """Remove the reader from IPython's list of transformers."""
     if reader in shell.ast_transformers:
         shell.ast_transformers.remove(reader)
 
 
-def read_tree(tree: ast.Module) -> None:
-    """Keep the tree of a cell or magic, and add the calls that record errors."""
+def record_tree(tree: ast.Module) -> None:
+    """Store the tree of a cell or magic, and add the calls that record errors."""
     run = active_runs[0]
     run.trees.append(tree)
     is_cell_magic = run.raw.lstrip().startswith("%%")
@@ -201,8 +207,8 @@ def read_tree(tree: ast.Module) -> None:
         add_calls(tree, run.raw)
 
 
-def check_frames(run: Run) -> list[Fact]:
-    """Return the warnings on the DataFrames that the cell names."""
+def list_frame_warnings(run: Run) -> list[Fact]:
+    """Return a fact on each suspicious change of a DataFrame that the cell names."""
     if not run.trees or "pandas" not in sys.modules:
         return []
     deadline = clock() + SECONDS_AFTER
@@ -220,13 +226,16 @@ def is_suspicious_frame(frame: FrameState) -> bool:
 
 
 def unwrap_showwarning(function: Any) -> Any:
-    """Return the function that a replacement of `showwarning` calls."""
+    """Return the original of a replaced `showwarning`, else the function itself."""
     attributes = getattr(function, "__dict__", {})
     return attributes.get("stepper_passes_to", function)
 
 
 def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
-    """Return a `warnings.showwarning` that records. The user may call or replace it."""
+    """Return a `warnings.showwarning` that records the warnings of a run.
+
+    The user's code may call or replace the function, also after the run.
+    """
 
     def showwarning(
         message: Any,
@@ -252,12 +261,15 @@ def record_warning(
     filename: str,
     line: int,
 ) -> None:
-    """Count a warning."""
+    """Record a warning of a run, or count a repeated one.
+
+    Warnings are equal if their categories and the first lines of the messages are.
+    """
     if type(message) is str:
         first_line = message.split("\n")[0]
     else:
         first_line = get_first_line(message)
-    key = (name_of(category), first_line)
+    key = (get_qualname(category), first_line)
     if key in run.warnings:
         run.warnings[key][2] += 1
     elif len(run.warnings) < MAX_WARNINGS:

@@ -1,11 +1,11 @@
 """Exit codes of the shell commands of a cell that raise no exception.
 
-These are `!command`, `x = !command`, `%sx`, `%pip` and `%%bash`. IPython keeps only the
-exit code of the last `!command`, and no exit code of `x = !command`. Therefore this
-module replaces the functions that start commands, which IPython and ipykernel look up
-in their own modules. `get_ipython().system` must stay the original: it looks up the
-names in `{braces}` in the frame that called it. What commands print and return does not
-change.
+Such commands are `!command`, `x = !command`, `%sx`, `%pip` and `%%bash`. IPython stores
+only the exit code of the last `!command`, and no exit code of `x = !command`. Therefore
+this module replaces the functions that start commands, which IPython and ipykernel look
+up in their own modules. `get_ipython().system` is not replaced, because it looks up the
+names in `{braces}` in the frame of its caller. The output and the return value of a
+command do not change.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Fact = dict[str, Any]
 
 
 class Position(NamedTuple):
-    """The line of a cell that started a command.
+    """The line of code that started a command.
 
-    `filename` is an empty string for the cell itself.
+    If `filename` is empty, the line is a line of the current cell as written.
     """
 
     filename: str
@@ -86,7 +86,7 @@ def replace(module: types.ModuleType, name: str, value: Any) -> None:
 
 
 def uninstall() -> None:
-    """Restore the originals, before a helper of another version is installed."""
+    """Restore the original functions before another helper is installed."""
     restore_asyncio()
     while replacements:
         module, name, original = replacements.pop()
@@ -94,7 +94,7 @@ def uninstall() -> None:
 
 
 def start_run(raw: str) -> None:
-    """Prepare for a run. If the cell is a script magic, record its processes."""
+    """Reset the facts for a new run, and record the processes of a script magic."""
     facts.clear()
     script_processes.clear()
     magic = CELL_MAGIC.match(raw)
@@ -132,7 +132,10 @@ def restore_asyncio() -> None:
 
 
 def finish_run(raw: str, error: Any) -> list[Fact]:
-    """Return the failed and suspicious commands of a run that has finished."""
+    """Return the recorded facts on the commands of a run.
+
+    Return an empty list if the cell failed because of a command.
+    """
     restore_asyncio()
     if type(error) is subprocess.CalledProcessError:  # the error describes the command
         return []
@@ -149,7 +152,7 @@ def record_scripts(lines: list[str]) -> None:
             magic_line = number
             break
     for process in script_processes:
-        code = process.returncode or 0  # None if it continues in the background
+        code = process.returncode or 0  # None if the process is still running
         record_command("", code, "", Position("", magic_line))
         for number, line in enumerate(lines[magic_line:], magic_line + 1):
             record_command(line, 0, "", Position("", number), code == 0)
@@ -157,7 +160,10 @@ def record_scripts(lines: list[str]) -> None:
 
 
 def locate_fact(fact: Fact, lines: list[str]) -> Fact:
-    """Return a fact with the line of this cell (0 for another cell) and its text."""
+    """Add the line number and the text of the line to a fact.
+
+    The number is 0 if the line is not part of the current cell.
+    """
     filename, line_number = fact["spot"]
     is_cell_file = filename in get_cell_files()
     line = line_number
@@ -179,7 +185,8 @@ def wrap_system(
 ) -> Callable[[str], int]:
     """Return a function that runs and records a `!command`.
 
-    IPython prints the output with the global `print` of the module with these globals.
+    IPython prints the output with the global `print` of the module that has
+    `posix_globals`, so this `print` is replaced while the command runs.
     """
 
     def system(command: str) -> int:
@@ -207,7 +214,7 @@ def wrap_system(
 
 
 def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs and records a command whose output is returned."""
+    """Return a function that runs a command, records it and returns its output."""
 
     def process_handler(
         command: Any, callback: Callable[[Any], Any], *arguments: Any, **options: Any
@@ -241,9 +248,10 @@ def record_command(
     position: Position,
     is_successful: bool = True,
 ) -> None:
-    """Record a command that failed or that installed into another environment.
+    """Record a command that failed or that installed packages elsewhere.
 
-    `is_successful` is the result of a command without an exit code of its own.
+    A line of a script has no separate exit code: `is_successful` is whether the whole
+    script succeeded.
     """
     stripped = [line.strip() for line in output.splitlines()]
     lines = [shorten(line) for line in stripped if line]
@@ -273,10 +281,10 @@ def record_command(
 
 
 def find_position(frame: Any) -> Position:
-    """Return the line of a cell that started a command.
+    """Return the position in a cell that started a command.
 
-    Return an empty file name and line 0 if there is none. The number of the line in the
-    cell is known only when the cell has finished.
+    Search the frame and its callers. Return an empty file name and line 0 if no frame
+    is in a cell. The line number in the cell as written is known only after the cell.
     """
     cell_files = get_cell_files()
     while frame is not None:

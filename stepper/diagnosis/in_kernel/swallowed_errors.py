@@ -1,10 +1,10 @@
 """Errors that a broad `except` of the cell swallowed.
 
-IPython lets the helper change the syntax tree of a cell before it is compiled. A call
-of `record_error` becomes the first statement of each broad handler. The call finds the
-helper in `sys.modules`, so that a function still works in another process, which has no
-helper. It contains neither the line nor the run, so that the same function compiles to
-the same code for libraries that cache by code.
+The helper changes the syntax tree of a cell before IPython compiles the cell: a call of
+`record_error` becomes the first statement of each broad handler. The call looks up the
+helper in `sys.modules`, so that a function also works in a process without a helper.
+The call contains neither the line nor the run, so that an unchanged function compiles
+to the same code, which matters for libraries that cache by code.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import (
-    class_dict_of,
-    classes_of,
+    get_class_dict,
+    get_mro,
+    get_qualname,
     is_a,
     is_one_of,
-    name_of,
     peek,
     shorten,
 )
 
 MAX_COUNT = 1000  # of the same error in one handler
-MAX_ERRORS = 50  # different ones
+MAX_ERRORS = 50  # different errors
 MAX_MESSAGE = 160  # characters
 PLAIN_TYPES = (str, int, float, bool, bytes, type(None))
 # Not errors, or expected: an import is often tried within a broad `except`.
@@ -47,7 +47,7 @@ HELPER = "_stepper_helper"
 HOOK = "swallowed"
 MODULES = "__import__('sys').modules"
 CALL = f"{MODULES}.get({HELPER!r}) and {MODULES}[{HELPER!r}].{HOOK}()"
-# Such a compiler would compile the call with the function.
+# These compilers would compile the call with the function and fail.
 COMPILERS = re.compile(r"\b(numba|njit|jit)\b")
 
 BROAD_CLASSES = {"Exception", "BaseException"}
@@ -109,21 +109,24 @@ class SwallowedError(NamedTuple):
 
     filename: str
     line: int
-    handler: str
+    handler: str  # such as "except Exception"
     class_name: str
     message: str
     times: int
 
 
 def start_recording() -> None:
-    """Forget the errors of the previous run, and record those of this one."""
+    """Remove the errors of the previous run, and start to record errors."""
     errors.clear()
     handler_texts.clear()
     state["recording"] = True
 
 
 def stop_recording() -> list[SwallowedError]:
-    """Return the errors since the start, also those in functions of other cells."""
+    """Stop recording, and return the recorded errors.
+
+    Errors in functions of other cells are included.
+    """
     state["recording"] = False
     recorded = []
     for (filename, line, _), (name, text, count) in errors.items():
@@ -140,9 +143,10 @@ def stop_recording() -> list[SwallowedError]:
 
 
 def record_error() -> None:
-    """Record the current exception of a handler.
+    """Record the exception that the calling handler is handling.
 
-    The user's handlers call this, possibly thousands of times. An interrupt must pass.
+    The user's handlers call this function, possibly thousands of times. An interrupt is
+    not suppressed.
     """
     __tracebackhide__ = True
     if not state["recording"]:
@@ -159,17 +163,17 @@ def record_error() -> None:
             return
         if issubclass(kind, EXPECTED):
             return
-        name = shorten(name_of(kind))
+        name = shorten(get_qualname(kind))
         message = get_first_line(exc_info()[1])
         errors[key] = [name, message, 1]
-    except Exception:  # the handler must go on, whatever the exception is
+    except Exception:  # the user's handler must continue in any case
         return
 
 
 def get_first_line(error: Any) -> str:
-    """Return the first line of a message.
+    """Return the first line of an error's message.
 
-    Return an empty string if that would run the user's code.
+    Return an empty string if formatting the message would run the user's code.
     """
     arguments = peek(error, "args")
     parts = [*arguments]
@@ -189,15 +193,15 @@ def get_first_line(error: Any) -> str:
 
 
 def has_builtin_str(error: Any) -> bool:
-    """Return whether an exception has the `__str__` of a builtin class."""
-    for kind in classes_of(type(error)):
-        if "__str__" in class_dict_of(kind):
+    """Return whether an exception inherits its `__str__` from a builtin class."""
+    for kind in get_mro(type(error)):
+        if "__str__" in get_class_dict(kind):
             return id(kind) in builtin_errors
     return False
 
 
 def add_calls(tree: ast.Module, source: str) -> None:
-    """Add the calls to the tree of a cell, or of the body of a cell magic."""
+    """Add calls of `record_error` to the tree of a cell or of a cell magic's body."""
     if state["recording"] and not COMPILERS.search(source):
         include_functions = "numba" not in sys.modules
         add_calls_to_body(tree.body, False, include_functions)
@@ -206,7 +210,7 @@ def add_calls(tree: ast.Module, source: str) -> None:
 def add_calls_to_body(
     body: Sequence[ast.stmt], is_in_loop: bool, include_functions: bool
 ) -> None:
-    """Add the calls to the broad handlers of statements and of what they contain."""
+    """Add the calls to the broad handlers of statements and of nested statements."""
     for node in body:
         if isinstance(node, FUNCTIONS):
             if include_functions and is_safe_function(node):
@@ -222,7 +226,7 @@ def add_calls_to_body(
 def is_safe_function(node: Any) -> bool:
     """Return whether a function has no decorator and does not call itself.
 
-    A recursive function may be at the recursion limit, with no room for another call.
+    A recursive function may reach the recursion limit, so that another call would fail.
     """
     if node.decorator_list:
         return False
@@ -246,7 +250,7 @@ def list_blocks(node: ast.stmt) -> list[list[ast.stmt]]:
 
 
 def walk_fields(node: ast.AST, *fields: str) -> list[ast.AST]:
-    """Return all nodes in these fields of a node."""
+    """Return all descendants of a node that are in one of these fields."""
     nodes: list[ast.AST] = []
     for field in fields:
         for statement in getattr(node, field, ()):
@@ -255,14 +259,14 @@ def walk_fields(node: ast.AST, *fields: str) -> list[ast.AST]:
 
 
 def add_calls_to_handlers(node: ast.Try) -> None:
-    """Add the call to the broad handlers that ignore the error."""
+    """Add the call to the broad handlers of a `try` that ignore the error."""
     for handler in node.handlers:
         if is_broad(handler.type) and not uses_error(handler, node):
             add_call(handler)
 
 
 def add_call(handler: ast.ExceptHandler) -> None:
-    """Make the call the first statement of a handler."""
+    """Insert the call of `record_error` as the first statement of a handler."""
     kind = handler.type
     if isinstance(kind, ast.Tuple):
         kind = next(filter(is_broad, kind.elts))
@@ -282,7 +286,7 @@ def add_call(handler: ast.ExceptHandler) -> None:
 
 
 def get_name(node: ast.AST) -> str:
-    """Return the name of a variable or an attribute.
+    """Return the name in a variable or attribute expression.
 
     Return an empty string for other expressions.
     """
@@ -292,7 +296,7 @@ def get_name(node: ast.AST) -> str:
 
 
 def is_broad(kind: ast.expr | None) -> bool:
-    """Return whether the class after `except` includes all errors."""
+    """Return whether an `except` clause with this class catches all errors."""
     if kind is None:
         return True
     if isinstance(kind, ast.Tuple):
@@ -311,7 +315,10 @@ def uses_error(handler: ast.ExceptHandler, node: ast.Try) -> bool:
 
 
 def list_used_names(node: ast.AST) -> list[str]:
-    """Return the names whose values a statement or call stores or passes on."""
+    """Return the names in the value that a statement stores or in a call's arguments.
+
+    Calls of DISPLAY_FUNCTIONS do not count.
+    """
     values: list[ast.expr | None] = []
     if isinstance(node, BINDINGS):
         values.append(node.value)
@@ -328,7 +335,7 @@ def list_used_names(node: ast.AST) -> list[str]:
 
 
 def is_predicate(handler: ast.ExceptHandler, node: ast.Try) -> bool:
-    """Return whether at least two branches end by returning or assigning a bool.
+    """Return whether at least two branches of a `try` finally return or assign a bool.
 
     For example: `try: float(x); return True` with `except Exception: return False`.
     """

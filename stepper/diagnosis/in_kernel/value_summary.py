@@ -1,8 +1,8 @@
 """Short descriptions of values.
 
-A short value is shown itself. Of others the description has the class, shape, dtype and
-length, and what is special: missing values, columns of text, the keys of a dict. No
-code of the user's runs, so only the values of known classes are shown.
+A short value is shown in full. The description of another value contains the class,
+shape, dtype and length, and notable contents: missing values, columns of text, the keys
+of a dict. None of the user's code runs, so only values of known classes are shown.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from stepper.diagnosis.in_kernel.close_matches import join_items
 from stepper.kernels.in_kernel.safe_inspect import (
     SIZED_TYPES,
     call_safely,
-    class_name,
-    class_names,
-    classes_of,
+    format_class_name,
+    get_mro,
+    get_qualname,
+    get_top_module,
     is_a,
     is_library_object,
     is_one_of,
     is_pandas,
-    name_of,
+    list_class_names,
     peek,
     shorten,
-    top_module,
 )
 from stepper.kernels.in_kernel.signatures import describe_callable
 
@@ -96,18 +96,19 @@ WRAPPERS = (types.MethodType, staticmethod, classmethod)
 
 
 def get_class_name(value: Any) -> str:
-    """Return the name of a value's class without its module, safe to show."""
+    """Return the name of a value's class, without its module, for a message."""
     if value is None:
         return "None"
-    qualified_name = name_of(type(value))
+    qualified_name = get_qualname(type(value))
     _, _, name = qualified_name.rpartition(".")
     return format_name(name)
 
 
 def format_name(name: str) -> str:
-    """Return the name of a class, function or module, quoted if it is not a name.
+    """Return the name of a class, function or module for a message.
 
-    Code can give a class any name. It must not look like a line of stepper's report.
+    A name that is not an identifier is quoted: code can give a class any name, and the
+    name must not look like a line of stepper's report.
     """
     if re.fullmatch(r"[\w.<>]+", name):
         return shorten(name, 80)
@@ -120,15 +121,15 @@ def is_data(value: Any) -> bool:
     if is_a(value, (types.ModuleType, type, *CALLABLE)):
         return False
     kind = type(value)
-    if name_of(kind) not in NUMPY_FUNCTIONS:
+    if get_qualname(kind) not in NUMPY_FUNCTIONS:
         return True
-    return top_module(kind) != "numpy"
+    return get_top_module(kind) != "numpy"
 
 
 def format_plain_value(value: Any, limit: int = 80, depth: int = 2) -> str | None:
     """Return the text of a plain value, or of a container of plain values.
 
-    Return None for other values: their `__repr__` may be the user's.
+    Return None for any other value, because its `__repr__` may be the user's code.
     """
     text = format_scalar(value, limit)
     if text is None and is_library_object(value):
@@ -160,7 +161,7 @@ def format_scalar(value: Any, limit: int) -> str | None:
         return str(value)
     if kind is datetime.datetime:
         zone_class = type(value.tzinfo)
-        is_known_zone = top_module(zone_class) in TIME_ZONE_MODULES
+        is_known_zone = get_top_module(zone_class) in TIME_ZONE_MODULES
         return str(value) if is_known_zone else None
     if is_one_of(kind, STREAMS):
         name = value.name
@@ -171,11 +172,14 @@ def format_scalar(value: Any, limit: int) -> str | None:
 
 
 def format_library_value(value: Any) -> str | None:
-    """Return the text of a NumPy or pandas scalar, or the shape of an array."""
+    """Return the text of a NumPy or pandas scalar, or the class and shape of an array.
+
+    Return None for other values.
+    """
     kind = type(value)
-    if name_of(kind) in PANDAS_TIMES:
+    if get_qualname(kind) in PANDAS_TIMES:
         return str(value)
-    if "numpy.generic" in class_names(kind):
+    if "numpy.generic" in list_class_names(kind):
         return str(value)
     shape = getattr(value, "shape", None)
     if type(shape) is not tuple:
@@ -220,14 +224,14 @@ def format_label(value: Any) -> str:
         labels = [format_label(part) for part in value[:6]]
         content = ", ".join(labels)
         return f"({content})"
-    if top_module(kind) in LABEL_MODULES:
+    if get_top_module(kind) in LABEL_MODULES:
         return shorten(str(value), 80)
-    return class_name(kind)
+    return format_class_name(kind)
 
 
 def get_length(value: Any) -> int | None:
     """Return the length of a container or array, or None if it is unknown."""
-    for kind in classes_of(type(value)):
+    for kind in get_mro(type(value)):
         if is_one_of(kind, SIZED_TYPES):
             length = kind.__len__(value)
             return int(length)
@@ -269,10 +273,10 @@ def describe_value(value: Any) -> str:
 
 
 def describe_function(value: Any) -> str:
-    """Return the name and the signature of a callable, as far as they are known."""
+    """Return a phrase with the name and signature of a callable, if they are known."""
     function = value
     if is_one_of(type(value), WRAPPERS):
-        function = value.__func__  # a method has no name of its own
+        function = value.__func__  # a method object has no name in its `__dict__`
     name = str(peek(function, "__name__", ""))
     signature = describe_callable(value)
     noun = "method" if is_method(value) else "function"
@@ -284,10 +288,7 @@ def describe_function(value: Any) -> str:
 
 
 def is_method(value: Any) -> bool:
-    """Return whether a callable belongs to an object or a class.
-
-    A builtin function belongs to its module.
-    """
+    """Return whether a callable is a method of an object or a class."""
     if is_a(value, types.FunctionType):
         return False
     if not is_a(value, types.BuiltinFunctionType):
@@ -301,13 +302,13 @@ def is_method(value: Any) -> bool:
 def get_name(value: Any) -> str:
     """Return the name of a class or module."""
     if is_a(value, type):
-        return str(name_of(value))
+        return str(get_qualname(value))
     name = peek(value, "__name__")
     return str(name)
 
 
 def describe_folder(path: str) -> str:
-    """Return the names in a folder as text.
+    """Return a phrase with the names in a folder.
 
     Return an empty string if the path is not a folder.
     """
@@ -321,7 +322,10 @@ def describe_folder(path: str) -> str:
 
 
 def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
-    """Add the length, classes and lengths of items, keys, and the text if short."""
+    """Add the length, items and keys of a container to the parts of its description.
+
+    A short `text` of the container is put before its class.
+    """
     length = get_length(value)
     parts.append(f"length {length}")
     max_length = 2 * MAX_VALUE
@@ -335,7 +339,7 @@ def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
 
 
 def add_key_part(value: Any, parts: list[str]) -> None:
-    """Add the first keys of a dict that are strings or integers."""
+    """Add the first keys of a dict that are strings or integers to `parts`."""
     keys = list(dict.keys(value))
     texts = []
     for key in keys[:MAX_KEYS]:
@@ -348,12 +352,12 @@ def add_key_part(value: Any, parts: list[str]) -> None:
 
 
 def add_item_parts(items: Any, parts: list[str]) -> None:
-    """Add the classes and the lengths of a list's items."""
+    """Add the classes and the lengths of a list's items to `parts`."""
     names = set()
     lengths: set[Any] = set()
     for item in items:
         kind = type(item)
-        name = shorten(name_of(kind), 40)
+        name = shorten(get_qualname(kind), 40)
         names.add(name)
         if is_one_of(kind, CONTAINERS) or is_library_object(item):
             length = get_length(item)
@@ -369,11 +373,11 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
 
 
 def add_array_parts(value: Any, parts: list[str]) -> None:
-    """Add the shape, dtype, columns, first values and missing values of an array."""
+    """Add the shape, dtype and contents of an array or table to `parts`."""
     shape = getattr(value, "shape", None)
     dtype = getattr(value, "dtype", None)
     if type(shape) is not tuple or not shape:  # a scalar
-        if top_module(type(value)) == "numpy":
+        if get_top_module(type(value)) == "numpy":
             text = shorten(str(value), MAX_VALUE)
             parts[0] = f"{text} ({parts[0]})"
         return
@@ -399,16 +403,16 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     is_index = is_pandas(value, "Index")
     is_text = dtype_text in TEXT_DTYPES
     if is_index or is_text or cell_count <= MAX_LISTED_CELLS:
-        values = list_first_values(value)
+        values = format_first_values(value)
         parts.append(values)
     dtype_kind = getattr(dtype, "kind", "")
     if dtype_kind == "f" and not is_index:
-        missing_count = count_missing(value)
+        missing_count = format_missing_count(value)
         parts.append(missing_count)
 
 
-def count_missing(values: Any) -> str:
-    """Return the number of values that are not finite as text.
+def format_missing_count(values: Any) -> str:
+    """Return a phrase with the number of values that are NaN or infinite.
 
     Return an empty string if all values are finite.
     """
@@ -420,8 +424,8 @@ def count_missing(values: Any) -> str:
     return f"{count:,} NaN or infinite"
 
 
-def list_first_values(values: Any) -> str:
-    """Return the first different values of an array, Series or Index as text."""
+def format_first_values(values: Any) -> str:
+    """Return the first distinct values of an array, Series or Index as text."""
     if is_pandas(values, "Series"):
         values = values.iloc
     head = values[:MAX_ITEMS]
@@ -434,7 +438,10 @@ def list_first_values(values: Any) -> str:
 
 
 def describe_columns(frame: Any) -> list[str]:
-    """Return the columns of a DataFrame, first those with text or missing values."""
+    """Return the names of a DataFrame's columns, with notes on some of them.
+
+    Columns with missing values or text come first and have a note.
+    """
     dtypes = frame.dtypes.tolist()
     is_missing = frame.isna()
     missing_counts = is_missing.sum().tolist()

@@ -1,7 +1,7 @@
-"""The sources of the cells that ran, and how a frame maps to a line of a cell or file.
+"""The sources of the cells that ran, and the mapping of frames to lines of cells.
 
-IPython runs a transformed copy of a cell. The lines reported to the user are those of
-the cell as written, which this module keeps by execution count.
+IPython runs a transformed copy of a cell. Reports show the lines of the cell as
+written, so this module stores the written sources by execution count.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CONTEXT_LINES = 2  # above and below the line of a frame
 MAX_CELLS = 500
 # Execution count → cell as written. IPython's own history can be switched off.
 sources: dict[int, str] = {}
-# "number" identifies what runs or ran last, "cell" is the last execution count.
+# "number" identifies the current or last execution, "cell" is the last execution count.
 run_state: dict[str, Any] = {"number": 0, "shown": 0, "cell": 0}
-# The number of a scratch execution → that of the last cell before it.
+# The number of a scratch execution → the number of the last cell before it.
 cells_before_scratch: dict[int, int] = {}
 # Names that a function of some cell may bind by `global`.
 global_names: set[str] = set()
-# A cell with one of these words may bind any name. If it also defines a function, a
-# later call may do so too.
+# A cell with one of these words may bind any name. If the cell also defines a function,
+# a later call of the function may bind any name, too.
 BINDS_ANY_NAME = re.compile(
     r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b"
 )
@@ -58,14 +58,14 @@ def remember_source(number: int, raw: str) -> None:
 
 
 def drop_oldest(cells: dict[int, Any]) -> None:
-    """Remove the first entry if there are more than MAX_CELLS."""
+    """Remove the oldest entry of a dict if there are more than MAX_CELLS."""
     if len(cells) > MAX_CELLS:
         oldest = next(iter(cells))
         del cells[oldest]
 
 
 def remember_scratch(raw: str) -> None:
-    """Store the source of a scratch execution under a negative number of its own."""
+    """Store the source of a scratch execution under a new negative number."""
     number = run_state.get("last_scratch", 0) - 1
     run_state["last_scratch"] = number
     cells_before_scratch[number] = run_state["cell"]
@@ -106,7 +106,10 @@ def find_first_line(lines: list[str]) -> int:
 
 
 def find_cell_magic(number: int) -> tuple[int, int] | None:
-    """Return the cell and the line of its cell magic, or None if the cell has none."""
+    """Return the number of a cell and the line of its cell magic.
+
+    Return None if the cell has no cell magic.
+    """
     lines = get_source_lines(number)
     first = find_first_line(lines)
     if lines and lines[first].startswith("%%"):
@@ -115,10 +118,10 @@ def find_cell_magic(number: int) -> tuple[int, int] | None:
 
 
 def find_cell_line(filename: str, line: int) -> tuple[int, int]:
-    """Return the cell, and the line as written, for a line of transformed code.
+    """Return the cell's number and the line as written, for a line of transformed code.
 
-    IPython removes blank lines at the top of a cell and joins continued magics, so a
-    line can only have moved up.
+    IPython removes blank lines at the top of a cell and joins continued magics, so the
+    line as written is never above the line of transformed code.
     """
     number = get_cell_files()[filename]
     # Code that a magic executes has the execution count of the next cell.
@@ -141,7 +144,10 @@ def find_cell_line(filename: str, line: int) -> tuple[int, int]:
 
 
 def find_running_cell_line(filename: str, line: int) -> int | None:
-    """Return the line of the running cell as written, or None for code outside it."""
+    """Return the line of the running cell as written.
+
+    Return None if the code is not part of the running cell.
+    """
     running = run_state["number"]
     if filename in TIMED_FILENAMES:
         magic = find_cell_magic(running)
@@ -186,7 +192,10 @@ def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, 
 
 
 def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    """Return the user frames of a traceback as JSON, without the middle of many."""
+    """Return the user frames of a traceback as JSON.
+
+    If there are more than MAX_FRAMES, the frames in the middle are left out.
+    """
     entries = list_user_frames(trace)
     if len(entries) > MAX_FRAMES:
         half = MAX_FRAMES // 2
@@ -200,7 +209,7 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         if filename in TIMED_FILENAMES:
             magic = find_cell_magic(run_state["number"])
             if magic is None:
-                continue  # the frame of the line magic itself says more
+                continue  # the frame of the line magic itself is reported
             if function == "<module>":
                 facts = [
                     fact for fact in facts if (fact["cell"], fact["line"]) != magic
@@ -218,9 +227,9 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 def describe_frame(
     number: int | None, filename: str, line: int, function: str
 ) -> dict[str, Any]:
-    """Return a frame as JSON, with the lines around its line.
+    """Return a frame as JSON, with the lines around its current line.
 
-    `number` is the execution count of its cell, or None for a file.
+    `number` is the execution count of the frame's cell, or None for a file.
     """
     if number is None:
         raw_lines = linecache.getlines(filename)

@@ -1,6 +1,7 @@
-"""An exception as JSON: classes, message, attributes, causes and frames of user code.
+"""The conversion of an exception to JSON.
 
-The only user code that runs here is the exception's `__str__`.
+The JSON contains the classes, message, attributes, causes and frames of user code. The
+only user code that runs in this module is the exception's `__str__`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
     get_cell_files,
     is_a,
     is_error,
-    list_class_names_of_error,
+    list_error_class_names,
     peek,
     shorten,
     to_plain_value,
@@ -22,7 +23,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
 
 MAX_MESSAGE = 10_000  # characters
 MAX_CHAIN_MESSAGE = 300
-MAX_GROUP = 3  # exceptions of a group
+MAX_GROUP = 3  # exceptions of an exception group
 ATTRIBUTES = (
     "errno",
     "name",
@@ -39,7 +40,7 @@ ATTRIBUTES = (
 
 
 def find_reason(error: BaseException) -> BaseException | None:
-    """Return the exception that another one wraps, or None if there is none."""
+    """Return the exception that an exception wraps, or None if it wraps none."""
     arguments = peek(error, "args")
     candidates = [peek(error, "reason"), peek(error, "__cause__")]
     if type(arguments) is tuple:
@@ -65,12 +66,12 @@ def collect_attributes(error: BaseException) -> dict[str, Any]:
 
 
 def find_http_status(error: BaseException, facts: dict[str, Any]) -> int | None:
-    """Return the HTTP status of the response behind an exception, or None."""
+    """Return the status of the HTTP response that an exception reports, or None."""
     candidates = [
         peek(peek(error, "response"), "status_code"),
         peek(error, "status"),
     ]
-    if "urllib.error.HTTPError" in list_class_names_of_error(error):
+    if "urllib.error.HTTPError" in list_error_class_names(error):
         candidates.append(facts.get("code"))
     for candidate in candidates:
         if is_a(candidate, int) and 100 <= candidate <= 599:
@@ -79,13 +80,16 @@ def find_http_status(error: BaseException, facts: dict[str, Any]) -> int | None:
 
 
 def describe_reasons(error: BaseException) -> dict[str, Any]:
-    """Return the class names and the error number of the exceptions it wraps."""
+    """Return the class names and the error number of the exceptions in an exception.
+
+    The result is empty if the exception wraps no other exception.
+    """
     facts: dict[str, Any] = {}
     reason = find_reason(error)
     depth = 0
     while reason is not None and depth < MAX_CAUSES:
         names = facts.setdefault("reason_mro", [])
-        for name in list_class_names_of_error(reason):
+        for name in list_error_class_names(reason):
             if name not in names:
                 names.append(name)
         number = to_plain_value(peek(reason, "errno"))
@@ -102,7 +106,7 @@ def get_class_name(error: BaseException) -> str:
 
 
 def get_message(error: BaseException) -> str:
-    """Return the message of an exception; its `__str__` may run."""
+    """Return the message of an exception. This may call its `__str__`."""
     message = peek(error, "msg") if is_a(error, SyntaxError) else None
     if type(message) is not str or not message:
         message = call_safely(str, error)
@@ -119,7 +123,7 @@ def describe_chain(error: BaseException) -> list[list[str]]:
     group = peek(error, "exceptions")
     if type(group) is tuple:
         for member in filter(is_error, group[:MAX_GROUP]):
-            chain.append(describe_link("one of its group", member))
+            chain.append(describe_link("in the exception group", member))
     seen = {id(error)}
     while len(chain) < MAX_CAUSES:
         relation, cause = find_cause(error)
@@ -132,7 +136,11 @@ def describe_chain(error: BaseException) -> list[list[str]]:
 
 
 def find_cause(error: BaseException) -> tuple[str, Any]:
-    """Return how Python relates an exception to its cause or context, and that one."""
+    """Return the cause or context of an exception, after its relation to the exception.
+
+    The relation is "caused by" or "while handling". The exception is None if there is
+    no cause and the context is suppressed or missing.
+    """
     cause = peek(error, "__cause__")
     context = peek(error, "__context__")
     if is_error(cause):
@@ -143,16 +151,19 @@ def find_cause(error: BaseException) -> tuple[str, Any]:
 
 
 def describe_link(relation: str, error: BaseException) -> list[str]:
-    """Return one entry of `describe_chain`."""
+    """Return an entry of `describe_chain`: [relation, class, message]."""
     return [relation, get_class_name(error), get_message(error)[:MAX_CHAIN_MESSAGE]]
 
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
-    """Return an exception as JSON."""
+    """Return the facts on an exception as JSON.
+
+    `ename` is the class name, `evalue` the message, `mro` the names of the classes.
+    """
     return {
         "ename": get_class_name(error),
         "evalue": get_message(error),
-        "mro": list_class_names_of_error(error),
+        "mro": list_error_class_names(error),
         "attributes": call_safely(collect_attributes, error) or {},
         "chain": call_safely(describe_chain, error) or [],
         "frames": call_safely(describe_frames, error.__traceback__) or [],

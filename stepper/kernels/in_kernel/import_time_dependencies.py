@@ -1,6 +1,6 @@
-"""Whether a module computes something from other modules while it is imported.
+"""The search for modules that use values of other modules during their own import.
 
-`from .rates import RATE` alone does not count, because such a name can be bound again.
+`from .rates import RATE` alone does not count, because the name can be bound again.
 `DOUBLE = RATE * 2` counts, and so do base classes, decorators and default arguments:
 only a reload gives them new values. This module is loaded once a module has changed.
 """
@@ -17,14 +17,14 @@ from stepper.kernels.in_kernel.module_sources import (
     parse_source,
     resolve_module_name,
 )
-from stepper.kernels.in_kernel.safe_inspect import own_names
+from stepper.kernels.in_kernel.safe_inspect import get_own_attributes
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Update(NamedTuple):
-    """The updated modules, and the namespaces that they had before the update."""
+    """The names of updated modules, and the modules' namespaces before the update."""
 
     modules: set[str]
     snapshots: dict[str, Any]
@@ -35,7 +35,8 @@ def depends_at_import(
 ) -> bool:
     """Return whether importing a module evaluates a name that an update changed.
 
-    `updated` are the updated modules, `snapshots` their namespaces before the update.
+    `updated` contains the names of the updated modules, `snapshots` their namespaces
+    before the update.
     """
     tree = parse_source(path)
     if tree is None:
@@ -82,7 +83,7 @@ def list_changed_imports(tree: ast.Module, package: str, update: Update) -> set[
 
 
 def list_changed_names(node: ast.ImportFrom, module: str, update: Update) -> set[str]:
-    """Return the names of one `from` statement whose values an update changed."""
+    """Return the names in a `from` statement whose values an update changed."""
     changed = set()
     for alias in node.names:
         submodule = f"{module}.{alias.name}"
@@ -91,7 +92,7 @@ def list_changed_names(node: ast.ImportFrom, module: str, update: Update) -> set
     snapshot = update.snapshots.get(module)
     if module not in update.modules or snapshot is None:
         return changed
-    present = own_names(sys.modules[module])
+    present = get_own_attributes(sys.modules[module])
     for alias in node.names:
         name = alias.name
         if name == "*":
@@ -104,7 +105,7 @@ def list_changed_names(node: ast.ImportFrom, module: str, update: Update) -> set
 def list_changed_public_names(
     present: dict[str, Any], snapshot: dict[str, Any]
 ) -> set[str]:
-    """Return the public names of a snapshot that have another value now."""
+    """Return the public names of a snapshot whose current values differ."""
     changed = set()
     for name, value in snapshot.items():
         is_private = name[:1] == "_"
@@ -114,7 +115,10 @@ def list_changed_public_names(
 
 
 class Loads:
-    """The names that statements load: `bases` in base classes, `used` elsewhere."""
+    """The names that statements load.
+
+    `bases` are the names in base classes, `used` the names in other expressions.
+    """
 
     def __init__(self, used: set[str], bases: set[str]) -> None:
         self.used = used
@@ -122,7 +126,7 @@ class Loads:
 
 
 def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
-    """Return the names that statements load, without the bodies of functions."""
+    """Return the names that statements load, except in the bodies of functions."""
     nodes = list_evaluated_nodes(statements)
     bases: list[Any] = []
     for node in nodes:
@@ -134,7 +138,7 @@ def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
 
 
 def list_evaluated_nodes(trees: Iterable[ast.AST]) -> list[Any]:
-    """Return the nodes that an import evaluates, without base classes."""
+    """Return the nodes of trees that an import evaluates, except base classes."""
     nodes = []
     pending: list[Any] = list(trees)
     while pending:
@@ -145,7 +149,10 @@ def list_evaluated_nodes(trees: Iterable[ast.AST]) -> list[Any]:
 
 
 def list_evaluated_children(node: Any) -> list[Any]:
-    """Return the children of a node that are evaluated with it."""
+    """Return the children of a node that are evaluated when the node is evaluated.
+
+    The body of a function is not included.
+    """
     if isinstance(node, FUNCTIONS):
         children = list(getattr(node, "decorator_list", ()))
         arguments = node.args
@@ -168,7 +175,7 @@ def is_main_guard(node: Any) -> bool:
 
 
 def list_loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that nodes of a syntax tree load."""
+    """Return the names that these nodes themselves load."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

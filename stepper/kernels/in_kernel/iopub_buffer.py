@@ -1,10 +1,10 @@
-"""A buffer of the iopub messages of the last run and of those that came after it.
+"""A buffer of the iopub messages of the last run, including messages after its end.
 
-A daemon that was not running when the messages were sent asks for them. All iopub
-messages, also those of threads and forked children, pass through one method of
-ipykernel's iopub thread. The buffer keeps their frames as they are sent; a step costs
-only the sum of their sizes. If there is too much, the beginning and the end are kept,
-also of a single long text.
+A daemon that was not running when the messages were sent requests them later. All iopub
+messages, including messages of threads and forked children, pass through one method of
+ipykernel's iopub thread. The buffer stores their frames as sent, so a message costs
+only the sum of the frames' sizes. If the messages exceed MAX_BYTES, the beginning and
+the end of the run's messages, or of a single long text, are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepper.kernels.in_kernel.safe_inspect import shell
 
 MAX_BYTES = 1 << 20  # of all messages
 MAX_HEAD = MAX_BYTES // 2
-# Of one long text. With its headers, the end fits in behind the first half.
+# Of one long text. With its headers, the end fits into the second half of MAX_BYTES.
 TAIL = MAX_BYTES // 2 - 2048
 DELIMITER = b"<IDS|MSG>"
 STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')
@@ -27,12 +27,13 @@ COMPLETE = re.compile(
     rb"(?:[^\\\x80-\xff]+|[\xc0-\xdf].|[\xe0-\xef]..|[\xf0-\xff]...|\\u....|\\[^u])*",
     re.DOTALL,
 )
-# A place in such a text where a character or an escape certainly begins.
+# A position in such a text at which a character or an escape certainly begins.
 BOUNDARY = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
 # Messages that are always kept: they are few and small.
 ALWAYS_KEPT = (b'"status"', b'"execute_input"', b'"stepper_facts"')
-# The last run: its request id, its messages, how many there were, how many of them
-# belong to the head, the size of those kept and the bytes that were dropped.
+# The last run: its request id, the kept messages, the number of all messages, the
+# number of kept messages in the head, the size of the kept messages, the number of
+# dropped bytes, and the payload of the execute reply.
 last: dict[str, Any] = {
     "id": b"",
     "messages": [],
@@ -48,25 +49,25 @@ last_status: list[list[Any]] = []
 
 
 def install() -> None:
-    """Start to record the messages of ipykernel's iopub thread."""
+    """Start recording the messages of ipykernel's iopub thread."""
     thread = shell.kernel.iopub_thread
     send = thread.send_multipart
 
     def send_and_record(message: list[Any], *args: Any, **kwargs: Any) -> None:
         send(message, *args, **kwargs)
-        # KeyboardInterrupt passes: the interrupt is meant for the cell.
+        # KeyboardInterrupt is not suppressed: the interrupt is meant for the cell.
         with contextlib.suppress(Exception):
-            record(list(message))
+            record_message(list(message))
 
     thread.send_multipart = send_and_record
 
 
 def uninstall() -> None:
-    """Stop to record messages."""
+    """Stop recording messages."""
     vars(shell.kernel.iopub_thread).pop("send_multipart", None)
 
 
-def record(message: list[Any]) -> None:
+def record_message(message: list[Any]) -> None:
     """Add a message to the buffer if it belongs to the last run."""
     # Without the signature: header, parent, metadata, content, buffers.
     start = message.index(DELIMITER) + 2
@@ -96,8 +97,11 @@ def record(message: list[Any]) -> None:
 
 
 def start_run(parent: bytes) -> None:
-    """Forget the previous run and start with the busy status of the new one."""
-    # The id as it is written in the JSON of each parent header.
+    """Reset the buffer for a new run, and add the run's busy status.
+
+    `parent` is the parent header of the run's first message, as JSON.
+    """
+    # The id as written in the JSON of each parent header.
     rest = parent.partition(b'"msg_id"')[2]
     request = rest.split(b'"', 2)[1]
     last.update(
@@ -112,9 +116,9 @@ def start_run(parent: bytes) -> None:
 
 
 def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
-    """Record the beginning of a long text; return a message with its end.
+    """Record the beginning of a long text, and return a message with its end.
 
-    Returns None for a message that is not text, which is dropped.
+    Return None for a message that is not text: its bytes are counted as dropped.
     """
     headers = parts[:3]
     content = bytes(parts[3])
@@ -133,7 +137,7 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
 
 
 def drop_middle() -> None:
-    """Drop messages behind the head until the rest is within the limit."""
+    """Drop the messages after the head, oldest first, until MAX_BYTES is observed."""
     messages = last["messages"]
     index = last["head"]
     while last["size"] > MAX_BYTES and index < len(messages):
@@ -149,8 +153,9 @@ def drop_middle() -> None:
 def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
     """Return the beginning and the end of a stream message's long text.
 
-    The beginning has at most `room` bytes, the end `TAIL`. The third value is the
-    number of bytes in neither. Both are empty for other content, such as an image.
+    The third value is the number of dropped bytes between them. The beginning has at
+    most `room` bytes of text, the end at most `TAIL` bytes. For other content, such as
+    an image, both are empty.
     """
     stream = STREAM.match(content)
     if stream is None:
@@ -175,7 +180,7 @@ def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
 
 
 def is_always_kept(parts: list[Any]) -> bool:
-    """Return whether a message is kept in any case, by its type."""
+    """Return whether a message has a type that is never dropped."""
     header = bytes(parts[0])
     return any(message_type in header for message_type in ALWAYS_KEPT)
 
@@ -183,7 +188,7 @@ def is_always_kept(parts: list[Any]) -> bool:
 def get_record(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
     """Return the record of a request and the frames of its messages.
 
-    The record is None if the request was not the last run or did not start.
+    The record is None if the request did not start or is not the last run.
     """
     if not request or request.encode() != last["id"]:
         return None, []

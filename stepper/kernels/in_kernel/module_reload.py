@@ -1,8 +1,9 @@
-"""The project's modules that cells imported, and whether their files have changed.
+"""The reload of the project's modules whose files changed after a cell imported them.
 
 Before a cell runs, `os.stat` checks each file, and a file is hashed only if its status
-differs. IPython's autoreload (`superreload`) reloads a changed module: it updates
-functions and classes in place. Modules of the Python environment are not checked.
+differs. A changed module is reloaded by IPython's autoreload (`superreload`), which
+updates functions and classes in place. Modules of the Python environment are not
+checked.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from stepper.kernels.in_kernel.module_sources import (
 )
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
-    module_of,
-    own_names,
+    get_module,
+    get_own_attributes,
     shell,
     shorten,
 )
@@ -43,7 +44,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 ENVIRONMENTS = {"site-packages", "dist-packages", "node_modules", "__pypackages__"}
 ENVIRONMENT_FILES = ("pyvenv.cfg", "conda-meta")
-# A file so young may change again without a new time stamp.
+# A file that changed so recently may change again without a new time stamp.
 RECENT_NS = 2_000_000_000
 COMPILED = (".so", ".pyd")
 NETWORK = ("nfs", "cifs", "smb", "afs", "lustre", "gpfs", "beegfs", "ceph", "fuse")
@@ -67,23 +68,21 @@ state: dict[str, Any] = {
 
 
 class Record:
-    """A local module: its file, and the hash of the source that was loaded.
+    """A local module: its file, and the hash of the loaded source (`loaded`).
 
-    `disk` is the hash of the file now. `tried` is the hash with which a reload failed,
-    for the reasons in `failure`. `reported` is the hash reported as not loaded.
-    `outdated` means that it uses a changed module at its import and could not be
-    reloaded. `mentions` are the modules that its imports name, in the source with the
-    hash `mentions_of`.
+    `mark` contains the file's times and size, and `disk` is the hash of its current
+    content. `tried` is the hash with which a reload failed, for the reason `failure`.
+    `reported` is the hash that was reported as not loaded. `outdated` means that the
+    module uses a changed module during its import and could not be reloaded.
+    `mentions` are the modules that the source with the hash `mentions_of` imports.
     """
 
-    def __init__(
-        self, path: str, spec: Any, mark: Any, list_loaded_versions: str
-    ) -> None:
+    def __init__(self, path: str, spec: Any, mark: Any, loaded: str) -> None:
         self.path = path
         self.spec = spec
         self.mark = mark
-        self.loaded = list_loaded_versions
-        self.disk = list_loaded_versions
+        self.loaded = loaded
+        self.disk = loaded
         self.recent = True
         self.tried = ""
         self.failure: dict[str, Any] = {}
@@ -101,11 +100,7 @@ class ReloadError(Exception):
 
 
 def find_project_root() -> str:
-    """Return the project's folder.
-
-    It is the nearest parent of the working folder with `.stepper`, else the nearest
-    with another project file, else the working folder.
-    """
+    """Return the project's folder. The search from the working directory runs once."""
     if state["root"] is None:
         folder = os.path.realpath(os.getcwd())
         state["root"] = search_project_root(folder)
@@ -113,7 +108,11 @@ def find_project_root() -> str:
 
 
 def search_project_root(folder: str) -> str:
-    """Return the project's folder of a working folder."""
+    """Return the folder of the project that contains a folder.
+
+    This is the nearest parent with `.stepper`, else the nearest parent with another
+    project file, else the folder itself.
+    """
     parents = [folder]
     parent = os.path.dirname(folder)
     while parent != parents[-1]:
@@ -167,10 +166,10 @@ def read_mark(path: str) -> Any:
 
 
 def read_status(path: str) -> os.stat_result:
-    """Return the status of a file.
+    """Return the status of a file. Raise OSError if the file does not exist.
 
-    On a network file system, `stat` may use a cache that is seconds old. Opening the
-    file asks the server.
+    On a network file system, `stat` may return a status that is seconds old. Opening
+    the file requests the status from the server.
     """
     if state["network"] is None:
         state["network"] = call_safely(is_on_network, find_project_root()) or False
@@ -189,7 +188,7 @@ def read_status(path: str) -> os.stat_result:
 
 
 def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
-    """Return whether a folder is on a network file system."""
+    """Return whether a folder is on a network file system, according to `mounts`."""
     kinds: dict[str, str] = {}
     with open(mounts, encoding="utf-8", errors="replace") as stream:
         for line in stream:
@@ -201,7 +200,10 @@ def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
 
 
 def hash_file(path: str, mark: Any) -> str:
-    """Return the hash of a source file, or of the mark of a compiled module."""
+    """Return the hash of a source file, or the mark of a compiled module as text.
+
+    Return "deleted" or "unreadable" if there is no hash.
+    """
     if mark is None:
         return "deleted"
     if path.endswith(COMPILED):
@@ -213,14 +215,17 @@ def hash_file(path: str, mark: Any) -> str:
 
 
 def is_recent(mark: Any) -> bool:
-    """Return whether a file may have changed again without a new time stamp."""
+    """Return whether a file may have changed again without a new time stamp.
+
+    `mark` contains the times of the file, or is None if the file does not exist.
+    """
     if mark is None:
         return False
     changed_at = max(mark[0], mark[2])
     return bool(changed_at > now_ns() - RECENT_NS)
 
 
-def register() -> None:
+def record_new_modules() -> None:
     """Record the local modules that cells imported or reloaded since the last call."""
     since = state["since"]
     state["since"] = now_ns()
@@ -232,17 +237,17 @@ def register() -> None:
         module = sys.modules.get(name)
         if module is None:
             del records[name]
-        elif own_names(module).get("__spec__") is not record.spec:
+        elif get_own_attributes(module).get("__spec__") is not record.spec:
             add_record(name, since)
 
 
 def add_record(name: str, since: int) -> None:
     """Record a module if it is local.
 
-    `since` is when the cell that imported it began.
+    `since` is the time in nanoseconds at which the importing cell started, or earlier.
     """
     module: Any = sys.modules.get(name)
-    module_dict = own_names(module)
+    module_dict = get_own_attributes(module)
     path = module_dict.get("__file__")
     spec = module_dict.get("__spec__")
     if name in ("__main__", "__mp_main__") or spec is None or type(path) is not str:
@@ -264,9 +269,9 @@ def add_record(name: str, since: int) -> None:
 
 
 def matches_source(module: Any, path: str) -> bool:
-    """Return whether a module was loaded from the present source of its file.
+    """Return whether a module was loaded from the current source of its file.
 
-    Its functions and the bytecode file are compared.
+    The module's functions and the bytecode file are compared with the source.
     """
     try:
         code = compile_source(path)
@@ -279,7 +284,7 @@ def matches_source(module: Any, path: str) -> bool:
             if isinstance(constant, types.CodeType):
                 codes.add(constant)
                 pending.append(constant)
-    for value in list(own_names(module).values()):
+    for value in list(get_own_attributes(module).values()):
         if type(value) is types.FunctionType:
             is_own = os.path.realpath(value.__code__.co_filename) == path
             if is_own and value.__code__ not in codes:
@@ -291,7 +296,7 @@ def matches_source(module: Any, path: str) -> bool:
 
 
 def read_bytecode(path: str) -> Any:
-    """Return the bytecode file that Python would use for a source, or None."""
+    """Return the content of a source's bytecode file, or None if it is not valid."""
     try:
         status = stat(path)
         with open(importlib.util.cache_from_source(path), "rb") as stream:
@@ -306,14 +311,18 @@ def read_bytecode(path: str) -> Any:
     return data if data[4:16] == expected else None
 
 
-def list_changed_modules() -> list[str]:
-    """Return the modules whose files differ from the source that was loaded."""
+def refresh_records() -> list[str]:
+    """Update the records of all modules, and return the names of modules to reload.
+
+    These are modules whose files differ from the loaded source, and modules that could
+    not be reloaded before.
+    """
     for name, record in list(records.items()):
         module = sys.modules.get(name)
         if module is None:
             del records[name]
             continue
-        if own_names(module).get("__spec__") is not record.spec:
+        if get_own_attributes(module).get("__spec__") is not record.spec:
             add_record(name, state["since"])
             continue
         mark = read_mark(record.path)
@@ -336,9 +345,10 @@ def find_autoreload() -> Any:
 
 
 def drop_bytecode(path: str, code: Any) -> None:
-    """Remove a bytecode file of an earlier source.
+    """Remove the bytecode file of a source if it does not contain `code`.
 
-    Python identifies the source by its size and its time in whole seconds.
+    Python could use the bytecode of an earlier source, because it identifies a source
+    by its size and its time in whole seconds.
     """
     data = read_bytecode(path)
     if data is not None and call_safely(marshal.loads, data[16:]) != code:
@@ -347,16 +357,19 @@ def drop_bytecode(path: str, code: Any) -> None:
 
 
 def compile_source(path: str) -> Any:
-    """Return the code object of a source file."""
+    """Return the code object of a source file.
+
+    Raise OSError, SyntaxError or ValueError if the file cannot be read or compiled.
+    """
     return compile(read_source(path), path, "exec", dont_inherit=True)
 
 
 def update_modules(raw: str, mode: str) -> Any:
     """Reload changed modules in `reload` mode, or only report them in `warn` mode.
 
-    Returns what was reloaded and what is not up to date as JSON, or None if nothing is.
+    Return the reloaded and the outdated modules as JSON, or None if there are none.
     """
-    names = list_changed_modules()
+    names = refresh_records()
     if not names:
         return None
     changes: dict[str, Any] = {
@@ -369,7 +382,7 @@ def update_modules(raw: str, mode: str) -> Any:
     is_interrupted = False
     reloader = find_autoreload()
     if reloader is not None:
-        leave_to_autoreload(names, reloader)
+        exclude_autoreloaded(names, reloader)
     elif mode == "reload":
         try:
             reload_all(names, changes)
@@ -384,8 +397,11 @@ def update_modules(raw: str, mode: str) -> Any:
     return changes if any(changes[key] for key in lists) else None
 
 
-def leave_to_autoreload(names: list[str], reloader: Any) -> None:
-    """Remove the modules that the user's `%autoreload` will reload from `names`."""
+def exclude_autoreloaded(names: list[str], reloader: Any) -> None:
+    """Remove the modules that the user's `%autoreload` will reload from `names`.
+
+    Their current files are recorded as loaded.
+    """
     for name in list(names):
         if is_autoreloaded(reloader, name):
             record = records[name]
@@ -399,10 +415,11 @@ def leave_to_autoreload(names: list[str], reloader: Any) -> None:
 def report_outdated(
     raw: str, names: list[str], reason: str, reports: list[dict[str, Any]]
 ) -> None:
-    """Add a report on each module that is not up to date.
+    """Add a report on each outdated module to `reports`.
 
     A module is reported once for each version of its file, and again for a cell that
-    uses the module. `reason` applies to modules without a reason of their own.
+    uses the module. `reason` is the reason for modules that were not deleted and whose
+    reload did not fail.
     """
     outdated = [
         name
@@ -443,17 +460,17 @@ def get_defining_module(definition: Any) -> Any:
     """Return the name of the module that defines a function or a class."""
     if type(definition) is types.FunctionType:
         return definition.__module__
-    return module_of(definition)
+    return get_module(definition)
 
 
 def is_used(name: str, words: set[str]) -> bool:
-    """Return whether a cell with these words uses a module, or a value from it."""
+    """Return whether a cell with these words uses a module or one of its values."""
     if name.rpartition(".")[2] in words:
         return True
     for word in words & set(shell.user_ns):
         value = shell.user_ns[word]
         if isinstance(value, types.ModuleType):
-            package = own_names(value).get("__name__")
+            package = get_own_attributes(value).get("__name__")
             if type(package) is str and f"{name}.".startswith(f"{package}."):
                 return True
             continue
@@ -467,15 +484,15 @@ def is_used(name: str, words: set[str]) -> bool:
 def reload_all(names: list[str], changes: dict[str, Any]) -> None:
     """Reload changed modules in the order of their imports, and rebind imported names.
 
-    A module that computes something from them at its import is reloaded as well: its
-    values are then those of the new source, as in a new kernel.
+    A module that uses values of a changed module during its import is reloaded, too, so
+    that its values are the same as in a new kernel.
     """
     from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
 
     snapshots = {}
     for name in records:
         module = sys.modules[name]
-        snapshots[name] = dict(own_names(module))
+        snapshots[name] = dict(get_own_attributes(module))
     updated: set[str] = set()  # modules in which something changed
     try:
         for name in sort_by_imports(list(records)):
@@ -499,7 +516,7 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
 
 
 def reload_record(name: str, changes: dict[str, Any]) -> bool:
-    """Reload a module, update its record and return whether that succeeded."""
+    """Reload a module and update its record. Return whether the reload succeeded."""
     record = records[name]
     is_changed = record.disk != record.loaded
     record.failure = reload_one(name, record, changes)
@@ -512,14 +529,14 @@ def reload_record(name: str, changes: dict[str, Any]) -> bool:
     record.tried = ""
     record.outdated = False
     record.loaded = record.disk
-    record.spec = own_names(sys.modules[name]).get("__spec__")
+    record.spec = get_own_attributes(sys.modules[name]).get("__spec__")
     reloaded = changes["reloaded"] if is_changed else changes["dependents"]
     reloaded.append(shorten(name))
     return True
 
 
 def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Reload a module; return the reason for a failure as JSON, or {}."""
+    """Reload a module. Return the reason of a failure as JSON, or {} on success."""
     if record.disk == "deleted":
         path = call_safely(find_moved_source, name)
         if path:
@@ -544,19 +561,19 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
     module: Any = sys.modules[name]
     has_classes = any(
         isinstance(value, type) and value.__module__ == name
-        for value in list(own_names(module).values())
+        for value in list(get_own_attributes(module).values())
     )
     autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
 
     importlib.invalidate_caches()
-    spec = own_names(module).get("__spec__")
+    spec = get_own_attributes(module).get("__spec__")
     try:
         autoreload.superreload(module, reload_module, state["old_objects"])
     except Exception as error:
         cause = error.__cause__ if isinstance(error, ReloadError) else error
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
-        if own_names(module).get("__spec__") is spec:
+        if get_own_attributes(module).get("__spec__") is spec:
             return {
                 "why": "raised",
                 "error": shorten(f"{type(cause).__name__}: {cause}"),
@@ -567,15 +584,15 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
 
 
 def find_moved_source(name: str) -> Any:
-    """Return the file that a deleted module would be imported from, or None.
+    """Return the new file of a module whose file was deleted, or None.
 
-    For example, `a.py` may have become `a/__init__.py`.
+    For example, `a.py` may have been replaced by `a/__init__.py`.
     """
     importlib.invalidate_caches()
     package = name.rpartition(".")[0]
     folders = None
     if package:
-        package_names = own_names(sys.modules[package])
+        package_names = get_own_attributes(sys.modules[package])
         folders = list(package_names["__path__"])
     spec = importlib.machinery.PathFinder.find_spec(name, folders)
     if spec is None or not spec.origin:
@@ -585,9 +602,12 @@ def find_moved_source(name: str) -> Any:
 
 
 def reload_module(module: Any) -> Any:
-    """Reload a module and restore its namespace if that fails."""
-    spec = own_names(module).get("__spec__")
-    before = own_names(module).copy()
+    """Reload a module, and restore its namespace if the reload fails.
+
+    Raise ReloadError if the module raises a BaseException that is not an Exception.
+    """
+    spec = get_own_attributes(module).get("__spec__")
+    old_namespace = get_own_attributes(module).copy()
     try:
         return importlib.reload(module)
     except Exception:
@@ -596,11 +616,11 @@ def reload_module(module: Any) -> Any:
         raise ReloadError from error
     finally:
         if sys.exc_info()[0] is not None:
-            module.__dict__.update(before, __spec__=spec)
+            module.__dict__.update(old_namespace, __spec__=spec)
 
 
 def find_error_line(error: Any, path: str) -> int:
-    """Return the line of a file in which an error was raised, or 0 if in none."""
+    """Return the line of a file that raised an error, or 0 if the file did not."""
     line = 0
     trace = getattr(error, "__traceback__", None)
     while trace is not None:
@@ -611,7 +631,7 @@ def find_error_line(error: Any, path: str) -> int:
 
 
 def sort_by_imports(names: list[str]) -> list[str]:
-    """Return modules sorted so that each comes after those that it imports."""
+    """Return the names of modules sorted so that a module follows its imports."""
     ordered: list[str] = []
 
     def visit(name: str, importers: tuple[str, ...]) -> None:
@@ -627,7 +647,7 @@ def sort_by_imports(names: list[str]) -> list[str]:
 
 
 def may_import_local(raw: str) -> bool:
-    """Return whether a local module is loaded or a cell imports one."""
+    """Return whether a local module is loaded, or a cell may import one."""
     if records:
         return True
     if "import" not in raw:
@@ -664,7 +684,7 @@ def list_imported(name: str) -> set[str]:
 
 
 def list_affected(name: str) -> list[str]:
-    """Return a module and those that import it, directly or through others."""
+    """Return a module and the modules that import it, directly or indirectly."""
     affected = [name]
     for module in affected:
         for other in records:
@@ -674,17 +694,20 @@ def list_affected(name: str) -> list[str]:
 
 
 def rebind_in_module(name: str, snapshots: dict[str, Any]) -> bool:
-    """Update the imported names of a module; return whether one changed."""
+    """Update the names that a module imported. Return whether a name changed."""
     path = records[name].path
     tree = parse_source(path)
     if tree is None:
         return False
-    namespace = own_names(sys.modules[name])
+    namespace = get_own_attributes(sys.modules[name])
     return rebind_names(namespace, tree, get_package(name, path), snapshots, None)
 
 
 def rebind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
-    """Update the names that a cell imported; add removed ones to `lost`."""
+    """Update the names that a cell imported.
+
+    A name that its module no longer defines is added to `lost`, with the module.
+    """
     tree = ast.parse(shell.transform_cell(raw))
     rebind_names(shell.user_ns, tree, "", snapshots, lost)
 
@@ -696,10 +719,11 @@ def rebind_names(
     snapshots: dict[str, Any],
     lost: Any,
 ) -> bool:
-    """Update the names that `from … import` bound; return whether one changed.
+    """Update the names that `from … import` bound. Return whether a name changed.
 
-    A name is left alone if it was bound to another value since. `snapshots` are the
-    namespaces of the modules before the reload.
+    A name that was bound to another value since is not updated. `snapshots` are the
+    namespaces of the modules before the reload. Names that their modules no longer
+    define are added to `lost`, unless it is None.
     """
     has_changed = False
     for node in ast.walk(tree):
@@ -710,7 +734,7 @@ def rebind_names(
         snapshot = snapshots.get(module)
         if snapshot is None:
             continue
-        present = own_names(sys.modules[module])
+        present = get_own_attributes(sys.modules[module])
         pairs = [(alias.name, alias.asname or alias.name) for alias in node.names]
         if pairs[:1] == [("*", "*")]:
             pairs = [(name, name) for name in snapshot if name[:1] != "_"]
@@ -728,7 +752,7 @@ def rebind_names(
 
 
 def list_loaded_versions() -> dict[str, str]:
-    """Return the local modules with the hash of the loaded source as the version."""
+    """Return the versions of the local modules, which are hashes of loaded sources."""
     versions = {}
     for name, record in records.items():
         versions[shorten(name)] = f"source {record.loaded[:10]}"
@@ -736,7 +760,7 @@ def list_loaded_versions() -> dict[str, str]:
 
 
 def list_local_imports() -> dict[str, list[str]]:
-    """Return the local modules that import other local modules, with those."""
+    """Return the imports between local modules: module → imported modules."""
     imports = {}
     for name in list(records):
         imported_names = list_imported(name)
@@ -752,7 +776,7 @@ class CellRejecter:
         """Raise InputRejected, which IPython reports without running the cell."""
         remove_rejection()
         raise InputRejected(
-            "interrupted while changed modules were reloaded: the cell did not run"
+            "The cell did not run: the reload of changed modules was interrupted."
         )
 
 

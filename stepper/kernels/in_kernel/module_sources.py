@@ -19,7 +19,10 @@ WORD = re.compile(r"[^\W\d]\w*")
 
 
 def read_source(path: str) -> bytes:
-    """Return the content of a source file, at most `MAX_SOURCE` bytes."""
+    """Return the content of a source file, at most `MAX_SOURCE` bytes.
+
+    Raise OSError if the file cannot be read.
+    """
     with open(path, "rb") as stream:
         return stream.read(MAX_SOURCE)
 
@@ -35,7 +38,10 @@ def parse_source(path: str) -> ast.Module | None:
 
 
 def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
-    """Return the modules that a file imports, and names that may not be modules."""
+    """Return the modules that a file may import.
+
+    For `from a import b`, both `a` and `a.b` are included, although `b` may be a value.
+    """
     if not path.endswith(".py"):
         return frozenset()
     package = get_package(name, path)
@@ -54,14 +60,17 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
 
 
 def get_package(name: str, path: str) -> str:
-    """Return the package that the relative imports of a module refer to."""
+    """Return the package to which the relative imports of a module refer."""
     if path.endswith("__init__.py"):
         return name
     return name.rpartition(".")[0]
 
 
 def resolve_module_name(source: str, package: str) -> str:
-    """Return the full name of the module in a `from` statement, relative or not."""
+    """Return the absolute name of the module in a `from` statement.
+
+    `source` is the name in the statement, with leading dots if it is relative.
+    """
     level = len(source) - len(source.lstrip("."))
     if not level:
         return source

@@ -1,7 +1,7 @@
 """A summary of the user's namespace: modules, functions, classes and variables.
 
-It is sent after each cell, so it is limited in time and in the number of names. No
-value of the user's is kept alive between cells, only ids and texts.
+The summary is sent after each cell, so its time and its number of names are limited.
+Between cells, only ids and texts are stored, so that the user's values can be freed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from stepper.kernels.in_kernel.safe_inspect import (
     MAX_CLASSES,
     SIZED_TYPES,
     call_safely,
-    class_name,
-    classes_of,
     clock,
+    format_class_name,
+    get_mro,
+    get_top_module,
     getsizeof,
     is_a,
     is_library_object,
@@ -30,12 +31,11 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shell,
     shorten,
     to_plain_value,
-    top_module,
 )
 from stepper.kernels.in_kernel.signatures import format_signature
 from stepper.kernels.in_kernel.value_fingerprints import (
-    find_rebound_names,
     fingerprint_value,
+    update_fingerprints,
 )
 
 MAX_NAMES = 300  # that are described
@@ -60,9 +60,10 @@ removed_labels: dict[str, dict[str, int]] = {}
 
 
 def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
-    """Return the summary as JSON; names after the deadline are only counted.
+    """Return the summary of the user's namespace as JSON.
 
-    `known_mark` is the mark of the environment that the daemon already has.
+    Names that are reached after the deadline are only counted. `known_mark` is the mark
+    of the environment description that the daemon already has.
     """
     modules = dict[str, str]()
     functions = dict[str, str]()
@@ -84,7 +85,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
         elif is_one_of(kind, FUNCTION_TYPES):
             functions[name] = call_safely(format_signature, value) or "(…)"
         else:
-            facts = {"type": class_name(kind)}
+            facts = {"type": format_class_name(kind)}
             variables[name] = facts
             call_safely(add_size, value, kind, facts)
             fingerprint = fingerprint_value(value, deadline)
@@ -93,7 +94,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
                 facts["print"] = fingerprint
         count = len(modules) + len(functions)
         count += len(classes) + len(variables)
-    rebound = find_rebound_names(list_user_variables(), fingerprints)
+    rebound = update_fingerprints(list_user_variables(), fingerprints)
     return {
         "modules": modules,
         "functions": functions,
@@ -108,7 +109,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
 def get_module_name(module: Any) -> str:
     """Return the name of a module, or an empty string if it has none.
 
-    Reads `__dict__`, because any attribute access loads a lazy module.
+    The name is read from `__dict__`, because an attribute access loads a lazy module.
     """
     module_dict = object.__getattribute__(module, "__dict__")
     name = to_plain_value(module_dict.get("__name__"))
@@ -130,7 +131,7 @@ def list_user_variables() -> list[tuple[str, Any]]:
 
 def add_size(value: Any, kind: Any, facts: dict[str, Any]) -> None:
     """Add the length or shape and the size in bytes to the facts about a value."""
-    for base in classes_of(kind):
+    for base in get_mro(kind):
         if is_one_of(base, SIZED_TYPES):
             facts["len"] = base.__len__(value)
             facts["bytes"] = base.__sizeof__(value) + sum_item_sizes(value, kind)
@@ -152,7 +153,8 @@ def add_size(value: Any, kind: Any, facts: dict[str, Any]) -> None:
 def sum_item_sizes(value: Any, kind: Any) -> int:
     """Return the size of the items of a plain container, in bytes.
 
-    A list of arrays is as large as the arrays are.
+    Only arrays and strings are counted, because other items are small. Return 0 for a
+    container with many items.
     """
     if not is_one_of(kind, (list, tuple, dict)) or len(value) > MAX_ITEMS:
         return 0
@@ -175,7 +177,7 @@ def sum_item_sizes(value: Any, kind: Any) -> int:
 def measure_library_object(value: Any, shape: Any) -> int | None:
     """Return the size of a library's object in bytes, without the objects in it.
 
-    The result is None for a DataFrame with too many columns.
+    Return None for a DataFrame with too many columns.
     """
     if len(shape) == 2 and is_pandas(value, "DataFrame"):
         if shape[1] > MAX_COLUMNS:
@@ -192,14 +194,14 @@ def measure_library_object(value: Any, shape: Any) -> int | None:
 
 
 def remember_values() -> None:
-    """Store what the names refer to, for comparison after the next cell."""
+    """Store a summary of the user's variables, for comparison after the next cell."""
     previous_values.clear()
     previous_values.update(summarize_values())
     call_safely(remember_labels)
 
 
 def remember_labels() -> None:
-    """Store the columns of the DataFrames, and which run removed a column."""
+    """Store the columns of the DataFrames, and the runs that removed columns."""
     current = list_labels()
     for name in list(removed_labels):
         if name not in current:
@@ -219,7 +221,10 @@ def remember_labels() -> None:
 
 
 def list_labels() -> dict[str, frozenset[str]]:
-    """Return the columns of the user's DataFrames: only strings in a plain Index."""
+    """Return the column labels of the user's DataFrames, by variable name.
+
+    Only labels that are strings in a plain Index are included.
+    """
     pandas = sys.modules.get("pandas")
     index_type = getattr(pandas, "Index", None)
     labels_by_name = dict[str, frozenset[str]]()
@@ -239,21 +244,25 @@ def list_labels() -> dict[str, frozenset[str]]:
 
 
 def summarize_values() -> dict[str, tuple[int, str, str]]:
-    """Return name → (id, summary, class) of the user's variables."""
+    """Return (id, summary, class name) of each of the user's variables, by name."""
     summaries = dict[str, tuple[int, str, str]]()
     for name, value in list_user_variables():
         if len(summaries) >= MAX_NAMES:
             break
         if not is_a(value, UNSUMMARIZED_TYPES):
-            kind = class_name(type(value))
-            summaries[shorten(name, MAX_NAME)] = (id(value), summarize(value), kind)
+            kind = format_class_name(type(value))
+            summaries[shorten(name, MAX_NAME)] = (
+                id(value),
+                summarize_value(value),
+                kind,
+            )
     return summaries
 
 
-def summarize(value: Any) -> str:
+def summarize_value(value: Any) -> str:
     """Return the shape, length, value or class of a value as a short text."""
     kind = type(value)
-    if top_module(kind) in ("pandas", "numpy"):
+    if get_top_module(kind) in ("pandas", "numpy"):
         shape = getattr(value, "shape", None)
         if type(shape) is tuple and shape:
             return " × ".join(str(length) for length in shape)
@@ -264,5 +273,5 @@ def summarize(value: Any) -> str:
         return shorten(repr(value), MAX_VALUE)
     if is_one_of(kind, (list, dict, tuple, set)):
         return f"length {len(value)}"
-    qualified_name = class_name(kind)
+    qualified_name = format_class_name(kind)
     return qualified_name.rsplit(".", 1)[-1]

@@ -1,8 +1,9 @@
-"""Waiting for the output of subprocesses and C code at the end of a cell.
+"""The wait for the output of subprocesses and C code at the end of a cell.
 
-ipykernel reads what they write to descriptors 1 and 2 in two threads, and nothing
-waits for these threads when a cell finishes: the report on `subprocess.run` might lack
-what it printed. `drain` waits a few milliseconds if something was written.
+Two threads of ipykernel read the output that is written to descriptors 1 and 2, and
+ipykernel does not wait for these threads when a cell finishes. Without a wait, the
+report on `subprocess.run` might lack its output. `drain` waits a few milliseconds if
+something was written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ streams: list[Any] = [
 
 
 def drain() -> None:
-    """Wait until ipykernel has read what was written to the descriptors."""
+    """Wait until ipykernel has read the output that was written to the descriptors.
+
+    Stop after MAX_SECONDS.
+    """
     deadline = clock() + MAX_SECONDS
     for stream in streams:
         state = read_state(stream)

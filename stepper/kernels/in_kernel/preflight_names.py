@@ -1,7 +1,7 @@
 """The names and modules that a cell can use, for the preflight check of the next cell.
 
-Only the user's names change often. The rest is sent once per change, with a mark by
-which the daemon says that it already has it.
+Only the user's names change often. The description of the environment is sent once per
+change, with a mark. If a request contains this mark, the daemon has the description.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_PATH = 4096  # characters
 MAX_VERSION = 40
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 DIST_INFO = ".dist-info"
-# Finders that find only modules which a listing of sys.path shows.
+# Finders that find only builtin modules and modules in the folders of sys.path.
 KNOWN_FINDERS = {
     "BuiltinImporter",
     "FrozenImporter",
@@ -41,7 +41,7 @@ KNOWN_FINDERS = {
     "DistutilsMetaFinder",
     "_SixMetaPathImporter",
 }
-INITIAL_MODULES = set(sys.modules)  # those that no cell imported
+INITIAL_MODULES = set(sys.modules)  # modules that no cell imported
 PYTHON_VERSION = {"Python": sys.version.split()[0]}
 # The environment that was described last, its mark and description, and the installed
 # versions with the state of the folders from which they were read.
@@ -55,11 +55,11 @@ cache: dict[str, Any] = {
 
 
 def describe_loadable(known_mark: Any) -> dict[str, Any]:
-    """Return what the preflight check needs, as JSON.
+    """Return the facts for the preflight check as JSON.
 
-    `known_mark` is the mark of the environment that the daemon already has.
+    `known_mark` is the mark of the environment description that the daemon already has.
     """
-    names = [] if transforms_cells() else list_loadable_names()
+    names = [] if has_custom_transforms() else list_loadable_names()
     return {
         "names": names,
         "own_input": shell.user_ns.get("input", missing) is not missing,
@@ -69,9 +69,10 @@ def describe_loadable(known_mark: Any) -> dict[str, Any]:
 
 
 def list_loadable_names() -> list[str]:
-    """Return all names that a cell can load except builtins, or [] if any are unknown.
+    """Return all names that a cell can load, except builtins.
 
-    An incomplete list would cause false alarms.
+    Return an empty list if some names are unknown or there are too many: an incomplete
+    list would cause false alarms.
     """
     names = [*shell.user_ns, *global_names]
     for value in list(shell.user_ns.values()):
@@ -92,13 +93,13 @@ def list_loadable_names() -> list[str]:
 def is_history_name(name: str) -> bool:
     """Return whether IPython uses a name for inputs and outputs, such as `_i7`.
 
-    There are more of them after each cell, and the preflight check ignores them.
+    The number of such names grows with each cell, and the preflight check ignores them.
     """
     return name[:1] == "_" and name.lstrip("_").removeprefix("i").isdecimal()
 
 
-def transforms_cells() -> bool:
-    """Return whether other code than IPython's and the helper's transforms cells."""
+def has_custom_transforms() -> bool:
+    """Return whether code other than IPython and the helper transforms cells."""
     for transformer in shell.ast_transformers:
         if not type(transformer).__module__.startswith("_stepper_helper"):
             return True
@@ -109,12 +110,12 @@ def transforms_cells() -> bool:
 
 
 def count_transforms(manager: Any) -> int:
-    """Return how many input transforms an IPython transformer manager has."""
+    """Return the number of input transforms of an IPython transformer manager."""
     return len(manager.cleanup_transforms) + len(manager.line_transforms)
 
 
 def count_default_transforms() -> int:
-    """Return how many input transforms a new transformer manager has."""
+    """Return the number of input transforms of a new transformer manager."""
     return count_transforms(type(shell.input_transformer_manager)())
 
 
@@ -122,7 +123,10 @@ DEFAULT_TRANSFORMS = call_safely(count_default_transforms)
 
 
 def describe_environment(known_mark: Any) -> dict[str, Any]:
-    """Return the mark of the environment, and its description if the mark is new."""
+    """Return the mark of the environment, with its description if it is not known.
+
+    `known_mark` is the mark of the description that the daemon already has.
+    """
     environment = (
         {name for name in list(sys.modules) if type(name) is str},
         [folder for folder in sys.path if type(folder) is str][:MAX_PATHS],
@@ -165,9 +169,10 @@ def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of a package, or None if it is not known.
+    """Return the version of a package, or None if it is unknown.
 
-    Reads the module's `__dict__`, because any attribute access loads a lazy module.
+    The version is read from the module's `__dict__`, because an attribute access loads
+    a lazy module.
     """
     if "." in name or name[:1] == "_":
         return None
@@ -187,9 +192,9 @@ def find_version(name: str) -> str | None:
 
 
 def list_installed_versions() -> Any:
-    """Return the versions of installed packages, from the names of their folders.
+    """Return the versions of installed packages, by package name in lower case.
 
-    Nothing is imported, and no file is read.
+    The versions are taken from the names of the `.dist-info` folders.
     """
     folders = []
     for folder in sys.path:
@@ -209,7 +214,10 @@ def list_installed_versions() -> Any:
 
 
 def list_automagics() -> list[str] | None:
-    """Return the names that call a magic without `%`, or None if any name may."""
+    """Return the names that call a magic without `%`.
+
+    Return None if any name may be called without parentheses (`%autocall`).
+    """
     if shell.autocall:
         return None
     if not shell.automagic:

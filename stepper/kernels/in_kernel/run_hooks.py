@@ -1,7 +1,8 @@
 """The hooks that run before and after each cell, and the helper's message on the run.
 
-The message is published within the execution, by IPython's `post_run_cell` event:
-`user_expressions` are empty after an exception, and another round trip costs 3 to 4 ms.
+The message is published during the execution, by a handler of IPython's `post_run_cell`
+event. `user_expressions` would be empty after an exception, and a separate request
+would take 3 to 4 ms.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shell,
     suppressed_errors,
 )
-from stepper.kernels.in_kernel.value_fingerprints import find_rebound_names
+from stepper.kernels.in_kernel.value_fingerprints import update_fingerprints
 
 SUMMARY_SECONDS = 1.0
 HELPER = "_stepper_helper"  # in sys.modules
-# A part is loaded, in 20 to 100 ms, once a cell contains one of its words or such a
-# module is imported.
+# A part is loaded when a cell contains one of its words, or when a module with such a
+# name is imported. Loading takes 20 to 100 ms.
 PART_WORDS = {
     "matplotlib_facts": ("matplotlib", "plt", "plot", "seaborn", "sns"),
     "run_warnings": ("pandas", "numpy", "except", "warn"),
@@ -52,7 +53,7 @@ PART_WORDS = {
 }
 PARTS_BEFORE_RUN = ("run_warnings", "shell_commands", "file_writes")
 PARTS_TO_UNINSTALL = ("matplotlib_facts", "shell_commands", "file_writes")
-# A cell with one of these may write files. Writes of other cells are not attributed.
+# A cell with one of these words may write files. Other cells' writes are not recorded.
 WRITES = re.compile(
     r"open|writ|save|dump|export|mkdir|makedirs|rmtree|unlink|rename|touch|shutil|Path|"
     r"download|retrieve|extract|checkpoint|memmap|tofile|[Ss]tore|logging|sqlite|%run|"
@@ -61,8 +62,8 @@ WRITES = re.compile(
 )
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
 CACHE_SIZE = shell.displayhook.cache_size
-# The loaded parts by name; also "load", the function that loads one, and "names", the
-# parts that can be loaded.
+# The loaded parts by name. "load" is the function that loads a part, and "names" are
+# the names of the parts that can be loaded.
 parts: dict[str, Any] = {"load": None, "names": ()}
 
 
@@ -96,7 +97,7 @@ def prepare_run(info: Any) -> None:
 
 
 def load_needed_parts(raw: str) -> None:
-    """Load the parts of the helper that the source of a cell calls for."""
+    """Load the parts of the helper that a cell with this source needs."""
     for name, words in PART_WORDS.items():
         is_needed = any(word in raw or word in sys.modules for word in words)
         if is_needed and name in parts["names"]:
@@ -106,12 +107,12 @@ def load_needed_parts(raw: str) -> None:
 
 
 def may_write_files(raw: str) -> bool:
-    """Return whether a cell may write files; local modules always may."""
+    """Return whether a cell may write files. Any local module may write files."""
     return bool(WRITES.search(raw)) or module_reload.may_import_local(raw)
 
 
 def load_part(name: str) -> Any:
-    """Return a part of the helper, loading it if need be."""
+    """Return a part of the helper. Load the part if it is not loaded."""
     if name not in parts:
         part = parts["load"](name)
         call_safely(getattr(part, "install", bool))
@@ -125,7 +126,7 @@ def is_scratch() -> bool:
 
 
 def report_run(result: Any) -> None:
-    """Publish the helper's message on a cell that has finished."""
+    """Publish the helper's message on a cell or scratch execution that has finished."""
     raw = result.info.raw_cell
     is_cell = result.info.store_history
     if is_cell:
@@ -137,7 +138,7 @@ def report_run(result: Any) -> None:
     is_attributable = is_cell or is_scratch()
     run_state["attributed"] = run_state["number"] if is_attributable else 0
     call_safely(module_reload.remove_rejection)
-    call_safely(module_reload.register)
+    call_safely(module_reload.record_new_modules)
     module_changes = run_state.pop("modules", None)
     error = find_error(result)
     facts: dict[str, Any] = {
@@ -159,7 +160,7 @@ def report_run(result: Any) -> None:
 
 
 def find_error(result: Any) -> BaseException | None:
-    """Return the exception of a cell, also one that a magic showed.
+    """Return the exception of a cell, or an exception that a magic showed, or None.
 
     A cell with %time or %%capture can show an error and still succeed.
     """
@@ -172,29 +173,29 @@ def find_error(result: Any) -> BaseException | None:
 
 
 def call_part(name: str, function: str, *arguments: Any) -> Any:
-    """Return the result of a function of a part, or [] if it is not loaded."""
+    """Return the result of a part's function, or [] if the part is not loaded."""
     if name not in parts:
         return []
     return call_safely(getattr(parts[name], function), *arguments) or []
 
 
 def evaluate_criterion(criterion: str) -> Any:
-    """Return whether the criterion of a plan step is met, as JSON."""
+    """Return the result of a plan step's criterion as JSON, or None if unknown."""
     return load_part("criterion_check").evaluate_criterion(criterion)
 
 
 def describe_error(error: BaseException) -> Any:
-    """Return an exception as JSON."""
+    """Return the facts on an exception as JSON."""
     return load_part("exception_facts").describe_exception(error)
 
 
 def diagnose_error(error: BaseException) -> Any:
-    """Return the facts about an exception that depend on its class and message."""
+    """Return the findings on an exception, and the changed names and files."""
     return load_part("error_facts").collect_facts(error)
 
 
 def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
-    """Publish a message with these facts, an error and the namespace."""
+    """Publish a message with these facts, the facts on an error, and the namespace."""
     began = clock()
     request = get_request()
     if error is not None:
@@ -211,16 +212,16 @@ def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
         facts["swallowed"] = dict(suppressed_errors)
         suppressed_errors.clear()
     try:
-        send(facts, request)
+        send_message(facts, request)
     except UnicodeEncodeError:  # a lone surrogate in one of the user's strings
         text = json.dumps(facts, ensure_ascii=False)
-        send(json.loads(text.encode("utf-8", "replace")), request)
+        send_message(json.loads(text.encode("utf-8", "replace")), request)
 
 
-def send(
+def send_message(
     facts: dict[str, Any], request: Any, frames: list[bytes] | None = None
 ) -> None:
-    """Send the helper's private message on iopub."""
+    """Send the helper's message on iopub, as a reply to a request."""
     shell.kernel.session.send(
         shell.kernel.iopub_socket,
         "stepper_facts",
@@ -233,7 +234,7 @@ def send(
 def publish_record(request_id: str) -> None:
     """Publish the recorded messages of a run for a daemon that missed them."""
     record, frames = iopub_buffer.get_record(request_id)
-    send({"record": record}, get_request(), frames)
+    send_message({"record": record}, get_request(), frames)
 
 
 def on_pre_run(info: Any) -> None:
@@ -263,10 +264,10 @@ def load_error_parts() -> None:
 
 
 def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
-    """Register the hooks, and the helper's module by which the daemon calls them.
+    """Register the hooks, and create the module through which the daemon calls them.
 
-    `stack_path` is the file for stack samples, or an empty string for none. `names` are
-    the parts that `load` can load.
+    `stack_path` is the file for stack samples, or an empty string to disable them.
+    `load` loads a part, and `names` are the names of the parts.
     """
     parts.update(load=load, names=names)
     # The table of the audit hook of an earlier helper: a hook cannot be removed.
@@ -286,18 +287,18 @@ def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
     call_safely(enable_stack_samples, stack_path)
     call_safely(remove_iopub_limit)
     call_safely(iopub_buffer.install)
-    call_safely(module_reload.register)
+    call_safely(module_reload.record_new_modules)
     # Names that exist already were not bound by the next cell.
     call_safely(remember_existing_names)
 
 
 def remember_existing_names() -> None:
-    """Store the present values of all names, for comparison after the first cell."""
-    find_rebound_names(list_user_variables(), {})
+    """Store the current values of all names, for comparison after the first cell."""
+    update_fingerprints(list_user_variables(), {})
 
 
 def uninstall() -> None:
-    """Remove the hooks, because a helper of another version replaces this one."""
+    """Remove the hooks before a helper of another version is installed."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     call_safely(iopub_buffer.uninstall)
@@ -309,20 +310,20 @@ def uninstall() -> None:
 def remove_iopub_limit() -> None:
     """Remove the limit of 1,000 messages, above which ZeroMQ drops iopub messages.
 
-    The option applies to present subscribers, so each daemon that connects calls this.
-    It must not be set before each run: if a subscriber is just disconnecting, libzmq
-    uses a freed pipe, and the kernel crashes with SIGSEGV.
+    The option applies to current subscribers, so each daemon that connects calls this
+    function. The option must not be set before each run: if a subscriber is
+    disconnecting, libzmq uses a freed pipe, and the kernel crashes with SIGSEGV.
     """
     thread = shell.kernel.iopub_thread
     thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
 
 
 def enable_stack_samples(stack_path: str) -> None:
-    """Write the stacks of all threads to a file on a signal, also while C code runs.
+    """Write the stacks of all threads to a file on SIGURG, even while C code runs.
 
-    The signal is SIGURG, which processes without a handler ignore. A crash is written
-    to the kernel's original stderr, because nobody may be reading the pipe. ipykernel
-    keeps a copy of that stream.
+    Processes without a handler ignore SIGURG. The stack of a crash is written to the
+    kernel's original stderr, because the pipe may have no reader. ipykernel keeps a
+    copy of the original stream.
     """
     stderr_copy = getattr(sys.stderr, "_original_stdstream_copy", None)
     faulthandler.enable(stderr_copy or 2, all_threads=False)

@@ -1,7 +1,8 @@
 """Inspection of objects without running the user's code.
 
-No property, `__repr__` or `__getattr__` of the user's is called, because code that
-sleeps cannot be stopped. The class of an object is `type(x)`, never `x.__class__`.
+Properties, `__repr__` and `__getattr__` of the user's classes are not called, because
+code that sleeps could not be stopped. The class of an object is read by `type(x)`,
+never by `x.__class__`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ clock = time.monotonic
 getsizeof = sys.getsizeof
 shell: Any = get_ipython()
 missing: Any = object()
-# Methods and properties of these libraries' objects may be called: they return soon
-# and change nothing.
+# Methods and properties of these libraries' objects may be called, because they return
+# quickly and change nothing.
 LIBRARIES = {
     "numpy",
     "pandas",
@@ -55,19 +56,19 @@ SIZED_TYPES = (
     collections.deque,
 )
 SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
-name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
-module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
-classes_of: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
-class_dict_of: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
-# The errors that `call_safely` suppressed in this run: "count", and where the "first"
-# was raised.
+get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
+get_mro: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
+get_class_dict: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
+# The errors that `call_safely` suppressed in this run: their "count", and the class and
+# line of the "first" error.
 suppressed_errors: dict[str, Any] = {}
 
 
 def call_safely(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or None if it raises anything.
+    """Return the result of a function, or None if the function raises an exception.
 
-    An inspection must not fail a cell. Each failure is counted and reported.
+    An inspection must not make a cell fail. Each failure is counted and reported.
     """
     try:
         return function(*arguments)
@@ -85,7 +86,7 @@ def count_failure(error: BaseException) -> None:
 
 
 def find_origin(trace: types.TracebackType | None) -> str:
-    """Return the innermost line of the helper in a traceback, as text."""
+    """Return the innermost line of the helper's code in a traceback, as text."""
     entries = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
     helper_entries = [
         entry for entry in entries if entry[0].co_filename.startswith("<stepper helper")
@@ -102,7 +103,10 @@ def shorten(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def is_one_of(kind: Any, kinds: Iterable[Any]) -> bool:
-    """Return whether a class is one of these: `in` would call its metaclass."""
+    """Return whether a class is one of these classes.
+
+    Classes are compared by identity, because `in` would call a metaclass's `__eq__`.
+    """
     # `any` takes three times as long, and this runs for each name after each cell.
     for candidate in kinds:  # noqa: SIM110
         if kind is candidate:
@@ -116,7 +120,7 @@ def is_a(value: Any, kind: Any) -> bool:
 
 
 def to_plain_value(value: Any) -> Any:
-    """Return a string, bool or 64-bit integer as such, and None for other values."""
+    """Return a string (shortened), a bool or a 64-bit integer, and None otherwise."""
     if type(value) is str:
         return shorten(value)
     if type(value) is bool:
@@ -126,46 +130,46 @@ def to_plain_value(value: Any) -> Any:
     return None
 
 
-def class_name(kind: Any) -> str:
-    """Return the name of a class with its module, which is left out for builtins."""
-    module = module_of(kind)
+def format_class_name(kind: Any) -> str:
+    """Return the name of a class with its module. Builtins have no module."""
+    module = get_module(kind)
     if type(module) is not str or module == "builtins":
-        return shorten(name_of(kind))
-    return shorten(module + "." + name_of(kind))
+        return shorten(get_qualname(kind))
+    return shorten(module + "." + get_qualname(kind))
 
 
-def class_names(kind: Any) -> list[str]:
+def list_class_names(kind: Any) -> list[str]:
     """Return the names of a class and its base classes, in the order of its MRO."""
-    return [class_name(base) for base in classes_of(kind)]
+    return [format_class_name(base) for base in get_mro(kind)]
 
 
-def top_module(kind: Any) -> str:
-    """Return the top-level package of a class, or an empty string."""
-    module = module_of(kind)
+def get_top_module(kind: Any) -> str:
+    """Return the top-level package of a class, or an empty string if it is unknown."""
+    module = get_module(kind)
     return module.split(".")[0] if type(module) is str else ""
 
 
 def is_library_object(value: Any) -> bool:
-    """Return whether the methods of a value are known to be safe to call."""
-    return top_module(type(value)) in LIBRARIES
+    """Return whether a value is an object of one of LIBRARIES, safe to inspect."""
+    return get_top_module(type(value)) in LIBRARIES
 
 
 def is_pandas(value: Any, name: str) -> bool:
-    """Return whether a value is of a pandas class, whichever module contains it."""
+    """Return whether a value is an instance of the pandas class with this name."""
     # A class of the user's may have a metaclass that runs code.
     if not is_library_object(value):
         return False
-    for kind in classes_of(type(value)):
-        if name_of(kind) == name and top_module(kind) == "pandas":
+    for kind in get_mro(type(value)):
+        if get_qualname(kind) == name and get_top_module(kind) == "pandas":
             return True
     return False
 
 
 def list_columns(frame: Any) -> list[Any]:
-    """Return the columns of a pandas DataFrame as arrays or, if need be, as Series.
+    """Return the columns of a pandas DataFrame as arrays or Series.
 
-    Uses the frame's block manager if possible. Creating a Series for each column would
-    double the cost of a step in a notebook with many frames.
+    The frame's block manager is used if possible: creating a Series for each column
+    would double the time of a step in a notebook with many frames.
     """
     get_values = getattr(getattr(frame, "_mgr", None), "iget_values", None)
     positions = range(frame.shape[1])
@@ -174,15 +178,18 @@ def list_columns(frame: Any) -> list[Any]:
     return [frame.iloc[:, position] for position in positions]
 
 
-def list_class_names_of_error(error: BaseException) -> list[str]:
-    """Return the class names of an exception, without the middle of a long MRO."""
-    names = class_names(type(error))
+def list_error_class_names(error: BaseException) -> list[str]:
+    """Return the names of an exception's class and base classes.
+
+    The names in the middle of a long MRO are left out.
+    """
+    names = list_class_names(type(error))
     if len(names) > MAX_CLASSES:
         names = names[: MAX_CLASSES // 2] + names[-MAX_CLASSES // 2 :]
     return names
 
 
-def own_names(thing: Any) -> dict[str, Any]:
+def get_own_attributes(thing: Any) -> dict[str, Any]:
     """Return the `__dict__` of an object, or an empty dict if it has none."""
     try:
         own = object.__getattribute__(thing, "__dict__")
@@ -192,12 +199,15 @@ def own_names(thing: Any) -> dict[str, Any]:
 
 
 def peek(thing: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute as it is stored: properties and methods are not called."""
-    own = own_names(thing)
+    """Return a stored attribute of an object, or `default` if there is none.
+
+    Properties and methods are not called.
+    """
+    own = get_own_attributes(thing)
     if name in own:
         return own[name]
-    for kind in classes_of(type(thing)):
-        attribute = class_dict_of(kind).get(name, missing)
+    for kind in get_mro(type(thing)):
+        attribute = get_class_dict(kind).get(name, missing)
         if is_one_of(type(attribute), SLOT_TYPES):
             try:
                 return attribute.__get__(thing)

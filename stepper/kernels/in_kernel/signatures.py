@@ -1,7 +1,7 @@
 """Signatures of callables as text.
 
-`inspect.signature` formats default values by their `__repr__`, which may be the
-user's. Here only the defaults of well-known types are shown.
+`inspect.signature` formats default values with their `__repr__`, which may be the
+user's code. This module shows only default values of well-known types.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from stepper.kernels.in_kernel.safe_inspect import (
     LIBRARIES,
     call_safely,
-    class_dict_of,
-    classes_of,
+    get_class_dict,
+    get_mro,
+    get_qualname,
     is_a,
     is_library_object,
-    name_of,
     peek,
     shorten,
 )
@@ -44,7 +44,7 @@ C_FUNCTION_TYPES = (
 
 
 def format_signature(function: Any) -> str:
-    """Return the signature of a function, or an empty string if it is in C."""
+    """Return the signature of a Python function, or an empty string if it is in C."""
     function = unwrap(function)
     if type(function) is not types.FunctionType:
         return ""
@@ -102,7 +102,7 @@ def format_argument(
 
 
 def format_default(value: Any) -> str:
-    """Return a default value as text, `…` for one whose `__repr__` may be unsafe."""
+    """Return a default value as text, or `…` if its `__repr__` may be unsafe."""
     kind = type(value)
     if kind is str:
         return repr(shorten(value, MAX_DEFAULT))
@@ -117,7 +117,7 @@ def format_annotation(annotation: Any) -> str:
     """Return a class or string annotation as text, or an empty string."""
     if annotation is None or type(annotation) is str:
         return shorten(str(annotation), MAX_ANNOTATION)
-    return name_of(annotation) if is_a(annotation, type) else ""
+    return get_qualname(annotation) if is_a(annotation, type) else ""
 
 
 def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
@@ -160,15 +160,15 @@ def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
 
 
 def find_initializer(kind: Any) -> Any:
-    """Return the `__init__` that a class defines or inherits, or None without one."""
-    for base in classes_of(kind):
-        if "__init__" in class_dict_of(base):
-            return class_dict_of(base)["__init__"]
+    """Return the `__init__` that a class defines or inherits, or None."""
+    for base in get_mro(kind):
+        if "__init__" in get_class_dict(base):
+            return get_class_dict(base)["__init__"]
     return None
 
 
 def unwrap(function: Any) -> Any:
-    """Return the function that decorators wrapped."""
+    """Return the function that decorators wrapped, or the function itself."""
     for _ in range(MAX_WRAPPERS):
         inner = getattr(function, "__dict__", {}).get("__wrapped__")
         if type(inner) is not types.FunctionType:
@@ -178,7 +178,10 @@ def unwrap(function: Any) -> Any:
 
 
 def has_standard_defaults(thing: Any) -> bool:
-    """Return whether a callable is from a package whose defaults are safe to format."""
+    """Return whether a callable is from a package with safe default values.
+
+    The `__repr__` of a safe default value can be called.
+    """
     if type(thing) in C_FUNCTION_TYPES:
         return True
     module = peek(thing, "__module__")

@@ -1,10 +1,10 @@
-"""Loading of what a kernel's first error needs, while no cell runs.
+"""The preparation of a kernel for its first error, while no cell runs.
 
-Most of the time of a traceback through a large library is spent by IPython, which
-parses the files of all frames and keeps 40 MB for pandas. That cost must not be paid
-before something fails. Loaded here, for 3 MB: the helper's own part, the tables of
-Pygments, and what `inspect` knows of the modules' files. Modules of a subclass of
-`ModuleType` are skipped. A step takes about 50 ms.
+The warm-up loads the helper's parts for errors, the tables of Pygments, and the table
+of module files in `inspect`, together 3 MB. A step takes about 50 ms. IPython's parsing
+of the files of all frames takes most of the time of a traceback, but it is not part of
+the warm-up, because it allocates 40 MB for pandas. Modules of a subclass of
+`ModuleType` are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from typing import Any, Callable, Iterator
 
 import IPython
 
-from stepper.kernels.in_kernel.safe_inspect import call_safely, clock, own_names, shell
+from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
+    clock,
+    get_own_attributes,
+    shell,
+)
 
 IDLE_SECONDS = 0.5  # after a cell, before the first step
 PAUSE_SECONDS = 0.1  # between two steps
@@ -36,7 +41,7 @@ def pause() -> None:
 def resume(load_parts: Callable[[], Any]) -> None:
     """Schedule the warm-up, because a cell has finished.
 
-    `load_parts` loads the helper's own parts for errors.
+    `load_parts` is a function that loads the helper's parts for errors.
     """
     state["busy"] = False
     state["ended"] = clock()
@@ -54,7 +59,7 @@ def schedule(seconds: float) -> None:
 
 
 def run_step() -> None:
-    """Run the next step if the kernel is idle, and schedule the one after it."""
+    """Run the next step if the kernel is idle, and schedule the following step."""
     idle_seconds = clock() - state["ended"]
     if state["busy"] or idle_seconds < IDLE_SECONDS:
         schedule(IDLE_SECONDS)
@@ -67,7 +72,7 @@ def run_step() -> None:
 
 
 def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
-    """Run the warm-up, one step for each value."""
+    """Run the warm-up in steps, and yield after each step."""
     if not all(map(is_from_ipython, IPYTHON_DEPENDENCIES)):
         return
     load_parts()
@@ -86,7 +91,8 @@ def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
 def is_from_ipython(name: str) -> bool:
     """Return whether a module is installed next to IPython.
 
-    A module of that name next to the notebook is the user's and must not be imported.
+    A module with this name in the notebook's folder is the user's and must not be
+    imported.
     """
     if name in sys.modules:
         return True
@@ -111,14 +117,14 @@ def load_highlighting() -> None:
 def register_module_files(names: list[str]) -> None:
     """Register the files of modules with `inspect`.
 
-    `inspect.getmodule` does the same for all modules at once.
+    `inspect.getmodule` would register all modules at once, which takes longer.
     """
     tables = vars(inspect)
     files_by_name = tables.get("_filesbymodname", {})
     names_by_file = tables.get("modulesbyfile", {})
     for name in names:
         module: Any = sys.modules.get(name)
-        module_dict = own_names(module)
+        module_dict = get_own_attributes(module)
         file = module_dict.get("__file__")
         own_name = module_dict.get("__name__")
         if type(file) is not str or type(own_name) is not str:

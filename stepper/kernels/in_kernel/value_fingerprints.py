@@ -1,7 +1,7 @@
-"""Fingerprints of small values, and which names a cell bound or changed.
+"""Fingerprints of small values, and the search for names that a cell rebound.
 
-Equal values have equal fingerprints in every kernel. They are calculated after each
-cell, so large values have none.
+Equal values have equal fingerprints in every kernel. Fingerprints are computed after
+each cell, so large values have none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
     clock,
+    get_top_module,
     getsizeof,
     is_one_of,
     list_columns,
-    top_module,
 )
 
 MAX_NAME = 100  # characters of a name that is reported
@@ -37,8 +37,8 @@ def _measure_nothing(value: Any) -> int:
     return 0
 
 
-# The id of a class whose values are described by `repr` → a function for their length.
-# By id, because a lookup by class would call its metaclass.
+# The id of a class whose values are rendered by `repr` → a function for their length.
+# The key is the id, because a lookup by class would call the metaclass.
 PLAIN_TYPES: dict[int, Callable[[Any], int]] = {
     **{id(kind): len for kind in (str, bytes)},
     **{id(kind): _measure_nothing for kind in (float, complex, bool, type(None))},
@@ -50,12 +50,13 @@ Binding = tuple[int, Any]
 last_fingerprints: dict[str, Binding] = {}
 
 
-def find_rebound_names(
+def update_fingerprints(
     values: list[tuple[str, Any]], fingerprints: dict[str, str]
 ) -> list[str]:
-    """Return the names whose values changed since the last call, and remember all.
+    """Store the ids and fingerprints of values, and return the rebound names.
 
-    A name without a fingerprint counts only if it refers to another object.
+    A name is rebound if its value changed since the last call. A name without a
+    fingerprint is rebound only if it refers to another object.
     """
     current: dict[str, Binding] = {}
     for name, value in values:
@@ -72,7 +73,7 @@ def find_rebound_names(
 
 
 def is_rebound(binding: Binding, former: Binding | None) -> bool:
-    """Return whether a name has another value than after the last cell."""
+    """Return whether a name's value differs from its value after the last cell."""
     if former is None:
         return True
     identity, fingerprint = binding
@@ -85,9 +86,10 @@ def is_rebound(binding: Binding, former: Binding | None) -> bool:
 
 
 def fingerprint_value(value: Any, deadline: float) -> str | None:
-    """Return the fingerprint of a value, None after the deadline.
+    """Return the fingerprint of a value, or None if the deadline has passed.
 
-    The result is '' for a large value, or if comparing it could run user code.
+    Return an empty string for a large value, and for a value whose comparison could run
+    user code.
     """
     if clock() > deadline:
         return None
@@ -99,8 +101,9 @@ def fingerprint_value(value: Any, deadline: float) -> str | None:
 
 
 def render_value(value: Any, remaining: list[int]) -> str:
-    """Return a text that only equal values have, or an empty string if there is none.
+    """Return a text that only equal values have.
 
+    Return an empty string for a value that is too large or of an unknown class.
     `remaining[0]` is the number of items that may still be rendered.
     """
     kind = type(value)
@@ -114,7 +117,7 @@ def render_value(value: Any, remaining: list[int]) -> str:
         if len(value) > remaining[0]:
             return ""
         return render_container(value, kind, remaining)
-    package = top_module(kind)
+    package = get_top_module(kind)
     if package == "numpy" and kind.__name__ == "ndarray":
         return render_array(value)
     if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
@@ -129,7 +132,7 @@ def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
     else:
         items = list(value)
     is_ordered = not is_one_of(kind, (set, frozenset))
-    # All at once: a call for each item would make each step slower.
+    # The items are rendered together: a call for each item would make each step slower.
     if is_ordered and are_plain(items):
         remaining[0] -= len(items)
         if remaining[0] < 0 or not are_short(items):
@@ -148,13 +151,13 @@ def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
 
 
 def are_plain(items: list[Any]) -> bool:
-    """Return whether the types of all items are plain."""
+    """Return whether the classes of all items are in PLAIN_TYPES."""
     type_ids = set(map(id, map(type, items)))
     return PLAIN_TYPES.keys() >= type_ids
 
 
 def are_short(items: list[Any]) -> bool:
-    """Return whether all items, of plain types, are below MAX_LENGTH."""
+    """Return whether all items are shorter than MAX_LENGTH. Their types are plain."""
     if max(map(getsizeof, items), default=0) < SAFE_SIZE:
         return True
     for item in items:
@@ -181,8 +184,8 @@ def render_array(value: Any) -> str:
 def render_frame(value: Any, kind: str) -> str:
     """Return the text of `render_value` for a DataFrame or Series.
 
-    Its index and columns are rendered as arrays. There is no text if one of them has
-    another dtype, such as categories or dates with time zones.
+    The index and the columns are rendered as arrays. Return an empty string if one of
+    them has an unsupported dtype, such as categories or dates with time zones.
     """
     row_count, *column_counts = value.shape
     if row_count > MAX_ITEMS:
