@@ -1,10 +1,11 @@
-"""What the end of a message (the hook `PostToolBatch`) costs in a project with many notebooks.
+"""Measure the end of a message (the hook `PostToolBatch`) in a project with many notebooks.
 
     python benchmarks/batch.py
 
-Each round is a step in one notebook, a pause, and the end of its message: the daemon then looks whether any notebook
-was changed outside of Claude Code's edit tools. The rows differ in how many notebooks the project has and in how they
-are laid out. `bare` is a process that asks a dummy server over a socket: what spawning alone takes on this machine.
+Each round is a step in one notebook, a pause, and the end of its message, at which the
+daemon checks whether any notebook was changed outside Claude Code's edit tools. The
+rows differ in the number and layout of notebooks. `bare` is a process that asks an echo
+server over a socket: the cost of spawning alone.
 """
 
 from __future__ import annotations
@@ -15,16 +16,26 @@ import statistics
 import time
 from pathlib import Path
 
-from common import Project, Row, options, played, report, scratch, spawn, take, within
+from common import (
+    Project,
+    Row,
+    create_parser,
+    create_temporary_project,
+    format_bound,
+    measure_rows,
+    print_report,
+    run_benchmark,
+    spawn,
+)
 from subject import Subject
 
-LIMITS = {10: None, 100: 10.0, 1000: 20.0}  # notebooks: the bound of the median in ms
-PAUSE_SECONDS = 0.5  # between a step and the next: an agent takes longer
-BESIDE = 4  # other files and folders in the folder of each notebook, such as data
+LIMITS = {10: None, 100: 10.0, 1000: 20.0}  # notebooks → limit of the median in ms
+PAUSE_SECONDS = 0.5  # between steps; an agent takes longer
+OTHER_FILES = 4  # in the folder of each notebook, such as data
 
 
 def fill(project: Project, layout: str, count: int) -> None:
-    """Add notebooks that nobody works on; each has two cells that ran."""
+    """Add notebooks that are not used; each has two cells that ran."""
     cells = [
         {
             "cell_type": "code",
@@ -40,61 +51,62 @@ def fill(project: Project, layout: str, count: int) -> None:
         {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1
     )
     for number in range(count):
-        at = {
+        folders = {
             "one folder": "",
-            "ten in a folder": f"f{number // 10}",
-            "one in a folder": f"g{number % 20}/f{number}",
+            "ten per folder": f"f{number // 10}",
+            "one per folder": f"g{number % 20}/f{number}",
         }
-        folder = project.root / "notebooks" / at[layout]
+        folder = project.root / "notebooks" / folders[layout]
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"other{number}.ipynb"
         path.write_text(text)
         os.utime(path, (1_700_000_000, 1_700_000_000))
         if layout != "one folder":
-            for other in range(BESIDE):
+            for other in range(OTHER_FILES):
                 Path(folder, f"data{number}-{other}.csv").touch()
 
 
 def main() -> None:
     """Measure and print."""
     rounds = (
-        options("What the end of a message costs in a project with many notebooks.")
+        create_parser("Measure the end of a message in a project with many notebooks.")
         .parse_args()
         .rounds
     )
     lines = [
-        "| notebooks | layout | PostToolBatch, median ms | p95 | above bare, median | bound | a step, median ms |",
+        "| notebooks | layout | PostToolBatch, median ms | p95 | above bare, median | limit | step, median ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for count, limit in LIMITS.items():
-        for layout in ("one folder", "ten in a folder", "one in a folder"):
-            with scratch() as project:
+        for layout in ("one folder", "ten per folder", "one per folder"):
+            with create_temporary_project() as project:
                 fill(project, layout, count)
                 subject, steps = Subject(project, "subject", 10), list[float]()
-                bare = project.connected()
+                bare = project.create_socket_floor()
 
-                def end(
+                def run_message(
                     subject: Subject = subject, steps: list[float] = steps
                 ) -> float:
                     data, word = subject.edit()
-                    ended = spawn(subject.project.hook("PostToolUse"), data)
-                    subject.check(ended.out, word)
-                    steps.append(ended.ms)
+                    result = spawn(
+                        subject.project.build_hook_command("PostToolUse"), data
+                    )
+                    subject.check(result.output, word)
+                    steps.append(result.ms)
                     time.sleep(PAUSE_SECONDS)
-                    done = subject.end_message()
-                    return done.ms
+                    return subject.end_message().ms
 
-                row = Row(layout, end)
-                take([row], rounds, bare)
+                row = Row(layout, run_message)
+                measure_rows([row], rounds, bare)
                 p95 = statistics.quantiles(row.samples, n=20)[-1]
                 above = row.median - statistics.median(row.bare)
                 step = statistics.median(steps)
                 lines.append(
-                    f"| {count} | {layout} | {row.median:.1f} | {p95:.1f} | {above:.1f} | {within(row.median, limit)}"
+                    f"| {count} | {layout} | {row.median:.1f} | {p95:.1f} | {above:.1f} | {format_bound(row.median, limit)}"
                     f" | {step:.1f} |"
                 )
-    report(rounds, lines)
+    print_report(rounds, lines)
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

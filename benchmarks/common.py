@@ -1,4 +1,4 @@
-"""What the benchmarks share: a project as install leaves one, processes timed from spawn to exit, rows and bounds."""
+"""Shared parts of the benchmarks: an installed project, timed processes, rows, limits."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from stepper.install import installer, trust
 
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 MB = 1 << 20
-IDLE_MB = 60  # the bound of an idle daemon
-# What hooks/stepper hands to Python, to tell the shell's share from Python's.
+IDLE_MB = 60  # limit of an idle daemon
+# The code that hooks/stepper passes to Python, without the shell.
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
-# The same round trip without stepper, to a server that answers one byte with one byte.
+# The same round trip without stepper, to an echo server.
 FLOOR = "import _socket, sys; s = _socket.socket(1, 1); s.connect(sys.argv[1]); s.sendall(b'x'); s.recv(1)"
-# A small parent: a child's peak begins with the peak of the process that it was forked
-# from.
+# Prints the peak of a command. A small parent: a child's peak starts with the peak of
+# the process that forked it.
 PEAK = """
 import os, sys
 pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
@@ -47,26 +47,30 @@ sys.stderr.write(str(os.wait4(pid, 0)[2].ru_maxrss))
 
 
 class BrokenStepError(Exception):
-    """A step did not do what it is measured for."""
+    """A step did not do the work that is measured."""
 
 
-class RunSummary(NamedTuple):
-    """A process: how long it lived in milliseconds, what it wrote."""
+class ProcessResult(NamedTuple):
+    """The duration of a process in milliseconds and its output."""
 
     ms: float
-    out: bytes
+    output: bytes
 
 
-def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> RunSummary:
+def spawn(
+    command: list[str], data: bytes = b"", cwd: Path | None = None
+) -> ProcessResult:
     """Run a process with `data` on its standard input; time it from spawn to exit.
 
-    Standard input and output are unix sockets, as Claude Code makes them. Raise BrokenStepError where it fails.
+    Standard input and output are unix sockets, as in Claude Code. Raise BrokenStepError if
+    the process fails.
     """
-    (put, stdin), (get, stdout) = socket.socketpair(), socket.socketpair()
-    out = b""
+    stdin_peer, stdin = socket.socketpair()
+    stdout_peer, stdout = socket.socketpair()
+    output = b""
     gc.disable()
-    with put, get:
-        began = time.perf_counter()
+    with stdin_peer, stdout_peer:
+        started_at = time.perf_counter()
         with stdin, stdout:
             child = subprocess.Popen(
                 command,
@@ -75,27 +79,27 @@ def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> Run
                 stdout=stdout.fileno(),
                 cwd=cwd,
             )
-        # the script may end without reading
+        # the script may exit without reading
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            put.sendall(data)
-            put.shutdown(socket.SHUT_WR)
-        while piece := get.recv(1 << 16):
-            out += piece
+            stdin_peer.sendall(data)
+            stdin_peer.shutdown(socket.SHUT_WR)
+        while chunk := stdout_peer.recv(1 << 16):
+            output += chunk
         child.wait()
-        took = since(began)
+        duration_ms = measure_elapsed_ms(started_at)
     gc.enable()
     if child.returncode:
-        raise BrokenStepError(f"{command[0]} ended with {child.returncode}")
-    return RunSummary(took, out)
+        raise BrokenStepError(f"{command[0]} exited with code {child.returncode}")
+    return ProcessResult(duration_ms, output)
 
 
-def since(began: float) -> float:
-    """Return the milliseconds since a `time.perf_counter()`."""
-    return (time.perf_counter() - began) * 1000
+def measure_elapsed_ms(started_at: float) -> float:
+    """Return the milliseconds since a value of `time.perf_counter()`."""
+    return (time.perf_counter() - started_at) * 1000
 
 
 class Project:
-    """A repository with stepper in it, as `install.sh` leaves one, made of links to the environment at hand."""
+    """A repository in which stepper is installed, with links to the current environment."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -119,12 +123,12 @@ class Project:
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]
 
-    def hook(self, event: str) -> list[str]:
-        """Return the command that Claude Code spawns: the script itself, no shell in front."""
+    def build_hook_command(self, event: str) -> list[str]:
+        """Return the command that Claude Code runs: the script, without a shell."""
         return [str(self.script), event]
 
-    def client(self, event: str) -> list[str]:
-        """Return what the script hands over to: the compiled client where there is one."""
+    def build_client_command(self, event: str) -> list[str]:
+        """Return the command that the script runs: the compiled client if there is one."""
         if self.has_compiled:
             return [
                 str(self.compiled),
@@ -133,10 +137,10 @@ class Project:
                 str(self.root),
                 event,
             ]
-        return self.python_client(event)
+        return self.build_python_client_command(event)
 
-    def python_client(self, event: str) -> list[str]:
-        """Return what the script hands over to where there is no C compiler."""
+    def build_python_client_command(self, event: str) -> list[str]:
+        """Return the command that the script runs if there is no C compiler."""
         return [
             str(self.python),
             "-I",
@@ -148,43 +152,46 @@ class Project:
             event,
         ]
 
-    def interpreted(self, work: Callable[[], float]) -> float:
-        """Return what `work` returns while there is no compiled client for the hook script to find."""
+    def measure_with_python_client(self, measure: Callable[[], float]) -> float:
+        """Return the result of `measure` while the hook script cannot use the compiled client."""
         if not self.has_compiled:
-            return work()
+            return measure()
         self.compiled.chmod(0o600)
         try:
-            return work()
+            return measure()
         finally:
             self.compiled.chmod(0o700)
 
-    def connected(self) -> Callable[[], float]:
-        """Return what times the floor of every hook: an interpreter that asks a dummy over a socket."""
-        where = str(self.root / "echo.sock")
-        echo(where)
-        return lambda: spawn([*self.bare[:-1], FLOOR, where]).ms
+    def create_socket_floor(self) -> Callable[[], float]:
+        """Return a function that times the lower bound of every hook.
 
-    def daemon(self) -> psutil.Process:
+        It starts an interpreter that makes a round trip to an echo server.
+        """
+        socket_path = str(self.root / "echo.sock")
+        serve_echo(socket_path)
+        return lambda: spawn([*self.bare[:-1], FLOOR, socket_path]).ms
+
+    def find_daemon(self) -> psutil.Process:
         """Return the daemon's process."""
         return psutil.Process(
             json.loads(Path(self.paths.daemon_json).read_text())["pid"]
         )
 
-    def stop(self) -> None:
-        """End the daemon and its kernels; the next hook starts from nothing."""
+    def stop_daemon(self) -> None:
+        """Shut down the daemon and its kernels."""
         code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
         spawn([str(self.python), "-I", "-c", code, "shutdown"], cwd=self.root)
 
     def shutdown(self) -> None:
-        """End the daemon and its kernels, and take the socket's folder and the record away."""
-        self.stop()
+        """Shut down the daemon and its kernels; remove the socket's folder and the record."""
+        self.stop_daemon()
         shutil.rmtree(self.paths.runtime, ignore_errors=True)
         trust.remove_record(self.paths)
 
 
 @contextlib.contextmanager
-def scratch(name: str = "stepper-benchmark-") -> Iterator[Project]:
-    """Yield a project in a temporary folder; end all that runs in it."""
+def create_temporary_project(name: str = "stepper-benchmark-") -> Iterator[Project]:
+    """Yield a project in a temporary folder, and shut it down afterwards."""
     with tempfile.TemporaryDirectory(prefix=name) as folder:
         project = Project(Path(folder))
         try:
@@ -193,8 +200,8 @@ def scratch(name: str = "stepper-benchmark-") -> Iterator[Project]:
             project.shutdown()
 
 
-def echo(path: str) -> None:
-    """Serve FLOOR from a thread: one byte for one byte."""
+def serve_echo(path: str) -> None:
+    """Serve FLOOR from a thread: return each byte."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen()
@@ -208,20 +215,23 @@ def echo(path: str) -> None:
     threading.Thread(target=serve, daemon=True).start()
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Write a file as a careful program does: a temporary one beside it, fsynced, renamed."""
-    fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb", buffering=0) as stream:
-        left = memoryview(data)
-        while left:
-            left = left[stream.write(left) :]
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file: write a temporary file next to it, fsync it, rename it."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb", buffering=0) as stream:
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[stream.write(remaining) :]
         os.fsync(stream.fileno())
-    fresh.rename(path)
+    temporary.rename(path)
 
 
 @dataclass
 class Row:
-    """One subject and its samples in milliseconds; `bare` holds those of a bare Python right before each."""
+    """A row of a table, with its samples in milliseconds.
+
+    `bare` has the duration of a bare Python right before each sample.
+    """
 
     name: str
     measure: Callable[[], float]
@@ -235,29 +245,32 @@ class Row:
 
     @property
     def middle(self) -> str:
-        """The middle half of the samples."""
+        """The middle half of the samples, as text."""
         low, _, high = statistics.quantiles(self.samples, n=4)
         return f"{low:.1f}–{high:.1f}"
 
     @property
     def plain(self) -> str:
-        """The name without marks."""
+        """The name without Markdown marks."""
         return self.name.replace("*", "")
 
 
-def total(name: str, *rows: Row) -> Row:
-    """Return the row of what several rows took together, round by round."""
+def add_rows(name: str, *rows: Row) -> Row:
+    """Return a row with the sums of several rows, round by round."""
     return Row(
         name,
         lambda: 0.0,
-        [sum(one) for one in zip(*(row.samples for row in rows), strict=True)],
+        [sum(samples) for samples in zip(*(row.samples for row in rows), strict=True)],
         rows[-1].bare,
     )
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A row's median over the sum of its floors' medians (no floors: over that of its own bare runs), and the limit."""
+    """A row's median, divided by the sum of its floors' medians, and the limit.
+
+    Without floors, the row is compared with its bare runs. `to` names the floors.
+    """
 
     row: Row
     to: str
@@ -266,7 +279,7 @@ class Bound:
 
     @property
     def ratio(self) -> float:
-        """How many times the floors' sum the row takes."""
+        """The row's median, as a multiple of the floors' sum."""
         below = (
             sum(floor.median for floor in self.floors)
             if self.floors
@@ -274,92 +287,96 @@ class Bound:
         )
         return self.row.median / below
 
-    def line(self) -> str:
-        """Return the bound's row of the table."""
-        return f"| {self.row.plain} | {self.to} | {self.ratio:.2f} × | {within(self.ratio, self.limit, ' ×')} |"
+    def format_line(self) -> str:
+        """Return the line of the table."""
+        return f"| {self.row.plain} | {self.to} | {self.ratio:.2f} × | {format_bound(self.ratio, self.limit, ' ×')} |"
 
 
-def bounds_table(bounds: Iterable[Bound]) -> list[str]:
-    """Return the table of bounds."""
+def format_bounds(bounds: Iterable[Bound]) -> list[str]:
+    """Return the table of ratios."""
     return [
-        "| what | to | ratio | bound |",
+        "| row | compared with | ratio | limit |",
         "| --- | --- | --- | --- |",
-        *(bound.line() for bound in bounds),
+        *(bound.format_line() for bound in bounds),
     ]
 
 
-def times_table(rows: Iterable[Row]) -> list[str]:
+def format_times(rows: Iterable[Row]) -> list[str]:
     """Return the table of times, without bare runs."""
     lines = (f"| {row.name} | {row.median:.1f} | {row.middle} |" for row in rows)
     return ["| | median ms | middle half ms |", "| --- | --- | --- |", *lines]
 
 
-def take(
+def measure_rows(
     rows: Iterable[Row],
     rounds: int,
     bare: Callable[[], float] | None = None,
     warm: int = 2,
 ) -> None:
-    """Measure each row once a round, in order, right after a `bare` run of its own; the first rounds warm up."""
+    """Measure each row once per round, in order.
+
+    A `bare` run precedes each sample. The first `warm` rounds are not counted.
+    """
     for number in range(-warm, rounds):
         for row in rows:
-            before, sample = bare() if bare else 0.0, row.measure()
-            if number >= 0:
-                row.samples.append(sample)
-                if bare:
-                    row.bare.append(before)
+            bare_sample = bare() if bare else 0.0
+            sample = row.measure()
+            if number < 0:
+                continue
+            row.samples.append(sample)
+            if bare:
+                row.bare.append(bare_sample)
         if sys.stderr.isatty():
             sys.stderr.write(f"\rround {number + 1} of {rounds} ")
 
 
-def said(met: bool) -> str:
-    """Return how a bound's standing is printed."""
-    return "met" if met else "NOT MET"
+def format_met(is_met: bool) -> str:
+    """Return whether a limit is met, as text."""
+    return "met" if is_met else "NOT MET"
 
 
-def within(value: float, limit: float | None, unit: str = "") -> str:
-    """Return a bound and its standing; nothing where there is none."""
-    return "" if limit is None else f"≤ {limit:g}{unit}: {said(value <= limit)}"
+def format_bound(value: float, limit: float | None, unit: str = "") -> str:
+    """Return a limit and whether it is met, or an empty string without a limit."""
+    return "" if limit is None else f"≤ {limit:g}{unit}: {format_met(value <= limit)}"
 
 
-def peak(
+def measure_peak(
     project: Project, command: list[str], data: bytes = b""
 ) -> tuple[float, bytes]:
-    """Return the peak of a process's resident memory in MiB, and what it wrote."""
-    small = [str(project.python), "-I", "-S", "-c", PEAK, *command]
-    done = subprocess.run(small, input=data, capture_output=True, check=True)
-    return int(done.stderr) * (
-        1 if sys.platform == "darwin" else 1024
-    ) / MB, done.stdout
+    """Return the peak of a process's resident memory in MiB, and its output."""
+    wrapper = [str(project.python), "-I", "-S", "-c", PEAK, *command]
+    result = subprocess.run(wrapper, input=data, capture_output=True, check=True)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(result.stderr) * unit / MB, result.stdout
 
 
-def memory_row(name: str, mib: float, bound: float | None = None) -> str:
+def format_memory_row(name: str, mib: float, bound: float | None = None) -> str:
     """Return a row of the table of memory."""
-    return f"| {name} | {mib:.1f} | {within(mib, bound)} |"
+    return f"| {name} | {mib:.1f} | {format_bound(mib, bound)} |"
 
 
-def daemon_memory(project: Project, when: str) -> list[str]:
-    """Return the rows about the daemon, idle as it is now."""
+def measure_daemon_memory(project: Project, when: str) -> list[str]:
+    """Return the rows on the daemon's memory, one second from now."""
     time.sleep(1)
-    about = project.daemon().memory_full_info()
+    info = project.find_daemon().memory_full_info()
     return [
-        memory_row(f"**idle daemon**, {when}: RSS", about.rss / MB, IDLE_MB),
-        memory_row("the same: USS (its own alone)", about.uss / MB),
+        format_memory_row(f"**idle daemon**, {when}: RSS", info.rss / MB, IDLE_MB),
+        format_memory_row("the same: USS (unshared memory)", info.uss / MB),
     ]
 
 
-def machine() -> str:
-    """Return the line that says what was measured on."""
+def describe_machine() -> str:
+    """Return a line with the date, the machine and the versions of packages."""
     model = platform.processor() or platform.machine()
-    about = Path("/proc/cpuinfo")
-    if about.exists():
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.exists():
         names = [
             line.partition(":")[2].strip()
-            for line in about.read_text().splitlines()
+            for line in cpu_info.read_text().splitlines()
             if "model name" in line
         ]
         model = names[0] if names else model
-    found = []
+    packages = []
     for name in (
         "notebook-stepper",
         "jupyter_client",
@@ -369,43 +386,43 @@ def machine() -> str:
         "orjson",
     ):
         try:
-            found.append(f"{name} {version(name)}")
+            packages.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            found.append(f"{name} ?")
+            packages.append(f"{name} ?")
     build = "shared" if sysconfig.get_config_var("Py_ENABLE_SHARED") else "static"
     python = f"{platform.python_implementation()} {platform.python_version()} ({build})"
-    where = f"{platform.system()} {platform.release().split('-')[0]}, {os.cpu_count()} cores ({model})"
-    return f"{date.today()}, {where}, {python}, {', '.join(found)}"
+    system = f"{platform.system()} {platform.release().split('-')[0]}, {os.cpu_count()} cores ({model})"
+    return f"{date.today()}, {system}, {python}, {', '.join(packages)}"
 
 
-def enough(text: str) -> int:
-    """Return a number of rounds that has a middle half; raise ArgumentTypeError."""
+def parse_rounds(text: str) -> int:
+    """Parse a number of rounds; raise ArgumentTypeError if it is less than 2."""
     if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError("2 or more")
+        raise argparse.ArgumentTypeError("must be an integer of 2 or more")
     return int(text)
 
 
-def options(description: str, rounds: int = 20) -> argparse.ArgumentParser:
-    """Return a parser that knows `--rounds`."""
+def create_parser(description: str, rounds: int = 20) -> argparse.ArgumentParser:
+    """Return a parser with the option `--rounds`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--rounds",
-        type=enough,
+        type=parse_rounds,
         default=rounds,
-        help="samples of each row, 2 or more; 20 to be quoted",
+        help="samples per row, at least 2; quoted figures have 20",
     )
     return parser
 
 
-def played(main: Callable[[], None]) -> None:
-    """Run a benchmark; where a step did not do what it is measured for, end with that word."""
+def run_benchmark(main: Callable[[], None]) -> None:
+    """Run a benchmark; exit with a message if a step did not do its work."""
     try:
         main()
     except BrokenStepError as error:
-        sys.exit(f"benchmark broken: {error}")
+        sys.exit(f"the benchmark failed: {error}")
 
 
-def report(rounds: int, lines: Iterable[str]) -> None:
-    """Print what was measured on, then the tables."""
-    print(f"{machine()}; {rounds} rounds\n")
+def print_report(rounds: int, lines: Iterable[str]) -> None:
+    """Print the description of the machine, then the tables."""
+    print(f"{describe_machine()}; {rounds} rounds\n")
     print("\n".join(lines), flush=True)

@@ -1,10 +1,12 @@
-"""The cases of `evals/` with a real model, by the client's own `claude plugin eval`: `make evals`, for who has a key.
+"""Run the cases of `evals/` with a real model through `claude plugin eval`.
 
     python benchmarks/evals.py [CASE …] [--client CLAUDE] [--model NAME] [--runs N] [--write]
 
-Each run has a home, a project and an environment of stepper's of its own, in a folder that is removed; what a run
-leaves running is ended. No case is granted a shell: the client confines it, and from there no daemon is reached; the
-plugin's MCP server runs outside of that. `--write` puts the table into docs/development/evals.md. It costs what the model costs.
+It needs an API key, and the model's usage is charged. Each run has its own home,
+project and stepper environment, in a folder that is removed; remaining processes are
+killed. No case has a shell: Claude Code confines it, and no daemon is reachable from
+there. The plugin's MCP server runs outside the sandbox. `--write` writes the table to
+docs/development/evals.md.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "development" / "evals.md"
-PARTS = (
+PLUGIN_FILES = (
     *(
         ".claude-plugin",
         ".mcp.json",
@@ -41,13 +43,13 @@ PARTS = (
     *("install.sh", "stepper", "pyproject.toml"),
 )
 MCP = "mcp__plugin_stepper_stepper__"
-GRANTED = ("NotebookEdit", "Write", f"{MCP}create_notebook", f"{MCP}verify")
+ALLOWED_TOOLS = ("NotebookEdit", "Write", f"{MCP}create_notebook", f"{MCP}verify")
 HEAD = "| case | runs | passed | score | without the plugin |\n| --- | --- | --- | --- | --- |\n"
 
 
-def copied(folder: Path) -> Path:
-    """Copy what the plugin is made of, without environments and results; return where it lies."""
-    for name in PARTS:
+def copy_plugin(folder: Path) -> Path:
+    """Copy the plugin's files without environments and results; return the folder."""
+    for name in PLUGIN_FILES:
         if (ROOT / name).is_dir():
             shutil.copytree(
                 ROOT / name,
@@ -59,12 +61,15 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def evaluated(
+def run_case(
     client: str, plugin: Path, case: str, environ: Mapping[str, str], *options: str
 ) -> tuple[dict[str, Any], str]:
-    """Run cases; return the client's document and what it said. `TMPDIR` of `environ` is where the runs work."""
+    """Run a case; return the client's document and its output.
+
+    The runs work in `TMPDIR` of `environ`.
+    """
     with tempfile.TemporaryDirectory() as out:
-        words = [
+        command = [
             client,
             "plugin",
             "eval",
@@ -75,41 +80,48 @@ def evaluated(
             "--case",
             case,
         ]
-        asks = MCP in (plugin / "evals" / case / "case.yaml").read_text()
-        words += ["--mocks", "off"] if asks else []  # the server itself
-        words += [
+        uses_mcp = MCP in (plugin / "evals" / case / "case.yaml").read_text()
+        command += ["--mocks", "off"] if uses_mcp else []  # start the real server
+        command += [
             "--json",
             f"{out}/result.json",
             "--output-dir",
             f"{out}/all",
             "--allow-tools",
-            *GRANTED,
+            *ALLOWED_TOOLS,
             *options,
         ]
-        done = subprocess.run(
-            words, env=environ, cwd=plugin, capture_output=True, text=True, check=False
+        result = subprocess.run(
+            command,
+            env=environ,
+            cwd=plugin,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         try:
             return json.loads(
                 Path(out, "result.json").read_text()
-            ), done.stdout + done.stderr
+            ), result.stdout + result.stderr
         except OSError:
-            raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}") from None
+            raise SystemExit(
+                f"{' '.join(command)}\n{result.stdout}{result.stderr}"
+            ) from None
         finally:
-            ended(environ["TMPDIR"])
+            kill_processes(environ["TMPDIR"])
 
 
-def ended(folder: str) -> None:
-    """End the daemons and kernels of projects below `folder`: a run is over before they are."""
+def kill_processes(folder: str) -> None:
+    """Kill the daemons and kernels of projects below `folder`, which outlive the run."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("HOME", "").startswith(f"{folder}{os.sep}"):
                 process.kill()
 
 
-def rows(result: dict[str, Any]) -> dict[str, str]:
-    """Return a line of the table for each case."""
-    found = {}
+def format_rows(result: dict[str, Any]) -> dict[str, str]:
+    """Return a table row for each case."""
+    lines_by_case = {}
     for case in result["cases"]:
         runs, without = case["arms"].get("with", []), case["arms"].get("without", [])
         score = f"{case['aggregates']['score']:.2f}"
@@ -119,18 +131,18 @@ def rows(result: dict[str, Any]) -> dict[str, str]:
             else "–"
         )
         passed = sum(run["passed"] for run in runs)
-        found[case["name"]] = (
+        lines_by_case[case["name"]] = (
             f"| {case['name']} | {len(runs)} | {passed} | {score} | {other} |"
         )
-    return found
+    return lines_by_case
 
 
-def put(lines: Mapping[str, str], about: str) -> None:
-    """Put lines into the table of the page; cases that were not run keep theirs."""
+def write_rows(lines: Mapping[str, str], summary: str) -> None:
+    """Write rows into the page's table; rows of other cases stay."""
     text = PAGE.read_text()
     for name, line in lines.items():
         text = re.sub(rf"(?m)^\| {re.escape(name)} \|.*$", line, text)
-    PAGE.write_text(re.sub(r"(?m)^Last run: .*$", f"Last run: {about}", text))
+    PAGE.write_text(re.sub(r"(?m)^Last run: .*$", f"Last run: {summary}", text))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -146,18 +158,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if not given.client:
         sys.exit(
-            "the client is not on the PATH: --client CLAUDE, or npm install -g @anthropic-ai/claude-code"
+            "claude is not on the PATH; use --client CLAUDE, or install it with: npm install -g @anthropic-ai/claude-code"
         )
-    known = sorted(path.parent.name for path in (ROOT / "evals").glob("*/case.yaml"))
-    if wrong := {*given.cases} - {*known}:
-        sys.exit(f"no case {', '.join(sorted(wrong))}; there are {', '.join(known)}")
+    case_names = sorted(
+        path.parent.name for path in (ROOT / "evals").glob("*/case.yaml")
+    )
+    if unknown_cases := {*given.cases} - {*case_names}:
+        sys.exit(
+            f"unknown case: {', '.join(sorted(unknown_cases))}; cases: {', '.join(case_names)}"
+        )
     model = ["--model", given.model] if given.model else []
-    lines, said = dict[str, str](), ""
+    lines, summary = dict[str, str](), ""
     with tempfile.TemporaryDirectory(prefix="stepper-evals-") as folder:
-        plugin = copied(Path(folder, "plugin"))
+        plugin = copy_plugin(Path(folder, "plugin"))
         Path(folder, "runs").mkdir()
-        for name in given.cases or known:
-            result, _ = evaluated(
+        for name in given.cases or case_names:
+            result, _ = run_case(
                 given.client,
                 plugin,
                 name,
@@ -166,12 +182,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 given.runs,
                 *model,
             )
-            lines |= rows(result)
-            said = f"{result['startedAt'][:10]}, Claude Code {result['claudeVersion']}, model {given.model or 'its own'}"
+            lines |= format_rows(result)
+            summary = f"{result['startedAt'][:10]}, Claude Code {result['claudeVersion']}, model {given.model or 'default'}"
             print(lines.get(name, f"| {name} | was not run |"), flush=True)
-    print("\n" + HEAD + "\n".join(lines.values()) + f"\n\n{said}")
+    print("\n" + HEAD + "\n".join(lines.values()) + f"\n\n{summary}")
     if given.write:
-        put(lines, said)
+        write_rows(lines, summary)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Faults are injected into real daemons, kernels, hooks and files; what survived, what was lost, how long it took.
+"""Inject faults into real daemons, kernels, hooks and files; count survivals and losses.
 
     python benchmarks/faults.py              # each fault five times
     python benchmarks/faults.py --rounds 1
 
-Run it with the Python of an environment that holds stepper and its test requirements. Each fault has a notebook of its
-own in one project. A fault is survived where the report, the notebook, the journal and the kernel's variables are as
-they must be; lost are outputs that are missing, cells that ran twice and variables that are gone although their kernel
-lives. Where the daemon lives through a fault its descriptors, threads and memory are looked at before and after.
+Run it with the Python of an environment that has stepper and its test requirements.
+Each fault has its own notebook in one project. A fault is survived if report, notebook,
+journal and the kernel's variables are correct afterwards. A loss is a missing output, a
+cell that ran twice, or missing variables in a live kernel. If the daemon must survive
+the fault, its descriptors, threads and memory are recorded before and after.
 """
 
 from __future__ import annotations
@@ -45,43 +46,45 @@ class LostError(Exception):
 
 @dataclass
 class Row:
-    """One kind of fault: how often it was injected and survived, and the seconds that were asked of it."""
+    """The results of one kind of fault; `seconds` are the times until the report."""
 
     injected: int = 0
     survived: int = 0
-    lost: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    status: list[float] = field(default_factory=list)
-    grown: list[str] = field(default_factory=list)
+    status_seconds: list[float] = field(default_factory=list)
+    daemon_sizes: list[str] = field(default_factory=list)
 
 
 class Bench:
-    """One notebook for one fault, in a project that all share."""
+    """One notebook for one fault; all faults share a project."""
 
     def __init__(self, project: Project, name: str, row: Row) -> None:
         self.project, self.row = project, row
         self.book: Notebook = project.notebook(name)
         self.name = name
-        self.must("ran ok" in self.insert("kept = 41"), "the first cell")
+        self.require("ran ok" in self.insert("kept = 41"), "the first cell runs")
 
-    def must(self, condition: object, what: str, *seen: object) -> None:
+    def require(self, condition: object, expectation: str, *values: object) -> None:
         """Raise LostError unless the condition holds."""
         if not condition:
-            raise LostError(f"{what}: {' | '.join(str(one)[:600] for one in seen)}")
+            raise LostError(
+                f"{expectation}: {' | '.join(str(value)[:600] for value in values)}"
+            )
 
-    def ask(self, verb: str, **given: Any) -> Any:
+    def ask(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon as the command line does."""
-        payload = json.dumps({"notebook": self.name, **given}).encode()
+        payload = json.dumps({"notebook": self.name, **arguments}).encode()
         return json.loads(
             daemon_client.send_request(self.project.paths, verb.encode(), payload)
             or b"null"
         )
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
+    def wait_until(self, condition: Callable[[], object], expectation: str) -> None:
         """Wait for a condition."""
         limit = time.monotonic() + HANG_SECONDS
         while not condition():
-            self.must(time.monotonic() < limit, f"it never came: {what}")
+            self.require(time.monotonic() < limit, f"timed out: {expectation}")
             time.sleep(0.005)
 
     def insert(self, source: str) -> str:
@@ -89,22 +92,22 @@ class Bench:
         answer = self.book.insert(source)[1]
         return answer.text or answer.stop
 
-    def last(self) -> str | None:
+    def find_last_cell(self) -> str | None:
         """Return the id of the last cell."""
         cells = self.book.raw["cells"]
         return cells[-1]["id"] if cells else None
 
-    def times(self, mark: str) -> int:
-        """Return how often the cell ran that leaves this mark."""
+    def count_runs(self, mark: str) -> int:
+        """Return how often the cell that writes this mark ran."""
         path = self.project.folder / "notebooks" / mark
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def hooked(self, source: str) -> tuple[str, subprocess.Popen[bytes]]:
-        """Write a cell; return its id and the hook process that waits for it."""
-        return self.fired(self.book.edited("insert", source, self.last()))
+    def start_cell(self, source: str) -> tuple[str, subprocess.Popen[bytes]]:
+        """Write a cell; return its id and its hook process."""
+        return self.fire_hook(self.book.edited("insert", source, self.find_last_cell()))
 
-    def fired(self, payload: dict[str, Any]) -> tuple[str, subprocess.Popen[bytes]]:
-        """Fire the hook of an edit; return the cell's id and the process."""
+    def fire_hook(self, payload: dict[str, Any]) -> tuple[str, subprocess.Popen[bytes]]:
+        """Run the hook of an edit; return the cell's id and the process."""
         command = [
             sys.executable,
             "-I",
@@ -118,220 +121,235 @@ class Bench:
         hook = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
-        hook.stdin = None  # else `communicate` flushes it
+        hook.stdin = None  # otherwise `communicate` flushes it
         return payload["tool_response"]["cell_id"], hook
 
-    def variables(self) -> None:
-        """The kernel's variables must be there."""
+    def check_variables(self) -> None:
+        """Raise LostError unless the kernel's variables exist."""
         text = self.insert("print('kept', kept)")
-        self.must("| kept 41" in text, "the variables are there", text)
+        self.require("| kept 41" in text, "the variables are there", text)
 
-    def waiting(self) -> tuple[str, str, subprocess.Popen[bytes]]:
-        """Have a cell run that waits for `go()`; return its id, its mark and its hook."""
+    def start_waiting_cell(self) -> tuple[str, str, subprocess.Popen[bytes]]:
+        """Run a cell that waits for `release_cell`; return its id, its mark and its hook."""
         mark = f"{self.name}.mark"
-        cell_id, hook = self.hooked(
+        cell_id, hook = self.start_cell(
             leaves(mark) + WAITS.replace("'go'", f"'{self.name}.go'")
         )
-        self.until(lambda: self.times(mark) == 1, "the cell begins")
+        self.wait_until(lambda: self.count_runs(mark) == 1, "the cell begins")
         return cell_id, mark, hook
 
-    def go(self) -> None:
-        """Let the waiting cell end."""
+    def release_cell(self) -> None:
+        """Let the waiting cell finish."""
         (self.project.folder / "notebooks" / f"{self.name}.go").touch()
 
 
-def daemon_idle(bench: Bench) -> None:
+def kill_idle_daemon(bench: Bench) -> None:
     bench.project.kill_daemon()
-    bench.variables()
+    bench.check_variables()
 
 
-def daemon_at_work(bench: Bench) -> None:
-    cell_id, mark, hook = bench.waiting()
+def kill_busy_daemon(bench: Bench) -> None:
+    cell_id, mark, hook = bench.start_waiting_cell()
     bench.project.kill_daemon()
-    bench.go()
+    bench.release_cell()
     text = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
-    bench.must("| begun\n| over" in text, "the report has the whole output", text)
-    bench.must(
+    bench.require("| begun\n| over" in text, "the report has the whole output", text)
+    bench.require(
         text_of(bench.book.cell(cell_id)) == "begun\nover\n",
         "the output is on the cell",
     )
-    bench.must(bench.times(mark) == 1, "it ran once")
-    bench.variables()
+    bench.require(bench.count_runs(mark) == 1, "it ran once")
+    bench.check_variables()
 
 
-def daemon_at(point: str) -> Callable[[Bench], None]:
-    def killed(bench: Bench) -> None:
+def kill_daemon_at(point: str) -> Callable[[Bench], None]:
+    def inject(bench: Bench) -> None:
         suicidal_daemon(bench.project, point)
         mark = f"{bench.name}.mark"
         cell_id, answer = bench.book.insert(leaves(mark) + "print('hello')")
-        bench.must(
+        bench.require(
             "ok" in answer.text.splitlines()[0],
-            "the report tells how it ended",
+            "the report has the outcome",
             answer.text,
         )
-        bench.must(
+        bench.require(
             text_of(bench.book.cell(cell_id)) == "hello\n", "the output is on the cell"
         )
-        bench.must(bench.times(mark) == 1, "it ran once", bench.times(mark))
-        bench.variables()
+        bench.require(
+            bench.count_runs(mark) == 1, "it ran once", bench.count_runs(mark)
+        )
+        bench.check_variables()
 
-    return killed
+    return inject
 
 
-def kernel_by(source: str) -> Callable[[Bench], None]:
-    def killed(bench: Bench) -> None:
-        began = time.monotonic()
+def kill_kernel_by_cell(source: str) -> Callable[[Bench], None]:
+    def inject(bench: Bench) -> None:
+        started_at = time.monotonic()
         text = bench.insert(source)
-        bench.row.seconds.append(time.monotonic() - began)
-        bench.must(
-            "KernelDied" in text and "1 cell had built" in text,
-            "the death is told, and what is lost",
+        bench.row.seconds.append(time.monotonic() - started_at)
+        bench.require(
+            "KernelDied" in text and "they came from 1 cell" in text,
+            "the report names the death and the lost variables",
             text,
         )
-        restored(bench, 1)
+        check_restore(bench, 1)
 
-    return killed
-
-
-def restored(bench: Bench, cells: int) -> None:
-    found = bench.ask("restore")
-    bench.must(found["ok"] and found["ran"] == cells, "restore", found)
-    bench.variables()
+    return inject
 
 
-def kernel_idle(bench: Bench) -> None:
-    began = time.monotonic()
+def check_restore(bench: Bench, cells: int) -> None:
+    response = bench.ask("restore")
+    bench.require(response["ok"] and response["ran"] == cells, "restore", response)
+    bench.check_variables()
+
+
+def kill_idle_kernel(bench: Bench) -> None:
+    started_at = time.monotonic()
     psutil.Process(bench.ask("status")["kernel"]["pid"]).kill()
-    bench.until(lambda: bench.ask("status")["state"] == "stopped", "the notebook stops")
-    bench.row.seconds.append(time.monotonic() - began)
-    restored(bench, 1)
+    bench.wait_until(
+        lambda: bench.ask("status")["state"] == "stopped", "the notebook stops"
+    )
+    bench.row.seconds.append(time.monotonic() - started_at)
+    check_restore(bench, 1)
 
 
-def endless(source: str) -> Callable[[Bench], None]:
-    def stuck(bench: Bench) -> None:
-        _, hook = bench.hooked(f"# stepper: timeout=1\n{source}")
-        told: list[bytes] = []
+def run_endless_cell(source: str) -> Callable[[Bench], None]:
+    def inject(bench: Bench) -> None:
+        _, hook = bench.start_cell(f"# stepper: timeout=1\n{source}")
+        outputs: list[bytes] = []
         thread = threading.Thread(
-            target=lambda: told.append(hook.communicate(timeout=HANG_SECONDS)[0])
+            target=lambda: outputs.append(hook.communicate(timeout=HANG_SECONDS)[0])
         )
         thread.start()
         while thread.is_alive():
-            began = time.monotonic()
+            started_at = time.monotonic()
             bench.ask("status")
-            bench.row.status.append(time.monotonic() - began)
+            bench.row.status_seconds.append(time.monotonic() - started_at)
             time.sleep(0.02)
-        answer = Answer(told[0])
+        answer = Answer(outputs[0])
         text = answer.text or answer.stop
         if "KernelDied" in text:
-            bench.must(
-                "the interrupt had no effect for 5 s" in text, "the kill is told", text
+            bench.require(
+                "the interrupt had no effect for 5 s" in text,
+                "the report names the kill",
+                text,
             )
-            restored(bench, 1)
+            check_restore(bench, 1)
         else:
-            bench.must("Timeout" in text, "the deadline is told", text)
+            bench.require("Timeout" in text, "the report names the timeout", text)
             bench.insert("pass")
             bench.ask("fix")
-            bench.must(
+            bench.require(
                 "| kept 41"
-                in bench.book.replace(bench.last(), "print('kept', kept)").text,
+                in bench.book.replace(
+                    bench.find_last_cell(), "print('kept', kept)"
+                ).text,
                 "the state is kept",
             )
 
-    return stuck
+    return inject
 
 
-def client_by(number: int) -> Callable[[Bench], None]:
-    def gone(bench: Bench) -> None:
-        _, _, hook = bench.waiting()
+def signal_hook(number: int) -> Callable[[Bench], None]:
+    def inject(bench: Bench) -> None:
+        _, _, hook = bench.start_waiting_cell()
         hook.send_signal(number)
         hook.wait()
-        bench.until(
+        bench.wait_until(
             lambda: bench.ask("history")[-1]["outcome"] == "cancelled",
             "the cell is cancelled",
         )
         hook.stdout.close()
-        bench.must(
-            "| kept 41" in bench.book.replace(bench.last(), "print('kept', kept)").text,
+        bench.require(
+            "| kept 41"
+            in bench.book.replace(bench.find_last_cell(), "print('kept', kept)").text,
             "the state is kept",
         )
 
-    return gone
+    return inject
 
 
-def file_is(how: str) -> Callable[[Bench], None]:
-    def spoilt(bench: Bench) -> None:
-        cell_id, _, hook = bench.waiting()
+def break_file(state: str) -> Callable[[Bench], None]:
+    def inject(bench: Bench) -> None:
+        cell_id, _, hook = bench.start_waiting_cell()
         text, path = bench.book.path.read_text(), bench.book.path
         path.unlink()
-        if how == "invalid":
+        if state == "invalid":
             path.write_text(text[:-20])
-        bench.go()
+        bench.release_cell()
         report = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
-        bench.must("they wait in the journal" in report, "it is told", report)
+        bench.require(
+            "stepper keeps them in the journal" in report, "the report says so", report
+        )
         path.write_text(text)
-        bench.until(
+        bench.wait_until(
             lambda: text_of(bench.book.cell(cell_id)) == "begun\nover\n",
             "the outputs are written",
         )
-        bench.variables()
+        bench.check_variables()
 
-    return spoilt
+    return inject
 
 
-def tree(bench: Bench) -> None:
+def kill_kernel_with_children(bench: Bench) -> None:
     bench.insert(
         "import subprocess as s\np = [s.Popen(['sleep', '999'], start_new_session=n % 2 > 0) for n in range(4)]"
     )
     kernel = psutil.Process(bench.ask("status")["kernel"]["pid"])
     family = [kernel, *kernel.children(recursive=True)]
-    bench.must(len(family) >= 5, "the children run", family)
+    bench.require(len(family) >= 5, "the children run", family)
     kernel.kill()
-    bench.until(
-        lambda: not psutil.wait_procs(family, timeout=0)[1], "the whole tree ends"
+    bench.wait_until(
+        lambda: not psutil.wait_procs(family, timeout=0)[1], "all processes exit"
     )
-    restored(bench, 2)
+    check_restore(bench, 2)
 
 
-def at_once(bench: Bench) -> None:
+def run_concurrent_hooks(bench: Bench) -> None:
     payloads = [
-        bench.book.edited("insert", f"print('cell', {number})", bench.last())
+        bench.book.edited("insert", f"print('cell', {number})", bench.find_last_cell())
         for number in range(20)
     ]
-    hooks = [bench.fired(payload) for payload in payloads]
+    hooks = [bench.fire_hook(payload) for payload in payloads]
     for number, (cell_id, hook) in enumerate(hooks):
         text = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
-        bench.must(f"| cell {number}" in text, "each report is its cell's", text)
-        bench.must(
+        bench.require(
+            f"| cell {number}" in text, "each report belongs to its cell", text
+        )
+        bench.require(
             text_of(bench.book.cell(cell_id)) == f"cell {number}\n",
             "each output is on its cell",
         )
-    bench.variables()
+    bench.check_variables()
 
 
-# What is injected → how, and whether the daemon must live through it.
+# Fault → the function that injects it, and whether the daemon must survive it.
 FAULTS: dict[str, tuple[Callable[[Bench], None], bool]] = {
-    "daemon `kill -9`, idle": (daemon_idle, False),
-    "daemon `kill -9`, a cell runs": (daemon_at_work, False),
-    **{f"daemon `kill -9`, {point}": (daemon_at(point), False) for point in POINTS},
+    "daemon `kill -9`, idle": (kill_idle_daemon, False),
+    "daemon `kill -9`, a cell runs": (kill_busy_daemon, False),
     **{
-        f"kernel ends by a cell: {how}": (kernel_by(source), True)
-        for how, source in KILLERS.items()
+        f"daemon `kill -9`, {point}": (kill_daemon_at(point), False) for point in POINTS
     },
-    "kernel `kill -9`, idle": (kernel_idle, True),
     **{
-        f"never ends: {what}": (endless(source), True)
-        for what, source in ENDLESS.items()
+        f"a cell kills its kernel: {cause}": (kill_kernel_by_cell(source), True)
+        for cause, source in KILLERS.items()
     },
-    "hook SIGTERM": (client_by(signal.SIGTERM), True),
-    "hook `kill -9`": (client_by(signal.SIGKILL), True),
-    "notebook deleted while its cell runs": (file_is("deleted"), True),
-    "notebook invalid while its cell runs": (file_is("invalid"), True),
-    "kernel `kill -9` with four children": (tree, True),
-    "20 hooks at once": (at_once, True),
+    "kernel `kill -9`, idle": (kill_idle_kernel, True),
+    **{
+        f"endless cell: {name}": (run_endless_cell(source), True)
+        for name, source in ENDLESS.items()
+    },
+    "hook SIGTERM": (signal_hook(signal.SIGTERM), True),
+    "hook `kill -9`": (signal_hook(signal.SIGKILL), True),
+    "notebook deleted while its cell runs": (break_file("deleted"), True),
+    "notebook invalid while its cell runs": (break_file("invalid"), True),
+    "kernel `kill -9` with four children": (kill_kernel_with_children, True),
+    "20 concurrent hooks": (run_concurrent_hooks, True),
 }
 
 
-def daemon_of(project: Project) -> psutil.Process:
+def find_daemon(project: Project) -> psutil.Process:
     """Return the daemon's process."""
     return psutil.Process(
         json.loads(daemon_client.send_request(project.paths, b"status", b"{}") or b"")[
@@ -340,8 +358,8 @@ def daemon_of(project: Project) -> psutil.Process:
     )
 
 
-def size(process: psutil.Process) -> dict[str, float]:
-    """Return descriptors, threads and MiB of memory, once what a request needed is given back."""
+def measure_daemon(process: psutil.Process) -> dict[str, float]:
+    """Return descriptors, threads and MiB of memory, after the last request's memory is freed."""
     time.sleep(1.5)
     return {
         "descriptors": process.num_fds(),
@@ -350,74 +368,78 @@ def size(process: psutil.Process) -> dict[str, float]:
     }
 
 
-def inject(project: Project, fault: str, row: Row, number: int) -> None:
-    """Inject one fault once."""
-    how, lives = FAULTS[fault]
+def inject_once(project: Project, fault: str, row: Row, number: int) -> None:
+    """Inject a fault once."""
+    inject_fault, daemon_survives = FAULTS[fault]
     row.injected += 1
     try:
         bench = Bench(project, f"f{list(FAULTS).index(fault)}-{number}.ipynb", row)
-        process = daemon_of(project)
-        before = size(process) if lives else {}
-        how(bench)
+        process = find_daemon(project)
+        before = measure_daemon(process) if daemon_survives else {}
+        inject_fault(bench)
         row.survived += 1
-        bench.ask("restart")  # the notebook has a kernel again, as before
-        if lives:
-            after = size(process)
-            row.grown.append(
+        bench.ask("restart")  # so that the notebook has a kernel, as before
+        if daemon_survives:
+            after = measure_daemon(process)
+            row.daemon_sizes.append(
                 ", ".join(
                     f"{name} {before[name]:.0f} → {after[name]:.0f}" for name in before
                 )
             )
     except (LostError, psutil.Error, subprocess.TimeoutExpired) as error:
-        row.lost.append(f"{type(error).__name__}: {error}")
+        row.losses.append(f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
-    """Inject them all and print a table."""
+    """Inject all faults and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="faults"))
     project, rows = (
         Project(folder / "repo"),
-        {fault: Row() for fault in FAULTS if given.only in fault},
+        {fault: Row() for fault in FAULTS if arguments.only in fault},
     )
     try:
         for fault, row in rows.items():
-            for number in range(given.rounds):
-                inject(project, fault, row, number)
-            print(line(fault, row), flush=True)
+            for number in range(arguments.rounds):
+                inject_once(project, fault, row, number)
+            print(format_row(fault, row), flush=True)
     finally:
         project.stepper("shutdown", check=None)
         shutil.rmtree(project.paths.runtime, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
-    asked = [one * 1000 for row in rows.values() for one in row.status]
-    if asked:
-        slow = sorted(asked)[-max(1, len(asked) // 100)]
-        told = f"median {statistics.median(asked):.0f} ms, 99th of 100 {slow:.0f} ms, slowest {max(asked):.0f} ms"
-        print(f"\nstatus while a cell never ends: asked {len(asked)} times: {told}")
-    lost = [f"{fault}: {one}" for fault, row in rows.items() for one in row.lost]
+    status_times = [
+        value * 1000 for row in rows.values() for value in row.status_seconds
+    ]
+    if status_times:
+        percentile = sorted(status_times)[-max(1, len(status_times) // 100)]
+        summary = f"median {statistics.median(status_times):.0f} ms, 99th percentile {percentile:.0f} ms, slowest {max(status_times):.0f} ms"
+        print(f"\nstatus during endless cells: {len(status_times)} requests: {summary}")
+    losses = [
+        f"{fault}: {value}" for fault, row in rows.items() for value in row.losses
+    ]
     print(
         f"\ninjected {sum(row.injected for row in rows.values())}, "
-        f"survived {sum(row.survived for row in rows.values())}, lost {len(lost)}; "
+        f"survived {sum(row.survived for row in rows.values())}, lost {len(losses)}; "
         f"load {os.getloadavg()[0]:.1f}"
     )
-    if lost:
-        sys.exit("\n".join(lost))
+    if losses:
+        sys.exit("\n".join(losses))
 
 
-def line(fault: str, row: Row) -> str:
+def format_row(fault: str, row: Row) -> str:
     """Return a row of the table."""
-    took = (
+    report_time = (
         f"{statistics.median(row.seconds):.2f} s, at most {max(row.seconds):.2f} s"
         if row.seconds
         else "–"
     )
-    grown = row.grown[-1] if row.grown else "–"
-    return f"| {fault} | {row.injected} | {row.survived} | {len(row.lost)} | {took} | {grown} |"
+    daemon_sizes = row.daemon_sizes[-1] if row.daemon_sizes else "–"
+    return f"| {fault} | {row.injected} | {row.survived} | {len(row.losses)} | {report_time} | {daemon_sizes} |"
 
 
 if __name__ == "__main__":

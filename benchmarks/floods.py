@@ -1,10 +1,11 @@
-"""What floods of output cost: whole hook processes beside the same code in a kernel without stepper.
+"""Measure floods of output, compared with the same code in a kernel without stepper.
 
-    python benchmarks/floods.py [--rounds 20] [only these floods …]
+    python benchmarks/floods.py [--rounds 20] [TEXT …]
 
-Run it with the Python of an environment that holds stepper and ipykernel. A flood's ratio is stepper's median over that
-of the kernel's own time: from the request to the reply, nothing read but raw messages. After each the report and the
-notebook are checked, and one second later the daemon's memory is compared with that of before.
+Run it with the Python of an environment that has stepper and ipykernel. A flood's ratio
+is stepper's median, divided by the kernel's: from the request to the reply, while the
+raw messages are only read. After each run the report and the notebook are checked. One
+second later, the daemon's memory is compared with the memory before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import nbformat
-from common import MB, BrokenStepError, Project, machine, options, said, scratch, spawn
+from common import (
+    MB,
+    BrokenStepError,
+    Project,
+    create_parser,
+    create_temporary_project,
+    describe_machine,
+    format_met,
+    spawn,
+)
 from kernels import RawKernel
 
 RATIO, GROWTH_MB, LIMIT = 2, 60, 1 << 20
@@ -31,7 +41,7 @@ PICTURE = base64.b64encode(
 
 @dataclass(frozen=True)
 class Flood:
-    """A cell that writes much, and what must be seen of it in its outputs' text or data."""
+    """A cell with much output, and the text with which its outputs must end."""
 
     name: str
     source: str
@@ -78,17 +88,18 @@ FLOODS = (
 )
 
 
-class Stepped:
-    """A notebook of one cell, which is replaced again and again."""
+class FloodNotebook:
+    """A notebook of one cell, which is replaced repeatedly."""
 
     def __init__(self, project: Project) -> None:
-        self.project, self.path = project, project.root / "notebooks" / "floods.ipynb"
-        self.turn = 0
+        self.project = project
+        self.path = project.root / "notebooks" / "floods.ipynb"
+        self.run_count = 0
 
     def run(self, flood: Flood) -> float:
-        """Return the seconds of the hook process; raise BrokenStepError where report or notebook is not as it must."""
-        self.turn += 1
-        source = f"{flood.source}\n# {self.turn}"
+        """Return the seconds of the hook process; raise BrokenStepError if the result is wrong."""
+        self.run_count += 1
+        source = f"{flood.source}\n# {self.run_count}"
         cell: dict[str, Any] = {
             "cell_type": "code",
             "execution_count": None,
@@ -101,38 +112,38 @@ class Stepped:
             indent=1,
         )
         self.path.write_text(text)
-        asked = {
+        tool_input = {
             "notebook_path": str(self.path),
             "cell_id": "flood",
             "new_source": source,
             "edit_mode": "replace",
         }
-        told = {
+        payload = {
             "session_id": "floods",
             "cwd": str(self.project.root),
             "permission_mode": "bypassPermissions",
         }
-        told |= {
+        payload |= {
             "hook_event_name": "PostToolUse",
             "tool_name": "NotebookEdit",
-            "tool_input": asked,
+            "tool_input": tool_input,
         }
-        answered = {
-            **asked,
+        tool_response = {
+            **tool_input,
             "cell_type": "code",
             "error": "",
             "original_file": text,
             "updated_file": text,
         }
-        done = spawn(
-            self.project.hook("PostToolUse"),
-            json.dumps({**told, "tool_response": answered}).encode(),
+        result = spawn(
+            self.project.build_hook_command("PostToolUse"),
+            json.dumps({**payload, "tool_response": tool_response}).encode(),
         )
-        self.check(flood, done.out)
-        return done.ms / 1000
+        self.check(flood, result.output)
+        return result.ms / 1000
 
     def check(self, flood: Flood, out: bytes) -> None:
-        """Raise BrokenStepError unless report and notebook are as they must."""
+        """Raise BrokenStepError unless report and notebook are correct."""
         report = (
             json.loads(out)["hookSpecificOutput"]["additionalContext"]
             if out
@@ -141,67 +152,74 @@ class Stepped:
         document = nbformat.read(self.path, 4)
         nbformat.validate(document)
         outputs = document.cells[0].outputs
-        shown = "".join(
+        output_text = "".join(
             out.get("text", "") + out.get("data", {}).get("text/plain", "")
             for out in outputs
         )
         if (
             flood.outcome not in report
-            or not shown.endswith(flood.ends)
+            or not output_text.endswith(flood.ends)
             or self.path.stat().st_size > 1.5 * LIMIT
         ):
             raise BrokenStepError(
-                f"{flood.name}: {self.path.stat().st_size} bytes, …{shown[-80:]!r}: {report[:300]}"
+                f"{flood.name}: {self.path.stat().st_size} bytes, …{output_text[-80:]!r}: {report[:300]}"
             )
 
 
-def row(flood: Flood, rounds: int, kernel: RawKernel, stepped: Stepped) -> str:
-    """Return the flood's row of the table."""
-    own, ours, grown = [], [], []
+def format_row(
+    flood: Flood, rounds: int, kernel: RawKernel, notebook: FloodNotebook
+) -> str:
+    """Measure a flood; return its row of the table."""
+    kernel_times: list[float] = []
+    stepper_times: list[float] = []
+    growth_mb: list[float] = []
     for _ in range(rounds):
-        own.append(kernel.run(flood.source, idle=False) / 1000)
-        before = stepped.project.daemon().memory_info().rss
-        ours.append(stepped.run(flood))
+        kernel_times.append(kernel.run(flood.source, idle=False) / 1000)
+        rss_before = notebook.project.find_daemon().memory_info().rss
+        stepper_times.append(notebook.run(flood))
         time.sleep(1)
-        grown.append((stepped.project.daemon().memory_info().rss - before) / MB)
-    ratio, most = statistics.median(ours) / statistics.median(own), max(grown)
+        growth_mb.append(
+            (notebook.project.find_daemon().memory_info().rss - rss_before) / MB
+        )
+    ratio = statistics.median(stepper_times) / statistics.median(kernel_times)
+    largest_growth = max(growth_mb)
     bounds = (
-        f"{said(ratio <= RATIO)}, {said(most < GROWTH_MB)}"
+        f"{format_met(ratio <= RATIO)}, {format_met(largest_growth < GROWTH_MB)}"
         if flood is not FLOODS[0]
-        else "no flood"
+        else "not a flood"
     )
-    times = (
-        f"{statistics.median(own):.2f} | {statistics.median(ours):.2f} | {ratio:.2f} ×"
-    )
-    return f"| {flood.name} | {times} | {most:+.1f} | {bounds} |"
+    times = f"{statistics.median(kernel_times):.2f} | {statistics.median(stepper_times):.2f} | {ratio:.2f} ×"
+    return f"| {flood.name} | {times} | {largest_growth:+.1f} | {bounds} |"
 
 
 def main() -> None:
     """Print the table."""
-    parser = options(
-        "What floods of output cost, beside the same code in a kernel without stepper."
+    parser = create_parser(
+        "Measure floods of output, compared with the same code in a kernel alone."
     )
-    parser.add_argument("only", nargs="*", help="words of the floods' names")
+    parser.add_argument(
+        "only", nargs="*", help="only floods whose names contain one of these texts"
+    )
     given = parser.parse_args()
-    with scratch("floods-") as project:
+    with create_temporary_project("floods-") as project:
         kernel = RawKernel()
         try:
-            stepped = Stepped(project)
-            stepped.run(FLOODS[0])  # starts daemon and kernel
-            print(f"{machine()}; {given.rounds} rounds\n", flush=True)
+            notebook = FloodNotebook(project)
+            notebook.run(FLOODS[0])  # starts daemon and kernel
+            print(f"{describe_machine()}; {given.rounds} rounds\n", flush=True)
             print(
                 "| flood | kernel alone, s | stepper, s | ratio | daemon one second later, MB | ≤ 2 ×, < 60 MB |"
             )
             print("| --- | --- | --- | --- | --- | --- |")
             for flood in FLOODS:
                 if not given.only or any(word in flood.name for word in given.only):
-                    print(row(flood, given.rounds, kernel, stepped), flush=True)
+                    print(format_row(flood, given.rounds, kernel, notebook), flush=True)
         finally:
-            kernel.end()
+            kernel.shut_down()
 
 
 if __name__ == "__main__":
     try:
         main()
     except BrokenStepError as error:
-        sys.exit(f"benchmark broken: {error}")
+        sys.exit(f"the benchmark failed: {error}")

@@ -1,10 +1,11 @@
-"""What a step costs in a notebook that holds 0, 5, 20, 60 MB of outputs: time, memory of the hook and of the daemon.
+"""Measure a step in a notebook with 0, 5, 20 or 60 MB of outputs: time and memory.
 
     python benchmarks/growth.py
 
-The floor of the same round is one process with orjson that reads what must be read and writes what must be written:
-it parses the payload (which holds the notebook twice), reads and parses the file, dumps and writes it (temporary file,
-fsync, rename). It has the payload in memory already; what it takes to hand it to a process is a row of its own.
+The floor is one process with orjson that reads and writes the necessary data: it parses
+the payload (which contains the notebook twice), reads and parses the file, dumps it and
+writes it (temporary file, fsync, rename). The payload is already in its memory. The
+time to pass the payload to a process is in a separate column.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from common import (
     BrokenStepError,
     Project,
     Row,
-    options,
-    played,
-    replace,
-    report,
-    scratch,
-    since,
+    create_parser,
+    create_temporary_project,
+    format_bound,
+    measure_elapsed_ms,
+    measure_rows,
+    print_report,
+    replace_file,
+    run_benchmark,
     spawn,
-    take,
-    within,
 )
 from subject import Subject
 
-# MB of outputs → the bound to the floor
+# MB of outputs → limit, as a multiple of the floor
 LIMITS: dict[int, float | None] = {0: None, 5: None, 20: 1.5, 60: 2}
-HOOK_MEMORY = 3  # × the payload, from 5 MB on: below, it is an interpreter's
-LOOKS = 3  # at memory
+HOOK_MEMORY = 3  # × the payload, from 5 MB; below, it is an interpreter's
+MEMORY_SAMPLES = 3
 READ = "while __import__('os').read(0, 1 << 20): pass"
 
 
 class Floor:
-    """The same work without stepper, on a file beside the notebook."""
+    """The same work without stepper, on a copy of the notebook."""
 
     def __init__(self, subject: Subject) -> None:
         self.payload, _ = subject.edit()
@@ -49,102 +50,105 @@ class Floor:
         self.path.write_bytes(subject.path.read_bytes())
 
     def run(self) -> float:
-        """Return the milliseconds of one step's reading and writing."""
+        """Return the milliseconds of reading and writing for one step."""
         gc.collect()
         gc.disable()
-        began = time.perf_counter()
-        told = orjson.loads(self.payload)
+        started_at = time.perf_counter()
+        payload = orjson.loads(self.payload)
         notebook = orjson.loads(self.path.read_bytes())
-        replace(self.path, orjson.dumps(notebook, option=orjson.OPT_INDENT_2))
-        took = since(began)
+        replace_file(self.path, orjson.dumps(notebook, option=orjson.OPT_INDENT_2))
+        duration_ms = measure_elapsed_ms(started_at)
         gc.enable()
-        if told["tool_response"]["cell_id"] not in {
+        if payload["tool_response"]["cell_id"] not in {
             cell["id"] for cell in notebook["cells"]
         }:
-            raise BrokenStepError("the floor read something else")
-        return took
+            raise BrokenStepError("the floor read another cell")
+        return duration_ms
 
 
-def high_water(pid: int) -> float | None:
-    """Return the most memory that a process had since the last call, in MiB; None where the system does not tell."""
-    about = Path(f"/proc/{pid}")
-    if not (about / "clear_refs").exists():
+def read_peak_memory(pid: int) -> float | None:
+    """Return a process's peak memory in MiB since the last call.
+
+    Return None if the system does not report it.
+    """
+    process_folder = Path(f"/proc/{pid}")
+    if not (process_folder / "clear_refs").exists():
         return None
-    lines = (about / "status").read_text().splitlines()
-    most = next(
+    lines = (process_folder / "status").read_text().splitlines()
+    peak = next(
         int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")
     )
-    (about / "clear_refs").write_text("5")
-    return most
+    (process_folder / "clear_refs").write_text("5")
+    return peak
 
 
-def memory(project: Project, subject: Subject) -> tuple[float, float | None, float]:
-    """Return the peak of the hook, the daemon's while it serves, and what the daemon has one second later, in MiB."""
+def measure_memory(
+    project: Project, subject: Subject
+) -> tuple[float, float | None, float]:
+    """Return memory in MiB: the hook's peak, the daemon's peak, the daemon's after 1 s."""
     hooks, peaks, after = [], [], []
-    daemon = project.daemon()
-    for _ in range(LOOKS):
-        high_water(daemon.pid)
+    daemon = project.find_daemon()
+    for _ in range(MEMORY_SAMPLES):
+        read_peak_memory(daemon.pid)
         hooks.append(subject.peak_mb())
-        peaks.append(high_water(daemon.pid))
+        peaks.append(read_peak_memory(daemon.pid))
         time.sleep(1)
         after.append(daemon.memory_info().rss / MB)
-    known = [most for most in peaks if most is not None]
+    known_peaks = [peak for peak in peaks if peak is not None]
     return (
         statistics.median(hooks),
-        statistics.median(known) if known else None,
+        statistics.median(known_peaks) if known_peaks else None,
         statistics.median(after),
     )
 
 
-def grown(size: int, rounds: int) -> tuple[str, str]:
-    """Return the rows of a notebook with `size` MB of outputs: of the table of times, of the table of memory."""
-    with scratch() as project:
+def measure_size(size: int, rounds: int) -> tuple[str, str]:
+    """Return two table rows, times and memory, for a notebook with `size` MB of outputs."""
+    with create_temporary_project() as project:
         subject = Subject(project, "grown", 100, size * MB)
         subject.step()  # starts daemon and kernel
         floor = Floor(subject)
         reader = [*project.bare[:-1], READ]
-        step, below = Row("step", subject.step), Row("floor", floor.run)
-        handed = Row("handed over", lambda: spawn(reader, floor.payload).ms)
-        take((step, below, handed), rounds)
-        hook, most, later = memory(project, subject)
+        step, floor_row = Row("step", subject.step), Row("floor", floor.run)
+        handover = Row("handover", lambda: spawn(reader, floor.payload).ms)
+        measure_rows((step, floor_row, handover), rounds)
+        hook, peak, after_mib = measure_memory(project, subject)
         payload = len(floor.payload) / MB
-    ratio, limit = Bound(step, "", (below,)).ratio, LIMITS[size]
-    times = (
-        f"{step.median:.1f} | {step.middle} | {below.median:.1f} | {handed.median:.1f}"
-    )
-    shown = "" if most is None else f"{most:.0f}"
+    ratio, limit = Bound(step, "", (floor_row,)).ratio, LIMITS[size]
+    times = f"{step.median:.1f} | {step.middle} | {floor_row.median:.1f} | {handover.median:.1f}"
+    daemon_peak = "" if peak is None else f"{peak:.0f}"
     share = (
-        f"{hook / payload:.2f} × | {within(hook / payload, HOOK_MEMORY, ' ×')}"
+        f"{hook / payload:.2f} × | {format_bound(hook / payload, HOOK_MEMORY, ' ×')}"
         if size
         else " | "
     )
     return (
-        f"| {size} MB | {payload:.1f} | {times} | {ratio:.2f} × | {within(ratio, limit, ' ×')} |",
-        f"| {size} MB | {payload:.1f} | {hook:.0f} | {share} | {shown} | {later:.0f} |",
+        f"| {size} MB | {payload:.1f} | {times} | {ratio:.2f} × | {format_bound(ratio, limit, ' ×')} |",
+        f"| {size} MB | {payload:.1f} | {hook:.0f} | {share} | {daemon_peak} | {after_mib:.0f} |",
     )
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options("What a step costs in a notebook with large outputs.")
+    parser = create_parser("Measure a step in a notebook with large outputs.")
     parser.add_argument(
         "sizes",
         nargs="*",
         type=int,
         default=[],
-        help=f"MB of outputs, of {list(LIMITS)}",
+        help=f"MB of outputs: any of {list(LIMITS)}",
     )
     given = parser.parse_args()
-    rows = [grown(size, given.rounds) for size in given.sizes or LIMITS]
-    handed = "a Python that reads standard input, ms"
-    report(
+    rows = [measure_size(size, given.rounds) for size in given.sizes or LIMITS]
+    handover = "a Python that reads standard input, ms"
+    print_report(
         given.rounds,
         [
-            f"| outputs | payload, MiB | PostToolUse, ms | middle half | floor, ms | {handed} | to the floor | bound |",
+            f"| outputs | payload, MiB | PostToolUse, ms | middle half | floor, ms | {handover} | to the floor | limit |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
             *(times for times, _ in rows),
             "",
-            "| outputs | payload, MiB | hook's peak | to the payload | bound | daemon's peak, MiB | a second later |",
+            "| outputs | payload, MiB | hook's peak | to the payload | limit | daemon's peak, MiB | a second later |",
             "| --- | --- | --- | --- | --- | --- | --- |",
             *(memories for _, memories in rows),
         ],
@@ -152,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

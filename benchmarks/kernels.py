@@ -1,4 +1,7 @@
-"""Kernels without stepper: driven by raw ZeroMQ sockets, and by jupyter_client. What a step can't be quicker than."""
+"""Kernels without stepper, driven by raw ZeroMQ sockets and by jupyter_client.
+
+They are the lower bounds of a step.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,28 @@ from typing import Any
 
 import orjson
 import zmq
-from common import BrokenStepError, since
+from common import BrokenStepError, measure_elapsed_ms
 from jupyter_client import AsyncKernelManager
 
 DELIMITER = b"<IDS|MSG>"
-# As stepper starts its kernels: no history file.
+# The arguments of stepper's kernels: no history file.
 ARGUMENTS = ("-m", "ipykernel_launcher", "--HistoryManager.hist_file=:memory:", "-f")
-SILENCE_SECONDS = 60  # of a kernel, at most
-AGAIN_MS = 5  # how often a socket connects to a kernel that does not listen yet
+SILENCE_SECONDS = 60  # after which a kernel counts as hanging
+RECONNECT_MS = 5  # between attempts to connect to a kernel that does not listen yet
 
 
 class RawKernel:
-    """A kernel started with a connection file and asked with messages made by hand; ready when it is made.
+    """A kernel that is driven with raw messages; it is ready after the constructor.
 
-    `where` is what it listens on, and its keys for CurveZMQ where it has some; `reached` returns where it is asked, the
-    same where nothing lies between.
+    `address` contains the kernel's transport, ports and CurveZMQ keys; by default it uses
+    ipc. `get_client_address` returns the address to which the client connects, which
+    differs if the connection is forwarded.
     """
 
     def __init__(
         self,
-        where: Mapping[str, Any] | None = None,
-        reached: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+        address: Mapping[str, Any] | None = None,
+        get_client_address: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="raw-")
         key = secrets.token_hex(16)
@@ -45,10 +49,18 @@ class RawKernel:
             f"{name}_port": n
             for n, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)
         }
-        usual = {"transport": "ipc", "ip": str(Path(self.folder.name, "k")), **ports}
-        about = {"key": key, "signature_scheme": "hmac-sha256", **(where or usual)}
+        ipc_address = {
+            "transport": "ipc",
+            "ip": str(Path(self.folder.name, "k")),
+            **ports,
+        }
+        connection_info = {
+            "key": key,
+            "signature_scheme": "hmac-sha256",
+            **(address or ipc_address),
+        }
         connection = Path(self.folder.name, "connection.json")
-        connection.write_bytes(orjson.dumps(about))
+        connection.write_bytes(orjson.dumps(connection_info))
         connection.chmod(0o600)
         self.key, self.session, self.printed = key.encode(), uuid.uuid4().hex, b""
         self.process = subprocess.Popen(
@@ -63,32 +75,34 @@ class RawKernel:
         )
         self.poller = zmq.Poller()
         for socket in (self.shell, self.iopub):
-            socket.setsockopt(zmq.RECONNECT_IVL, AGAIN_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
             socket.setsockopt(zmq.RCVHWM, 0)
             socket.setsockopt(zmq.LINGER, 0)
-            if "curve_publickey" in about:
-                socket.curve_serverkey = socket.curve_publickey = about[
+            if "curve_publickey" in connection_info:
+                socket.curve_serverkey = socket.curve_publickey = connection_info[
                     "curve_publickey"
                 ].encode()
-                socket.curve_secretkey = about["curve_secretkey"].encode()
+                socket.curve_secretkey = connection_info["curve_secretkey"].encode()
             self.poller.register(socket, zmq.POLLIN)
         self.iopub.subscribe(b"")
-        asked = reached(about)
-        between = "-" if asked["transport"] == "ipc" else ":"
+        client_address = get_client_address(connection_info)
+        separator = "-" if client_address["transport"] == "ipc" else ":"
         for socket, name in ((self.shell, "shell_port"), (self.iopub, "iopub_port")):
             socket.connect(
-                f"{asked['transport']}://{asked['ip']}{between}{asked[name]}"
+                f"{client_address['transport']}://{client_address['ip']}{separator}{client_address[name]}"
             )
-        # What is published before the subscription arrives is lost: asked again until
-        # its `idle` is seen.
-        while not self.over(self.request("kernel_info_request", {}), patience=AGAIN_MS):
+        # Messages before the subscription arrives are lost: repeat the request until
+        # its `idle` arrives.
+        while not self.wait_for_reply(
+            self.send_request("kernel_info_request", {}), idle_timeout_ms=RECONNECT_MS
+        ):
             pass
 
-    def request(self, kind: str, content: dict[str, Any]) -> str:
+    def send_request(self, kind: str, content: dict[str, Any]) -> str:
         """Send a request on the shell channel; return its id."""
-        asked = uuid.uuid4().hex
+        msg_id = uuid.uuid4().hex
         header = {
-            "msg_id": asked,
+            "msg_id": msg_id,
             "msg_type": kind,
             "session": self.session,
             "username": "",
@@ -100,50 +114,54 @@ class RawKernel:
             hmac.new(self.key, b"".join(parts), hashlib.sha256).hexdigest().encode()
         )
         self.shell.send_multipart([DELIMITER, signature, *parts])
-        return asked
+        return msg_id
 
-    def over(self, asked: str, idle: bool = True, patience: int | None = None) -> bool:
-        """Wait for a request's reply and its `idle`; return False where that is not seen `patience` ms after the reply.
+    def wait_for_reply(
+        self, msg_id: str, idle: bool = True, idle_timeout_ms: int | None = None
+    ) -> bool:
+        """Wait for a request's reply and its `idle`.
 
-        Raise BrokenStepError where the reply is not ok or the kernel ended.
+        Return False if `idle` does not arrive within `idle_timeout_ms` after the reply. Raise
+        BrokenStepError if the reply is not ok or the kernel exited.
         """
-        awaited = {"reply", "idle"} if idle else {"reply"}
-        until = time.monotonic() + SILENCE_SECONDS
-        while awaited:
-            late = patience is not None and "reply" not in awaited
-            ready = dict(self.poller.poll(patience if late else 1000))
-            if not ready and late:
+        pending = {"reply", "idle"} if idle else {"reply"}
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while pending:
+            is_timed = idle_timeout_ms is not None and "reply" not in pending
+            ready = dict(self.poller.poll(idle_timeout_ms if is_timed else 1000))
+            if not ready and is_timed:
                 return False
             if not ready and (
-                self.process.poll() is not None or time.monotonic() > until
+                self.process.poll() is not None or time.monotonic() > deadline
             ):
-                raise BrokenStepError("a raw kernel ended or does not answer")
+                raise BrokenStepError("a raw kernel exited or does not answer")
             if self.iopub in ready:
                 frames = self.iopub.recv_multipart()
-                if b"stream" in frames[0]:  # a word may come in pieces
+                if b"stream" in frames[0]:  # a word may arrive in parts
                     self.printed += frames[-1]
                 elif (
                     idle
                     and b'"idle"' in frames[-1]
-                    and orjson.loads(frames[-3])["msg_id"] == asked
+                    and orjson.loads(frames[-3])["msg_id"] == msg_id
                 ):
-                    awaited.discard("idle")
+                    pending.discard("idle")
             if self.shell in ready:
                 _, _, _, parent, _, content, *_ = self.shell.recv_multipart()
-                if orjson.loads(parent)["msg_id"] == asked:
-                    awaited.discard("reply")
+                if orjson.loads(parent)["msg_id"] == msg_id:
+                    pending.discard("reply")
                     if orjson.loads(content)["status"] not in (
                         ("ok",) if idle else ("ok", "error")
                     ):
                         raise BrokenStepError(
-                            f"a raw kernel answers: {content[:300]!r}"
+                            f"a raw kernel replied: {content[:300]!r}"
                         )
         return True
 
     def run(self, source: str, idle: bool = True) -> float:
-        """Return the milliseconds from a request to its reply and its `idle`, or to the reply alone.
+        """Return the milliseconds from a request to its reply and its `idle`.
 
-        What the kernel publishes is read and thrown away. Without `idle` an error in the cell is no error here.
+        Without `idle`, only wait for the reply, and accept an error in the cell. Iopub messages
+        are read and discarded.
         """
         content = {
             "code": source,
@@ -151,26 +169,26 @@ class RawKernel:
             "store_history": True,
             "user_expressions": {},
         }
-        began = time.perf_counter()
-        self.over(
-            self.request(
+        started_at = time.perf_counter()
+        self.wait_for_reply(
+            self.send_request(
                 "execute_request",
                 {**content, "allow_stdin": False, "stop_on_error": False},
             ),
             idle,
         )
-        return since(began)
+        return measure_elapsed_ms(started_at)
 
     def round_trip(self) -> float:
-        """Return the milliseconds of printing a word; raise BrokenStepError unless it was printed."""
+        """Return the milliseconds of printing a word; raise BrokenStepError unless it is printed."""
         word, self.printed = secrets.token_hex(8), b""
-        took = self.run(f"print('{word}')")
+        duration_ms = self.run(f"print('{word}')")
         if word.encode() not in self.printed:
             raise BrokenStepError(f"a raw kernel printed {self.printed!r}")
-        return took
+        return duration_ms
 
-    def end(self) -> None:
-        """End the kernel."""
+    def shut_down(self) -> None:
+        """Kill the kernel."""
         self.process.kill()
         self.process.wait()
         self.context.destroy(linger=0)
@@ -178,7 +196,7 @@ class RawKernel:
 
 
 class Kernel:
-    """A kernel of its own, driven by jupyter_client alone: what the round trip costs without stepper."""
+    """A kernel driven by jupyter_client alone."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -190,15 +208,15 @@ class Kernel:
 
     def round_trip(self) -> float:
         """Return the milliseconds from a request to its `idle` and its reply."""
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         self.loop.run_until_complete(self._run())
-        return since(began)
+        return measure_elapsed_ms(started_at)
 
     async def _run(self) -> None:
-        asked = self.client.execute("print('x')")
+        msg_id = self.client.execute("print('x')")
         while True:
             message = await self.client.get_iopub_msg(timeout=60)
-            if message["parent_header"].get("msg_id") != asked:
+            if message["parent_header"].get("msg_id") != msg_id:
                 continue
             if (
                 message["msg_type"] == "status"
@@ -207,11 +225,11 @@ class Kernel:
                 break
         while (await self.client.get_shell_msg(timeout=60))["parent_header"].get(
             "msg_id"
-        ) != asked:
+        ) != msg_id:
             pass
 
-    def end(self) -> None:
-        """End the kernel."""
+    def shut_down(self) -> None:
+        """Shut down the kernel."""
         self.client.stop_channels()
         self.loop.run_until_complete(self.manager.shutdown_kernel(now=True))
         self.loop.close()

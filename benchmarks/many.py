@@ -1,10 +1,11 @@
-"""What several notebooks at once cost: 1, 4, 16 of them, a hook in each at the same time.
+"""Measure concurrent steps in 1, 4 and 16 notebooks.
 
     python benchmarks/many.py
 
-A wave is one step in every notebook: the edits are made, then as many threads spawn the hooks, timed from the first
-spawn to the last exit. Beside each wave as many bare interpreters that ask a dummy over a socket: what the processes
-alone take on this machine. Memory is looked at one second after the last wave of each size.
+A wave is one step in every notebook: the edits are made, then as many threads spawn the
+hooks, timed from the first spawn to the last exit. Each wave is compared with as many
+bare interpreters that ask an echo server. Memory is measured one second after the last
+wave of each size.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from common import (
     MB,
     Project,
     Row,
-    options,
-    played,
-    report,
-    scratch,
-    since,
+    create_parser,
+    create_temporary_project,
+    format_bound,
+    measure_elapsed_ms,
+    measure_rows,
+    print_report,
+    run_benchmark,
     spawn,
-    take,
-    within,
 )
 from subject import Subject
 
@@ -34,85 +35,102 @@ SIZES, CELLS, NOTEBOOK_MB = (1, 4, 16), 10, 3
 
 
 class Wave:
-    """A step in each of several notebooks at once; `single` gathers how long each hook took."""
+    """A concurrent step in each of several notebooks; `hook_times` collects the hooks' durations."""
 
     def __init__(self, project: Project, pool: ThreadPoolExecutor) -> None:
-        self.project, self.pool, self.floor = project, pool, project.connected()
+        self.project, self.pool, self.floor = (
+            project,
+            pool,
+            project.create_socket_floor(),
+        )
         self.subjects: list[Subject] = []
-        self.single: list[float] = []
+        self.hook_times: list[float] = []
 
-    def grow(self, size: int) -> None:
-        """Add notebooks, each with a kernel; forget what was gathered."""
+    def add_notebooks(self, size: int) -> None:
+        """Add notebooks, each with a kernel; discard the collected durations."""
         for number in range(len(self.subjects), size):
             self.subjects.append(Subject(self.project, f"many{number}", CELLS))
             self.subjects[-1].step()
-        self.single = []
+        self.hook_times = []
 
     def bare(self) -> float:
         """Return the milliseconds of as many bare interpreters."""
-        began = time.perf_counter()
-        for done in [self.pool.submit(self.floor) for _ in self.subjects]:
-            done.result()
-        return since(began)
+        started_at = time.perf_counter()
+        for future in [self.pool.submit(self.floor) for _ in self.subjects]:
+            future.result()
+        return measure_elapsed_ms(started_at)
 
     def run(self) -> float:
         """Return the milliseconds of a wave; raise BrokenStepError unless each cell ran."""
         edits = [(subject, *subject.edit()) for subject in self.subjects]
-        hook, began = self.project.hook("PostToolUse"), time.perf_counter()
-        ended = [
-            done.result()
-            for done in [self.pool.submit(spawn, hook, data) for _, data, _ in edits]
+        hook, started_at = (
+            self.project.build_hook_command("PostToolUse"),
+            time.perf_counter(),
+        )
+        results = [
+            future.result()
+            for future in [self.pool.submit(spawn, hook, data) for _, data, _ in edits]
         ]
-        took = since(began)
-        for (subject, _, word), one in zip(edits, ended, strict=True):
-            subject.check(one.out, word)
-            self.single.append(one.ms)
-        # one session, one message: it is that of all notebooks
+        duration_ms = measure_elapsed_ms(started_at)
+        for (subject, _, word), result in zip(edits, results, strict=True):
+            subject.check(result.output, word)
+            self.hook_times.append(result.ms)
+        # one session, one message for all notebooks
         self.subjects[0].end_message()
-        return took
+        return duration_ms
 
 
-def kernels(daemon: psutil.Process) -> list[float]:
-    """Return the USS of each process below the daemon, in MiB."""
-    return [one.memory_full_info().uss / MB for one in daemon.children(recursive=True)]
+def measure_kernel_memory(daemon: psutil.Process) -> list[float]:
+    """Return the USS of each child process of the daemon, in MiB."""
+    return [
+        process.memory_full_info().uss / MB
+        for process in daemon.children(recursive=True)
+    ]
 
 
 def main() -> None:
     """Measure and print."""
-    rounds = options("What several notebooks at once cost.").parse_args().rounds
-    times, memory, first = [], [], 0.0
-    with scratch() as project, ThreadPoolExecutor(max(SIZES)) as pool:
+    rounds = (
+        create_parser("Measure concurrent steps in several notebooks.")
+        .parse_args()
+        .rounds
+    )
+    times, memory, first_rss = [], [], 0.0
+    with create_temporary_project() as project, ThreadPoolExecutor(max(SIZES)) as pool:
         wave = Wave(project, pool)
         for size in SIZES:
-            wave.grow(size)
+            wave.add_notebooks(size)
             step, floor = Row("steps", wave.run), Row("floor", wave.bare)
-            take((step, floor), rounds)
-            done, bare = (1000 * size / row.median for row in (step, floor))
-            single = statistics.median(wave.single)
+            measure_rows((step, floor), rounds)
+            steps_per_second, floors_per_second = (
+                1000 * size / row.median for row in (step, floor)
+            )
+            median_hook = statistics.median(wave.hook_times)
             times.append(
-                f"| {size} | {done:.1f} | {single:.1f} | {bare:.1f} | {step.median / floor.median:.2f} × |"
+                f"| {size} | {steps_per_second:.1f} | {median_hook:.1f} | {floors_per_second:.1f} | {step.median / floor.median:.2f} × |"
             )
             time.sleep(1)
-            daemon = project.daemon()
-            rss, own = daemon.memory_info().rss / MB, kernels(daemon)
-            first = first or rss
-            each = (rss - first) / (size - 1) if size > 1 else 0.0
-            more = (
-                f"{each:.2f} | {within(each, NOTEBOOK_MB)}"
+            daemon = project.find_daemon()
+            rss = daemon.memory_info().rss / MB
+            kernel_memory = measure_kernel_memory(daemon)
+            first_rss = first_rss or rss
+            growth = (rss - first_rss) / (size - 1) if size > 1 else 0.0
+            per_notebook = (
+                f"{growth:.2f} | {format_bound(growth, NOTEBOOK_MB)}"
                 if size > 1
-                else f"| idle: {within(rss, IDLE_MB)}"
+                else f"| idle: {format_bound(rss, IDLE_MB)}"
             )
             memory.append(
-                f"| {size} | {rss:.1f} | {more} | {len(own)} | {statistics.median(own):.1f} |"
+                f"| {size} | {rss:.1f} | {per_notebook} | {len(kernel_memory)} | {statistics.median(kernel_memory):.1f} |"
             )
-    report(
+    print_report(
         rounds,
         [
-            "| notebooks at once | steps a second | a hook, median ms | interpreters a second | a wave to theirs |",
+            "| concurrent notebooks | steps per second | hook, median ms | interpreters per second | wave, relative to interpreters |",
             "| --- | --- | --- | --- | --- |",
             *times,
             "",
-            "| notebooks | daemon RSS, MiB | each further one adds | bound | processes below it | each one's, MiB |",
+            "| notebooks | daemon RSS, MiB | per additional notebook | limit | kernels | MiB per kernel |",
             "| --- | --- | --- | --- | --- | --- |",
             *memory,
         ],
@@ -120,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

@@ -1,15 +1,17 @@
-"""`stepper mcp` beside the MCP servers of others: a cell added and run, what an agent reads, starts and memory.
+"""Compare `stepper mcp` with other MCP servers: added cells, tokens, starts, memory.
 
     python benchmarks/mcp.py [--rounds 20] [--only calls|tokens|start]
 
-Run it with the Python of an environment that holds stepper, `mcp` and ipykernel. The others are no dependency of
-stepper: each is installed once, with pinned versions, into an environment of its own in the cache. jlab-mcp is in no
-package registry, and its kernels run on a cluster: it is not measured.
+Run it with the Python of an environment that has stepper, `mcp` and ipykernel. Each
+other server is installed once, with pinned versions, into its own environment in the
+cache. jlab-mcp is in no package registry and its kernels run on a cluster, so it is not
+measured.
 
-A call is timed from the request's first byte to the parsed answer, by a client without a library; the word that the
-cell prints must be in the answer and, where the server saves, in the file at that moment. In each round every server
-is measured once, in a random order. Tokens are counted by a tokenizer of OpenAI's (o200k), which Codex's models use;
-those of other models differ by some per cent, the ratios hardly.
+A call is timed from the request's first byte to the parsed response, by a client
+without a library. The word that the cell prints must be in the response and, if the
+server saves, in the file at that moment. Each round measures every server once, in
+random order. Tokens are counted with OpenAI's encoding o200k; other models differ by
+some per cent, the ratios hardly.
 """
 
 from __future__ import annotations
@@ -35,22 +37,22 @@ from common import (
     BrokenStepError,
     Project,
     Row,
-    machine,
-    options,
-    played,
-    said,
-    within,
+    create_parser,
+    describe_machine,
+    format_bound,
+    format_met,
+    run_benchmark,
 )
 from mcp_client import Server
 from mcp_faces import (
     JUPYMCP,
     Call,
-    Datalayer,
-    Face,
-    Jupymcp,
-    Stepper,
-    Unstreamed,
-    bare,
+    JupymcpServer,
+    JupyterMcpServer,
+    McpServer,
+    StepperServer,
+    UnstreamedServer,
+    build_sdk_command,
     jupyter,
 )
 from peer_ways import install
@@ -59,8 +61,15 @@ from examples import demo
 from stepper.install import trust
 
 SIZES = (10, 100)
-# the SDK's own 554 ms and 66 MB, and 60 ms and 10 MB more
-ABOVE = {"ms": 1.11, "cpu_ms": 1.11, "mib": 1.15}
+PARTS = ("calls", "tokens", "start")
+# Relative to the SDK's server: its 554 ms and 66 MB, plus 60 ms and 10 MB.
+LIMITS = {"ms": 1.11, "cpu_ms": 1.11, "mib": 1.15}
+START_LABELS = {
+    "ms": "spawn to tool list",
+    "cpu_ms": "processor time",
+    "mib": "idle memory",
+}
+MEMORY_SAMPLES = 3
 TOKENIZER = ("bpe-openai==0.1.4",)
 COUNT = """
 import json, sys
@@ -69,25 +78,25 @@ encoding = get_encoding("o200k_base")
 print(json.dumps([len(encoding.encode(text)) for text in json.load(sys.stdin)]))
 """
 FAILURE = "NameError"
-SDK = "the SDK's own: low-level, one tool"
+SDK = "low-level server of the SDK, one tool"
 
 
-def tokens(*texts: str) -> list[int]:
-    """Return how many tokens each text has."""
+def count_tokens(*texts: str) -> list[int]:
+    """Return the number of tokens of each text."""
     python = install("tokenizer", TOKENIZER) / "python"
-    done = subprocess.run(
+    result = subprocess.run(
         [str(python), "-c", COUNT],
         input=json.dumps(texts),
         capture_output=True,
         text=True,
         check=True,
     )
-    found: list[int] = json.loads(done.stdout)
-    return found
+    counts: list[int] = json.loads(result.stdout)
+    return counts
 
 
-def offered(server: Server) -> str:
-    """Return what a model is told of a server: its tools with names, descriptions and arguments, its instructions."""
+def format_tool_list(server: Server) -> str:
+    """Return the descriptions that a model reads: the tools and the instructions."""
     tools = [
         {name: tool.get(name) for name in ("name", "description", "inputSchema")}
         for tool in server.tools
@@ -95,90 +104,96 @@ def offered(server: Server) -> str:
     return json.dumps(tools, ensure_ascii=False) + server.instructions
 
 
-def calls(faces: Mapping[str, Face], cells: int, rounds: int) -> list[Row]:
-    """Measure 'add a cell and run it' in notebooks that have so many cells with it."""
-    for face in faces.values():
-        face.start()
-        face.begin(cells - 1)
-    rows = {
-        name: Row(name, lambda face=face: face.add(cells - 1))
-        for name, face in faces.items()
-    }
+def measure_calls(
+    servers: Mapping[str, McpServer], cells: int, rounds: int
+) -> list[Row]:
+    """Measure 'add a cell and run it' in notebooks with `cells` cells after the call."""
+    for server in servers.values():
+        server.start()
+        server.begin(cells - 1)
+    rows = [
+        Row(name, lambda server=server: server.measure_added_cell(cells - 1))
+        for name, server in servers.items()
+    ]
     rng = random.Random(cells)
     for number in range(-2, rounds):  # the first two warm up
-        for row in rng.sample(list(rows.values()), len(rows)):
+        for row in rng.sample(rows, len(rows)):
             sample = row.measure()
             if number >= 0:
                 row.samples.append(sample)
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{cells} cells: round {number + 1} of {rounds} ")
-    for face in faces.values():
-        face.server.end()
-    return list(rows.values())
+    for server in servers.values():
+        server.server.stop()
+    return rows
 
 
-class Told:
-    """What an agent wrote and read in the seven-step story."""
+class Story:
+    """The texts that an agent writes and reads in the seven steps of the demo."""
 
-    def __init__(self, face: Face) -> None:
-        self.face, self.written, self.read, self.calls, self.images = face, [], [], 0, 0
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+        self.written: list[str] = []
+        self.results: list[str] = []
 
-    def do(self, *calls: Call, fails: bool = False, word: str = "") -> None:
-        """Do calls as an agent."""
-        for result, (tool, arguments) in zip(
-            self.face.do(*calls, fails=fails, word=word), calls, strict=True
-        ):
-            self.calls += 1
-            self.written.append(
-                json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
-            )
-            self.read.append(result.text)
-            self.images += result.images
+    def call_tools(self, *calls: Call, may_fail: bool = False, word: str = "") -> None:
+        """Make calls as an agent."""
+        results = self.server.call_tools(*calls, may_fail=may_fail, word=word)
+        for result, (tool, arguments) in zip(results, calls, strict=True):
+            call = {"name": tool, "arguments": arguments}
+            self.written.append(json.dumps(call, ensure_ascii=False))
+            self.results.append(result.text)
 
 
-def story(face: Face) -> Told:
-    """Play the demo's seven steps, of which one fails first and is mended."""
-    told = Told(face)
-    face.start()
+def play_story(server: McpServer) -> Story:
+    """Play the demo's seven steps. One of them fails first and is then fixed."""
+    story = Story(server)
+    server.start()
     titles = [step.title for step in demo.STEPS]
-    create = (
-        face.create(demo.PROBLEM, titles)
-        if isinstance(face, Stepper)
-        else face.create(demo.PROBLEM)
-    )
-    told.do(*create)
-    face.made([])
-    before = face.held()
+    if isinstance(server, StepperServer):
+        create = server.create_notebook_calls(demo.PROBLEM, titles)
+    else:
+        create = server.create_notebook_calls(demo.PROBLEM)
+    story.call_tools(*create)
+    server.find_notebook([])
+    existing_cells = server.count_cells()
     for number, step in enumerate(demo.STEPS, 1):
         text = f"## {number}. {step.title}\n\n{step.markdown}"
-        first = step.code.removeprefix(step.forgotten)
-        told.do(
-            *face.step(text, first),
-            fails=bool(step.forgotten),
+        source = step.code.removeprefix(step.forgotten)
+        story.call_tools(
+            *server.step_calls(text, source),
+            may_fail=bool(step.forgotten),
             word=FAILURE if step.forgotten else "",
         )
         if step.forgotten:
-            told.do(*face.mend(before + 2 * number - 1, step.code))
-    if "months and" not in told.read[-1]:
+            index = existing_cells + 2 * number - 1
+            story.call_tools(*server.replace_last(index, step.code))
+    check_story(server, story)
+    return story
+
+
+def check_story(server: McpServer, story: Story) -> None:
+    """Raise BrokenStepError unless the notebook and the last result are the demo's."""
+    last_result = story.results[-1]
+    if "months and" not in last_result:
         raise BrokenStepError(
-            f"{face.name}: the last output was not told: {told.read[-1][:500]}"
+            f"{server.name}: the last output is missing: {last_result[:500]}"
         )
-    time.sleep(3 * (not face.saves))
-    held = [
-        c
-        for c in json.loads(face.path.read_text())["cells"]
-        if c["cell_type"] == "code"
-    ]
-    if ["".join(c["source"]) for c in held] != [step.code for step in demo.STEPS]:
-        raise BrokenStepError(f"{face.name}: the sources are not the demo's")
-    if any(out["output_type"] == "error" for c in held for out in c["outputs"]):
-        raise BrokenStepError(f"{face.name}: a cell holds an error")
-    return told
+    if not server.saves:
+        time.sleep(3)
+    cells = json.loads(server.path.read_text())["cells"]
+    code_cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in code_cells]
+    if sources != [step.code for step in demo.STEPS]:
+        raise BrokenStepError(f"{server.name}: the sources are not the demo's")
+    outputs = [output for cell in code_cells for output in cell["outputs"]]
+    if any(output["output_type"] == "error" for output in outputs):
+        raise BrokenStepError(f"{server.name}: a cell has an error output")
 
 
 @dataclass
 class Start:
-    """A server's starts: from its spawn to its list of tools, processor time till then, what it holds when idle."""
+    """A server's starts: time from spawn to tool list, processor time, idle memory."""
 
     name: str
     start: Callable[[], Server]
@@ -186,202 +201,181 @@ class Start:
     cpu_ms: list[float] = field(default_factory=list)
     mib: list[float] = field(default_factory=list)
 
-    def once(self, keep: bool) -> None:
-        """Start it, and end it again."""
+    def measure_once(self, counts: bool) -> None:
+        """Start the server and stop it again; record the sample if it counts."""
         server = self.start()
         try:
-            used = psutil.Process(server.process.pid).cpu_times()
-            if keep:
-                self.ms.append(server.ready_ms)
-                self.cpu_ms.append((used.user + used.system) * 1000)
-            if keep and len(self.mib) < 3:
+            cpu_times = psutil.Process(server.process.pid).cpu_times()
+            if not counts:
+                return
+            self.ms.append(server.ready_ms)
+            self.cpu_ms.append((cpu_times.user + cpu_times.system) * 1000)
+            if len(self.mib) < MEMORY_SAMPLES:
                 time.sleep(1)
-                self.mib.append(server.memory()[0])
+                self.mib.append(server.measure_memory()[0])
         finally:
-            server.end()
+            server.stop()
 
 
-def starts(project: Project, log: IO[str], rounds: int, lab: str) -> list[Start]:
-    """Measure the starts, warm; those of the others, which take seconds, less often."""
+def measure_starts(
+    project: Project, log: IO[str], rounds: int, lab: str
+) -> list[Start]:
+    """Measure warm starts; those of the slow servers in every fifth round only."""
     folder = project.root / "starts"
     folder.mkdir()
-    found = [
-        Start(SDK, lambda: Server(bare(str(project.python)), folder, log)),
-        Start(Stepper.name, Stepper(project, log).start),
-        Start(Jupymcp.name, Jupymcp(folder, log).start),
-        Start(Datalayer.name, Datalayer(folder, log, lab).start),
+    sdk_command = build_sdk_command(str(project.python))
+    starts = [
+        Start(SDK, lambda: Server(sdk_command, folder, log)),
+        Start(StepperServer.name, StepperServer(project, log).start),
+        Start(JupymcpServer.name, JupymcpServer(folder, log).start),
+        Start(JupyterMcpServer.name, JupyterMcpServer(folder, log, lab).start),
     ]
     rng = random.Random(rounds)
     for number in range(-2, rounds):
-        for each in rng.sample(
-            found[:2] if number % 5 else found, 2 if number % 5 else 4
-        ):
-            each.once(number >= 0)
-    return found
+        chosen = starts[:2] if number % 5 else starts
+        for start in rng.sample(chosen, len(chosen)):
+            start.measure_once(number >= 0)
+    return starts
 
 
-def calls_table(found: dict[int, list[Row]]) -> list[str]:
-    """Return the rows of 'add a cell and run it'."""
-    told = [
-        "| server | " + " | ".join(f"{cells} cells" for cells in found) + " |",
-        "| --- " * (1 + len(found)) + "|",
+def format_calls(rows_by_size: dict[int, list[Row]]) -> list[str]:
+    """Return the table of 'add a cell and run it'."""
+    lines = [
+        "| server | " + " | ".join(f"{cells} cells" for cells in rows_by_size) + " |",
+        "| --- " * (1 + len(rows_by_size)) + "|",
     ]
-    for number, first in enumerate(next(iter(found.values()))):
-        row = []
-        for rows in found.values():
-            times = (
-                ""
-                if number == 0
-                else f" ({rows[number].median / rows[0].median:.3g} ×)"
-            )
-            row.append(f"{rows[number].median:.1f}{times}")
-        told.append(f"| {first.name} | {' | '.join(row)} |")
-    for cells, rows in found.items():
+    for number, first_row in enumerate(next(iter(rows_by_size.values()))):
+        columns = []
+        for rows in rows_by_size.values():
+            ratio = rows[number].median / rows[0].median
+            times = f" ({ratio:.3g} ×)" if number > 0 else ""
+            columns.append(f"{rows[number].median:.1f}{times}")
+        lines.append(f"| {first_row.name} | {' | '.join(columns)} |")
+    for cells, rows in rows_by_size.items():
         for row in rows[1:]:
             ratio = row.median / rows[0].median
-            told.append(
-                f"- {row.plain}, {cells} cells: at least stepper's: {ratio:.2f} ×: {said(ratio >= 1)}"
+            lines.append(
+                f"- {row.plain}, {cells} cells: {ratio:.2f} × stepper's time, ≥ 1 ×:"
+                f" {format_met(ratio >= 1)}"
             )
-    return told
+    return lines
 
 
-def tokens_table(stories: list[Told]) -> list[str]:
-    """Return the rows of what an agent reads and writes."""
-    told = [
-        "| server | tools | list of tools | answers read | calls written | calls | all | to stepper |"
+def format_tokens(stories: list[Story]) -> list[str]:
+    """Return the table of the texts that an agent reads and writes."""
+    lines = [
+        "| server | tools | tool list | results read | calls written | calls | total"
+        " | to stepper |",
+        "| --- " * 8 + "|",
     ]
-    told.append("| --- " * 8 + "|")
-    least = 0
-    for each in stories:
-        server = each.face.server
-        listed, read, written = tokens(
-            offered(server), "\n".join(each.read), "\n".join(each.written)
+    stepper_total = 0
+    for story in stories:
+        server = story.server.server
+        tool_list, read, written = count_tokens(
+            format_tool_list(server), "\n".join(story.results), "\n".join(story.written)
         )
-        total = listed + read + written
-        least = least or total
-        parts = (
-            f"{len(server.tools)} | {listed:,} | {read:,} | {written:,} | {each.calls}"
+        total = tool_list + read + written
+        stepper_total = stepper_total or total
+        counts = f"{tool_list:,} | {read:,} | {written:,} | {len(story.written)}"
+        lines.append(
+            f"| {story.server.name} | {len(server.tools)} | {counts} | {total:,}"
+            f" | {total / stepper_total:.2f} × |"
         )
-        told.append(
-            f"| {each.face.name} | {parts} | {total:,} | {total / least:.2f} × |"
-        )
-    return told
+    return lines
 
 
-def starts_table(found: list[Start]) -> list[str]:
-    """Return the rows of starts and of idle memory, and how ours stand to the SDK's own."""
-    told = [
-        "| server | spawn to the list of tools, ms | of that processor time, ms | idle, MiB |",
+def format_starts(starts: list[Start]) -> list[str]:
+    """Return the table of starts and idle memory, and the ratios to the SDK's server."""
+    lines = [
+        "| server | spawn to tool list, ms | processor time, ms | idle, MiB |",
         "| --- " * 4 + "|",
     ]
-    for each in found:
-        ms, cpu, mib = (
-            statistics.median(values) for values in (each.ms, each.cpu_ms, each.mib)
-        )
-        told.append(f"| {each.name} | {ms:.0f} | {cpu:.0f} | {mib:.1f} |")
-    own, ours = found[:2]
-    for what, name in (
-        ("spawn to the list of tools", "ms"),
-        ("processor time", "cpu_ms"),
-        ("idle memory", "mib"),
-    ):
-        ratio = statistics.median(getattr(ours, name)) / statistics.median(
-            getattr(own, name)
-        )
-        told.append(
-            f"- {what}: to the SDK's own {ratio:.2f} ×, {within(ratio, ABOVE[name], ' ×')}"
-        )
-    return told
+    for start in starts:
+        ms = statistics.median(start.ms)
+        cpu_ms = statistics.median(start.cpu_ms)
+        mib = statistics.median(start.mib)
+        lines.append(f"| {start.name} | {ms:.0f} | {cpu_ms:.0f} | {mib:.1f} |")
+    sdk_start, stepper_start = starts[:2]
+    for attribute, label in START_LABELS.items():
+        stepper_median = statistics.median(getattr(stepper_start, attribute))
+        ratio = stepper_median / statistics.median(getattr(sdk_start, attribute))
+        limit = format_bound(ratio, LIMITS[attribute], " ×")
+        lines.append(f"- {label}: {ratio:.2f} × the SDK's server, {limit}")
+    return lines
+
+
+def copy_demo_data(server: McpServer) -> None:
+    """Copy the demo's data next to the notebook; select the kernel's Python."""
+    python = install("mcp-jupymcp", JUPYMCP) / "python"
+    if isinstance(server, StepperServer):
+        trust.save_record(server.project.paths, {"python": str(python)})
+    probe = subprocess.run(
+        [str(python), "-c", demo.PROBE], capture_output=True, text=True, check=True
+    )
+    source = json.loads(probe.stdout)[1][0]
+    # The demo's cells read the file from the parent folder.
+    for folder in (server.folder, server.folder.parent):
+        shutil.copy(source, folder / demo.DATA)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options("stepper's MCP server beside those of others.")
-    parser.add_argument(
-        "--only", choices=("calls", "tokens", "start"), help="nothing else"
-    )
+    parser = create_parser("Compare stepper's MCP server with others.")
+    parser.add_argument("--only", choices=PARTS, help="measure only this part")
     given = parser.parse_args()
-    parts = (given.only,) if given.only else ("calls", "tokens", "start")
+    parts = (given.only,) if given.only else PARTS
     lines: list[str] = []
     with ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="stepper-benchmark-")
-            )
-        ).resolve()
-        # nobody's settings are measured
+        temporary = tempfile.TemporaryDirectory(prefix="stepper-benchmark-")
+        folder = Path(stack.enter_context(temporary)).resolve()
+        # without the user's settings
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "XDG_CONFIG_HOME"):
             os.environ[name] = str(folder / "config")
         log = stack.enter_context((folder / "log").open("w+"))
         lab, process = stack.enter_context(jupyter(folder, log))
 
-        def project(name: str) -> Project:
-            made = Project(folder / name)
-            stack.callback(made.shutdown)
-            return made
+        def create_project(name: str) -> Project:
+            project = Project(folder / name)
+            stack.callback(project.shutdown)
+            return project
 
-        def place(name: str) -> Path:
+        def create_folder(name: str) -> Path:
             (folder / name).mkdir()
             return folder / name
 
-        def faces(name: str) -> list[Face]:
-            peers = (
-                Jupymcp(place(f"{name}-jupymcp"), log),
-                Datalayer(place(f"{name}-jupyter"), log, lab),
-            )
-            return [Stepper(project(f"{name}-stepper"), log), *peers]
+        def create_servers(name: str) -> list[McpServer]:
+            return [
+                StepperServer(create_project(f"{name}-stepper"), log),
+                JupymcpServer(create_folder(f"{name}-jupymcp"), log),
+                JupyterMcpServer(create_folder(f"{name}-jupyter"), log, lab),
+            ]
 
         if "calls" in parts:
-            found = {}
+            rows_by_size = {}
             for cells in SIZES:
-                measured = [
-                    *faces(f"{cells}"),
-                    Unstreamed(place(f"{cells}-unstreamed"), log, lab),
-                ]
-                found[cells] = calls(
-                    {face.name: face for face in measured}, cells, given.rounds
+                servers = create_servers(f"{cells}")
+                unstreamed_folder = create_folder(f"{cells}-unstreamed")
+                servers.append(UnstreamedServer(unstreamed_folder, log, lab))
+                servers_by_name = {server.name: server for server in servers}
+                rows_by_size[cells] = measure_calls(
+                    servers_by_name, cells, given.rounds
                 )
-            lines += [
-                "Add a cell and run it, medians in ms",
-                "",
-                *calls_table(found),
-                "",
-            ]
+            lines += ["Add a cell and run it, medians in ms", ""]
+            lines += [*format_calls(rows_by_size), ""]
         if "tokens" in parts:
             stories = []
-            for face in faces("story"):
-                python = install("mcp-jupymcp", JUPYMCP) / "python"
-                if isinstance(face, Stepper):
-                    trust.save_record(face.project.paths, {"python": str(python)})
-                data = subprocess.run(
-                    [str(python), "-c", demo.PROBE],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                source = json.loads(data.stdout)[1][0]
-                # cells look one folder up
-                for where in (face.folder, face.folder.parent):
-                    shutil.copy(source, where / demo.DATA)
-                stories.append(story(face))
-                face.server.end()
-            lines += ["Tokens of the seven-step story", "", *tokens_table(stories), ""]
+            for server in create_servers("story"):
+                copy_demo_data(server)
+                stories.append(play_story(server))
+                server.server.stop()
+            lines += ["Tokens of the seven-step story", "", *format_tokens(stories), ""]
         if "start" in parts:
-            lines += [
-                "Starts and idle memory",
-                "",
-                *starts_table(starts(project("start"), log, given.rounds, lab)),
-            ]
-            family = [
-                psutil.Process(process.pid),
-                *psutil.Process(process.pid).children(recursive=True),
-            ]
-            needed = sum(each.memory_info().rss for each in family[:1]) / MB
-            lines += [
-                f"- the JupyterLab that jupyter-mcp-server needs besides: {needed:.0f} MiB"
-            ]
-    print(f"{machine()}; {given.rounds} rounds\n\n" + "\n".join(lines))
+            starts = measure_starts(create_project("start"), log, given.rounds, lab)
+            lines += ["Starts and idle memory", "", *format_starts(starts)]
+            lab_mib = psutil.Process(process.pid).memory_info().rss / MB
+            lines.append(f"- the JupyterLab of jupyter-mcp-server: {lab_mib:.0f} MiB")
+    print(f"{describe_machine()}; {given.rounds} rounds\n\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

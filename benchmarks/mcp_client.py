@@ -1,6 +1,7 @@
-"""A client of an MCP server on standard streams, without a library: what is timed is the server.
+"""A client of an MCP server on standard streams, without a library.
 
-It speaks 2025-06-18, which every server here answers, and offers nothing: no roots, no sampling, no forms.
+It uses protocol 2025-06-18, which every measured server supports, and has no client
+features: no roots, sampling or forms.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import psutil
-from common import MB, BrokenStepError, since
+from common import MB, BrokenStepError, measure_elapsed_ms
 
 PROTOCOL = "2025-06-18"
 
 
-class Result(NamedTuple):
-    """What a call gave: its milliseconds, request to parsed answer, and what a model reads of it."""
+class CallResult(NamedTuple):
+    """The result of a call: milliseconds from request to parsed response, and its content."""
 
     ms: float
     text: str
-    images: int
-    failed: bool
+    image_count: int
+    is_error: bool
 
 
 class Server:
-    """A server that runs until `end`."""
+    """A server process that runs until `stop`."""
 
     def __init__(
         self,
@@ -40,37 +41,39 @@ class Server:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.number = 0
-        self.began = time.perf_counter()
+        self.started_at = time.perf_counter()
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             command, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=log
         )
-        about = {
+        client_info = {
             "protocolVersion": PROTOCOL,
             "capabilities": {},
             "clientInfo": {"name": "bench", "version": "1"},
         }
-        self.instructions = self.ask("initialize", about).get("instructions") or ""
-        self.tell({"method": "notifications/initialized"})
-        self.tools: list[dict[str, Any]] = self.ask("tools/list", {})["tools"]
-        self.ready_ms = since(self.began)
+        self.instructions = (
+            self.request("initialize", client_info).get("instructions") or ""
+        )
+        self.send({"method": "notifications/initialized"})
+        self.tools: list[dict[str, Any]] = self.request("tools/list", {})["tools"]
+        self.ready_ms = measure_elapsed_ms(self.started_at)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a message."""
         self.process.stdin.write(
             json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
         )
         self.process.stdin.flush()
 
-    def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a request's result; raise BrokenStepError where the server ends or refuses it."""
+    def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a request; raise BrokenStepError if the server refuses it or exits."""
         self.number += 1
-        self.tell({"id": self.number, "method": method, "params": params})
+        self.send({"id": self.number, "method": method, "params": params})
         while line := self.process.stdout.readline():
             message = json.loads(line)
-            # it asks us something: we have nothing
+            # a request of the server, which this client does not support
             if "method" in message and "id" in message:
-                self.tell(
+                self.send(
                     {
                         "id": message["id"],
                         "error": {"code": -32601, "message": "not offered"},
@@ -80,44 +83,44 @@ class Server:
                 if "error" in message:
                     raise BrokenStepError(f"{method}: {message['error']}")
                 return message["result"]
-        raise BrokenStepError(f"{method}: the server ended")
+        raise BrokenStepError(f"{method}: the server exited")
 
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
-        """Return what a tool's call gave."""
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
+        """Call a tool."""
         gc.collect()
         gc.disable()
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
-            result = self.ask("tools/call", {"name": tool, "arguments": arguments})
-            ms = since(began)
+            result = self.request("tools/call", {"name": tool, "arguments": arguments})
+            ms = measure_elapsed_ms(started_at)
         finally:
             gc.enable()
         blocks = result["content"]
         text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
-        return Result(
+        return CallResult(
             ms,
             text,
             sum(block["type"] == "image" for block in blocks),
             result.get("isError", False),
         )
 
-    def memory(self) -> tuple[float, float]:
-        """Return the MiB that the server's own process holds: resident, and its own alone."""
-        about = psutil.Process(self.process.pid).memory_full_info()
-        return about.rss / MB, about.uss / MB
+    def measure_memory(self) -> tuple[float, float]:
+        """Return the server's resident and unshared memory in MiB."""
+        info = psutil.Process(self.process.pid).memory_full_info()
+        return info.rss / MB, info.uss / MB
 
-    def end(self) -> None:
-        """End it, and what it started, if it does not go by itself."""
-        family: list[psutil.Process] = []
+    def stop(self) -> None:
+        """Stop the server and its child processes; kill those that do not exit."""
+        children: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self.process.pid).children(recursive=True)
+            children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.stdin.close()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        for process in psutil.wait_procs(family, timeout=3)[1]:
+        for process in psutil.wait_procs(children, timeout=3)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.stdout.close()

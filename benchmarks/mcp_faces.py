@@ -1,4 +1,4 @@
-"""The servers that `mcp.py` measures: how each is installed and started, which calls do the same work in each."""
+"""The MCP servers that `mcp.py` measures: installation, start, and equivalent calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from common import BrokenStepError, Project
-from mcp_client import Result, Server
+from mcp_client import CallResult, Server
 from peer_ways import code_cell, compare, empty, install, new_cell, old_cell
 
 Call = tuple[str, Mapping[str, Any]]
@@ -28,7 +28,7 @@ KERNEL = (
 JUPYMCP = ("jupymcp==0.3.2", "mcp==2.3.0", *KERNEL)
 DATALAYER = ("jupyter-mcp-server==2.2.4", "mcp==2.3.0", "jupyterlab==4.6.6", *KERNEL)
 SERVE = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
-# The SDK's own: one tool, low-level, as small as a server can be that is made with it.
+# A minimal server made with the SDK's low-level API: one tool.
 BARE = """
 import anyio
 from mcp.server.lowlevel.server import NotificationOptions, Server
@@ -46,11 +46,11 @@ anyio.run(main)
 """
 
 
-class Face:
-    """A server in a folder of its own; a subclass knows its tools."""
+class McpServer:
+    """A server in its own folder. Subclasses know the server's tools."""
 
     name = ""
-    saves = True  # the notebook holds the outputs when the answer comes
+    saves = True  # the file contains the outputs when the call returns
 
     def __init__(self, folder: Path, log: IO[str]) -> None:
         self.folder, self.log = folder, log
@@ -58,78 +58,85 @@ class Face:
         self.server: Server | None = None
 
     def command(self) -> list[str]:
-        """What starts it."""
+        """Return the command that starts the server."""
         raise NotImplementedError
 
     def start(self) -> Server:
-        """Start it, and say hello."""
-        self.server = Server(self.command(), self.folder, self.log, self.environ())
+        """Start the server and initialize the session."""
+        self.server = Server(
+            self.command(), self.folder, self.log, self.create_environ()
+        )
         return self.server
 
-    def environ(self) -> dict[str, str]:
-        """What it inherits."""
+    def create_environ(self) -> dict[str, str]:
+        """Return the server's environment variables."""
         return {**os.environ}
 
-    def create(self, title: str) -> list[Call]:
-        """The calls that make an empty notebook."""
+    def create_notebook_calls(self, title: str) -> list[Call]:
+        """Return the calls that create an empty notebook."""
         raise NotImplementedError
 
-    def code(self, source: str) -> Call:
-        """The call that adds a code cell at the end and runs it."""
+    def code_call(self, source: str) -> Call:
+        """Return the call that appends a code cell and runs it."""
         raise NotImplementedError
 
-    def step(self, markdown: str, source: str) -> list[Call]:
-        """The calls that add a text cell and a code cell, and run that."""
+    def step_calls(self, markdown: str, source: str) -> list[Call]:
+        """Return the calls that append a Markdown cell and a code cell, and run the code cell."""
         raise NotImplementedError
 
-    def mend(self, index: int, source: str) -> list[Call]:
-        """The calls that give the last cell another source and run it."""
+    def replace_last(self, index: int, source: str) -> list[Call]:
+        """Return the calls that replace the last cell's source and run it."""
         raise NotImplementedError
 
-    def undo(self, index: int) -> Call:
-        """The call that takes the last cell away."""
+    def delete_last(self, index: int) -> Call:
+        """Return the call that deletes the last cell."""
         raise NotImplementedError
 
-    def made(self, results: list[Result]) -> None:
-        """Learn where the notebook lies."""
+    def find_notebook(self, results: list[CallResult]) -> None:
+        """Set the path of the created notebook."""
 
-    def do(self, *calls: Call, word: str = "", fails: bool = False) -> list[Result]:
-        """Do calls; raise BrokenStepError where one failed, or the last does not hold the word."""
-        done = []
+    def call_tools(
+        self, *calls: Call, word: str = "", may_fail: bool = False
+    ) -> list[CallResult]:
+        """Make calls and return their results.
+
+        Raise BrokenStepError if a call fails or the last result lacks the word.
+        """
+        results = []
         for tool, arguments in calls:
-            done.append(self.server.call(tool, arguments))
-            if done[-1].failed and not fails:
-                raise BrokenStepError(f"{self.name}: {tool}: {done[-1].text[:500]}")
-        if word not in done[-1].text:
+            results.append(self.server.call(tool, arguments))
+            if results[-1].is_error and not may_fail:
+                raise BrokenStepError(f"{self.name}: {tool}: {results[-1].text[:500]}")
+        if word not in results[-1].text:
             raise BrokenStepError(
-                f"{self.name}: {calls[-1][0]}: no {word!r}: {done[-1].text[:500]}"
+                f"{self.name}: {calls[-1][0]}: no {word!r}: {results[-1].text[:500]}"
             )
-        return done
+        return results
 
     def begin(self, cells: int) -> None:
-        """Make the notebook with so many cells that have run."""
-        self.made(self.do(*self.create("cells")))
-        self.before = self.held()
+        """Create a notebook with this number of cells that have run."""
+        self.find_notebook(self.call_tools(*self.create_notebook_calls("cells")))
+        self.before = self.count_cells()
         for number in range(cells):
-            self.do(self.code(old_cell(number)), word=str(number))
+            self.call_tools(self.code_call(old_cell(number)), word=str(number))
 
-    def held(self) -> int:
-        """How many cells the notebook has."""
+    def count_cells(self) -> int:
+        """Return the number of cells in the notebook."""
         return (
             len(json.loads(self.path.read_text())["cells"]) if self.path.exists() else 0
         )
 
-    def add(self, cells: int) -> float:
-        """Add a cell to so many and run it; check answer and file; return the milliseconds."""
+    def measure_added_cell(self, cells: int) -> float:
+        """Append a cell and run it; check the result; return the milliseconds."""
         source, word = new_cell()
-        (result,) = self.do(self.code(source), word=word)
+        (result,) = self.call_tools(self.code_call(source), word=word)
         if self.saves:
-            compare(self.name, self.only_code(), cells, word)
-        self.do(self.undo(self.before + cells))
+            compare(self.name, self.write_code_cells(), cells, word)
+        self.call_tools(self.delete_last(self.before + cells))
         return result.ms
 
-    def only_code(self) -> Path:
-        """The notebook without its text cells, for `compare`."""
+    def write_code_cells(self) -> Path:
+        """Write a copy of the notebook without Markdown cells, for `compare`."""
         document = json.loads(self.path.read_text())
         document["cells"] = [
             cell for cell in document["cells"] if cell["cell_type"] == "code"
@@ -139,7 +146,7 @@ class Face:
         return path
 
 
-class Stepper(Face):
+class StepperServer(McpServer):
     """`stepper mcp`, as an agent's client starts it."""
 
     name = "**stepper**"
@@ -151,7 +158,9 @@ class Stepper(Face):
     def command(self) -> list[str]:
         return [str(self.project.python), "-I", "-c", SERVE, "mcp"]
 
-    def create(self, title: str, steps: list[str] | None = None) -> list[Call]:
+    def create_notebook_calls(
+        self, title: str, steps: list[str] | None = None
+    ) -> list[Call]:
         return [
             (
                 "create_notebook",
@@ -159,25 +168,25 @@ class Stepper(Face):
             )
         ]
 
-    def made(self, results: list[Result]) -> None:
+    def find_notebook(self, results: list[CallResult]) -> None:
         (self.path,) = (self.folder / "notebooks").glob("*.ipynb")
 
-    def code(self, source: str) -> Call:
+    def code_call(self, source: str) -> Call:
         return "run_cell", {"source": source}
 
-    def step(self, markdown: str, source: str) -> list[Call]:
+    def step_calls(self, markdown: str, source: str) -> list[Call]:
         cells = [{"cell_type": "markdown", "source": markdown}, {"source": source}]
         return [("add_cells", {"cells": cells})]
 
-    def mend(self, index: int, source: str) -> list[Call]:
+    def replace_last(self, index: int, source: str) -> list[Call]:
         return [("run_cell", {"cell_id": -1, "source": source})]
 
-    def undo(self, index: int) -> Call:
+    def delete_last(self, index: int) -> Call:
         return "change_cells", {"action": "delete", "cell_ids": [-1]}
 
 
-class Jupymcp(Face):
-    """jupymcp: the notebook as a file, a kernel of its own."""
+class JupymcpServer(McpServer):
+    """jupymcp: the notebook is a file, with its own kernel."""
 
     name = "jupymcp"
 
@@ -188,26 +197,26 @@ class Jupymcp(Face):
     def command(self) -> list[str]:
         return [str(self.bin / "jupymcp"), "--workspace-root", str(self.folder)]
 
-    def create(self, title: str) -> list[Call]:
+    def create_notebook_calls(self, title: str) -> list[Call]:
         return [("create_notebook", {"path": self.path.name})]
 
-    def code(self, source: str) -> Call:
+    def code_call(self, source: str) -> Call:
         return "execute", {"code": source, "path": self.path.name}
 
-    def step(self, markdown: str, source: str) -> list[Call]:
+    def step_calls(self, markdown: str, source: str) -> list[Call]:
         text = {"path": self.path.name, "source": markdown, "cell_type": "markdown"}
-        return [("append_cell", text), self.code(source)]
+        return [("append_cell", text), self.code_call(source)]
 
-    def mend(self, index: int, source: str) -> list[Call]:
-        where = {"path": self.path.name, "index": index}
-        return [("update_cell", {**where, "source": source}), ("execute_cell", where)]
+    def replace_last(self, index: int, source: str) -> list[Call]:
+        path = {"path": self.path.name, "index": index}
+        return [("update_cell", {**path, "source": source}), ("execute_cell", path)]
 
-    def undo(self, index: int) -> Call:
+    def delete_last(self, index: int) -> Call:
         return "delete_cell", {"path": self.path.name, "index": index}
 
 
-class Datalayer(Face):
-    """jupyter-mcp-server: the notebook through a Jupyter server's collaboration; that saves a moment later."""
+class JupyterMcpServer(McpServer):
+    """jupyter-mcp-server: edits the notebook through a Jupyter server, which saves a moment later."""
 
     name = "jupyter-mcp-server"
     saves = False
@@ -228,46 +237,46 @@ class Datalayer(Face):
         ]
         return [*server, "--jupyter-token", TOKEN, "--start-new-code-sandbox", "false"]
 
-    def create(self, title: str, mode: str = "create") -> list[Call]:
-        # the root of the JupyterLab
-        where = str(self.path.relative_to(self.folder.parent))
+    def create_notebook_calls(self, title: str, mode: str = "create") -> list[Call]:
+        # relative to the root of JupyterLab
+        path = str(self.path.relative_to(self.folder.parent))
         return [
             (
                 "use_notebook",
-                {"notebook_name": "n", "notebook_path": where, "mode": mode},
+                {"notebook_name": "n", "notebook_path": path, "mode": mode},
             )
         ]
 
     def begin(self, cells: int) -> None:
-        notebook = empty()  # written beforehand: it takes a second a cell
+        notebook = empty()  # written directly: the server needs a second per cell
         notebook["cells"] = [
             code_cell(old_cell(number), f"{number}\n") for number in range(cells)
         ]
         self.path.write_text(json.dumps(notebook))
         self.before = 0
-        self.do(*self.create("cells", "connect"))
+        self.call_tools(*self.create_notebook_calls("cells", "connect"))
 
-    def code(self, source: str) -> Call:
-        given = {"cell_index": -1, "cell_source": source}
-        return "insert_execute_code_cell", given if self.streams else {
-            **given,
+    def code_call(self, source: str) -> Call:
+        arguments = {"cell_index": -1, "cell_source": source}
+        return "insert_execute_code_cell", arguments if self.streams else {
+            **arguments,
             "stream": False,
         }
 
-    def step(self, markdown: str, source: str) -> list[Call]:
+    def step_calls(self, markdown: str, source: str) -> list[Call]:
         text = {"cell_index": -1, "cell_type": "markdown", "cell_source": markdown}
-        return [("insert_cell", text), self.code(source)]
+        return [("insert_cell", text), self.code_call(source)]
 
-    def mend(self, index: int, source: str) -> list[Call]:
+    def replace_last(self, index: int, source: str) -> list[Call]:
         write = ("overwrite_cell_source", {"cell_index": index, "cell_source": source})
         return [write, ("execute_cell", {"cell_index": index})]
 
-    def undo(self, index: int) -> Call:
+    def delete_last(self, index: int) -> Call:
         return "delete_cell", {"cell_indices": [index], "include_source": False}
 
 
-class Unstreamed(Datalayer):
-    """The same, told not to stream: it then does not wait for the end of a second."""
+class UnstreamedServer(JupyterMcpServer):
+    """The same without streaming: it does not wait for the end of a second."""
 
     name = "jupyter-mcp-server, `stream: false`"
     streams = False
@@ -297,13 +306,13 @@ def jupyter(
     env = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
     lab = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
     try:
-        until = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while True:
             try:
                 urllib.request.urlopen(f"{url}/api/status?token={TOKEN}", timeout=5)
                 break
             except OSError as error:
-                if time.monotonic() > until or lab.poll() is not None:
+                if time.monotonic() > deadline or lab.poll() is not None:
                     raise BrokenStepError(
                         f"JupyterLab does not answer: {error}"
                     ) from error
@@ -314,6 +323,6 @@ def jupyter(
         lab.wait()
 
 
-def bare(python: str) -> list[str]:
-    """Return the command of the SDK's own server."""
+def build_sdk_command(python: str) -> list[str]:
+    """Return the command of the SDK's server."""
     return [python, "-I", "-c", BARE]

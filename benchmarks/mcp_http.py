@@ -1,11 +1,11 @@
-"""The same calls of `stepper mcp` over stdio and over HTTP, in a project with many notebooks and kernels.
+"""Measure calls of `stepper mcp` over stdio and HTTP, with many notebooks and kernels.
 
     python benchmarks/mcp_http.py [--rounds 20] [--notebooks 95] [--kernels 10]
 
-Each round makes every call once over stdio, once over HTTP by a client that stays
-connected and once by a client that connects for this call alone, as a script does. The
-official client library makes all of them. A call is timed from the request to the
-parsed answer, the connecting client from its first byte to its last answer.
+Each round makes every call once over stdio, once over HTTP with a connected client and
+once with a client that connects for this call only, as a script does. All use the
+official client library. A call is timed from the request to the parsed response; the
+connecting client from its first byte to its last response.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import nbformat
 from common import (
     BrokenStepError,
     Project,
-    options,
-    played,
-    report,
-    scratch,
-    since,
-    within,
+    create_parser,
+    create_temporary_project,
+    format_bound,
+    measure_elapsed_ms,
+    print_report,
+    run_benchmark,
 )
 
-sys.path.remove(str(Path(__file__).resolve().parent))  # its mcp.py is not the SDK
+sys.path.remove(str(Path(__file__).resolve().parent))  # its mcp.py would hide the SDK
 
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -49,14 +49,14 @@ CALLS: dict[str, dict[str, Any]] = {
     "run_cell": {"notebook": FIRST, "cell_id": 1},
 }
 CELLS = 10
-WARM = 2  # rounds that are not counted
-# More than over stdio, at most; a client that connects needs several round trips.
-MORE_MS = {"HTTP": 15, "HTTP, connected for the call": 60}
+WARM = 2  # uncounted rounds
+# Limits, relative to stdio; a client that connects needs several round trips.
+EXTRA_MS = {"HTTP": 15, "HTTP, connected for the call": 60}
 Measure = Callable[[str], Awaitable[float]]
 
 
-def fill(project: Project, notebooks: int, kernels: int) -> None:
-    """Make the notebooks, and run the first of them, each in its own kernel."""
+def create_notebooks(project: Project, notebooks: int, kernels: int) -> None:
+    """Create notebooks, and run the first `kernels` of them, each in its own kernel."""
     Path(project.paths.config).write_text(f"max_kernels: {kernels + 1}\n")
     for number in range(notebooks):
         notebook = nbformat.v4.new_notebook()
@@ -66,31 +66,33 @@ def fill(project: Project, notebooks: int, kernels: int) -> None:
         ]
         nbformat.write(notebook, project.root / f"notebooks/n{number:03}.ipynb")
     for number in range(kernels):
-        run(project, "run", f"notebooks/n{number:03}.ipynb")
+        run_command(project, "run", f"notebooks/n{number:03}.ipynb")
 
 
-def command(project: Project, *words: str) -> list[str]:
+def build_command(project: Project, *words: str) -> list[str]:
     """Return the command line of stepper."""
     return [str(project.python), "-I", "-c", COMMAND, *words]
 
 
-def run(project: Project, *words: str) -> None:
-    """Run a command of stepper in the project."""
-    done = subprocess.run(
-        command(project, *words),
+def run_command(project: Project, *words: str) -> None:
+    """Run a stepper command in the project."""
+    result = subprocess.run(
+        build_command(project, *words),
         cwd=project.root,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise BrokenStepError(f"stepper {' '.join(words)}: {done.stdout}{done.stderr}")
+    if result.returncode:
+        raise BrokenStepError(
+            f"stepper {' '.join(words)}: {result.stdout}{result.stderr}"
+        )
 
 
 @contextmanager
 def http_server(project: Project) -> Iterator[tuple[str, str]]:
     """Run `stepper mcp --http`; yield its URL and its key."""
-    serve = command(project, "mcp", "--http", "0")
+    serve = build_command(project, "mcp", "--http", "0")
     with subprocess.Popen(
         serve, cwd=project.root, stdout=subprocess.PIPE, text=True
     ) as server:
@@ -103,16 +105,16 @@ def http_server(project: Project) -> Iterator[tuple[str, str]]:
             server.terminate()
 
 
-async def called(client: Client, tool: str) -> None:
-    """Make a call; raise BrokenStepError where it fails."""
+async def call_tool(client: Client, tool: str) -> None:
+    """Call a tool; raise BrokenStepError if the call fails."""
     result = await client.call_tool(tool, CALLS[tool])
     if result.is_error:
         raise BrokenStepError(f"{tool}: {result.content[0].text}")
 
 
 async def measure(project: Project, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the samples of each way and each call, in milliseconds."""
-    ways: dict[str, Measure] = {}
+    """Return the samples of each transport and tool, in milliseconds."""
+    calls: dict[str, Measure] = {}
     async with AsyncExitStack() as stack:
         url, key = stack.enter_context(http_server(project))
         headers = {"Authorization": f"Bearer {key}"}
@@ -120,41 +122,45 @@ async def measure(project: Project, rounds: int) -> dict[str, dict[str, list[flo
         def over_http(http: httpx2.AsyncClient) -> Client:
             return Client(streamable_http_client(url, http_client=http))
 
-        def connected(client: Client) -> Measure:
-            async def way(tool: str) -> float:
-                began = time.perf_counter()
-                await called(client, tool)
-                return since(began)
+        def create_connected_call(client: Client) -> Measure:
+            async def call(tool: str) -> float:
+                started_at = time.perf_counter()
+                await call_tool(client, tool)
+                return measure_elapsed_ms(started_at)
 
-            return way
+            return call
 
-        async def connecting(tool: str) -> float:
-            began = time.perf_counter()
+        async def connect_and_call(tool: str) -> float:
+            started_at = time.perf_counter()
             async with (
                 httpx2.AsyncClient(headers=headers) as http,
                 over_http(http) as client,
             ):
-                await called(client, tool)
-            return since(began)
+                await call_tool(client, tool)
+            return measure_elapsed_ms(started_at)
 
-        program, *arguments = command(project, "mcp")
+        program, *arguments = build_command(project, "mcp")
         parameters = StdioServerParameters(
             command=program,
             args=arguments,
             env=dict(os.environ),
             cwd=project.root,
         )
-        ways["stdio"] = connected(await stack.enter_async_context(Client(parameters)))
+        calls["stdio"] = create_connected_call(
+            await stack.enter_async_context(Client(parameters))
+        )
         http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
-        ways["HTTP"] = connected(await stack.enter_async_context(over_http(http)))
-        ways["HTTP, connected for the call"] = connecting
+        calls["HTTP"] = create_connected_call(
+            await stack.enter_async_context(over_http(http))
+        )
+        calls["HTTP, connected for the call"] = connect_and_call
         samples: dict[str, dict[str, list[float]]] = {
-            way: {tool: [] for tool in CALLS} for way in ways
+            call: {tool: [] for tool in CALLS} for call in calls
         }
         for number in range(-WARM, rounds):
             for tool in CALLS:
-                for name, way in ways.items():
-                    sample = await way(tool)
+                for name, call in calls.items():
+                    sample = await call(tool)
                     if number >= 0:
                         samples[name][tool].append(sample)
     return samples
@@ -162,12 +168,14 @@ async def measure(project: Project, rounds: int) -> dict[str, dict[str, list[flo
 
 def main() -> None:
     """Measure and print."""
-    parser = options("Calls over stdio and HTTP in a project with many notebooks.")
+    parser = create_parser(
+        "Measure calls over stdio and HTTP in a project with many notebooks."
+    )
     parser.add_argument("--notebooks", type=int, default=95)
     parser.add_argument("--kernels", type=int, default=10)
     given = parser.parse_args()
-    with scratch() as project:
-        fill(project, given.notebooks, given.kernels)
+    with create_temporary_project() as project:
+        create_notebooks(project, given.notebooks, given.kernels)
         samples = asyncio.run(measure(project, given.rounds))
     lines = [
         f"{given.notebooks} notebooks, {given.kernels} kernels; medians in ms",
@@ -178,16 +186,18 @@ def main() -> None:
     bounds = []
     for tool in CALLS:
         medians = {
-            way: statistics.median(found[tool]) for way, found in samples.items()
+            call: statistics.median(by_tool[tool]) for call, by_tool in samples.items()
         }
         row = " | ".join(f"{median:.1f}" for median in medians.values())
         lines.append(f"| `{tool}` | {row} |")
-        for way, limit in MORE_MS.items():
-            more = medians[way] - medians["stdio"]
-            bound = within(more, limit, " ms")
-            bounds.append(f"- {tool}, {way}: {more:+.1f} ms to stdio, {bound}")
-    report(given.rounds, [*lines, "", *bounds])
+        for call, limit in EXTRA_MS.items():
+            difference = medians[call] - medians["stdio"]
+            bound = format_bound(difference, limit, " ms")
+            bounds.append(
+                f"- {tool}, {call}: {difference:+.1f} ms relative to stdio, {bound}"
+            )
+    print_report(given.rounds, [*lines, "", *bounds])
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

@@ -1,9 +1,10 @@
-"""A living MCP session with one peer: a call a line on standard input, its time and result on standard output.
+"""A running MCP session with one peer: reads calls, prints their times and results.
 
     PEER'S_PYTHON benchmarks/peer_driver.py DISTRIBUTIONS COMMAND...
 
-Run by `peers.py` with the Python of the peer's own environment: it needs `mcp` there, 1.x or 2.x, and nothing of
-stepper. DISTRIBUTIONS (comma-separated) are those whose versions the first line tells.
+`peers.py` runs it with the Python of the peer's environment. It needs `mcp` there, 1.x
+or 2.x, and nothing of stepper. The first line that it prints has the versions of
+DISTRIBUTIONS (comma-separated). Each call and each result is a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,20 +21,23 @@ from typing import Any
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-# characters of a result that are handed on: a flood is counted, not repeated
-SHOWN = 20_000
+# characters of a result that are passed on; a flood is only counted
+MAX_TEXT = 20_000
 
 
 async def call(
     session: ClientSession, tool: str, arguments: dict[str, Any], limit: float
 ) -> dict[str, Any]:
-    """Return what a tool call gave and its milliseconds, call to parsed result; `failed` tells why it gave nothing."""
+    """Return the result of a tool call and its milliseconds, call to parsed result.
+
+    `failed` says why there is no result.
+    """
     gc.collect()
     gc.disable()
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     try:
         result = await asyncio.wait_for(session.call_tool(tool, arguments), limit)
-        ms = (time.perf_counter() - began) * 1000
+        ms = (time.perf_counter() - started_at) * 1000
     except asyncio.TimeoutError:
         return {
             "ms": limit * 1000,
@@ -41,8 +45,8 @@ async def call(
             "size": 0,
             "failed": f"no answer in {limit:g} s",
         }
-    except Exception as error:  # noqa: BLE001 - a session that broke is a result too
-        ms = (time.perf_counter() - began) * 1000
+    except Exception as error:  # noqa: BLE001 - a broken session is a result, too
+        ms = (time.perf_counter() - started_at) * 1000
         return {
             "ms": ms,
             "text": "",
@@ -53,24 +57,24 @@ async def call(
         gc.enable()
     text = "".join(getattr(block, "text", "") for block in result.content)
     # mcp 2, mcp 1
-    erred = getattr(result, "is_error", getattr(result, "isError", False))
+    is_error = getattr(result, "is_error", getattr(result, "isError", False))
     return {
         "ms": ms,
-        "text": text[:SHOWN],
+        "text": text[:MAX_TEXT],
         "size": len(text),
-        "failed": "an error" if erred else "",
+        "failed": "an error" if is_error else "",
     }
 
 
 async def main() -> None:
-    """Serve calls until standard input ends."""
+    """Process calls until standard input is closed."""
     names, command, *arguments = sys.argv[1:]
     server = StdioServerParameters(
         command=command, args=arguments, env=dict(os.environ)
     )
     async with (
-        stdio_client(server) as (reading, writing),
-        ClientSession(reading, writing) as session,
+        stdio_client(server) as (read_stream, write_stream),
+        ClientSession(read_stream, write_stream) as session,
     ):
         await session.initialize()
         print(

@@ -1,8 +1,9 @@
-"""The ways to run a notebook's new cell that `peers.py` measures: how each is installed, started, stepped and checked.
+"""Ways to run a new cell of a notebook, for `peers.py`: install, start, step, check.
 
-A session adds the notebook's N cells by its own means. A step adds one more and runs it; then, untimed, the answer and
-the file are checked and the cell is taken away again. The word that the cell prints must be in the answer and, where
-the way saves, in the file at the moment of the answer: else BrokenStepError.
+A session adds the notebook's N cells itself. A step adds one more and runs it. Then,
+untimed, the answer and the file are checked and the cell is deleted. The word that the
+cell prints must be in the answer and, if the way saves, in the file at the moment of
+the answer; otherwise BrokenStepError is raised.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from subject import Subject
 from stepper.hook import daemon_client
 
 DRIVER = Path(__file__).resolve().parent / "peer_driver.py"
-LIMIT = 60.0  # seconds for a step: more is a hang
+LIMIT = 60.0  # seconds after which a step counts as hanging
 FRESH = """
 import sys
 from jupyter_client import BlockingKernelClient
@@ -41,13 +42,12 @@ client.wait_for_ready(timeout=60)
 client.execute_interactive(sys.argv[2], timeout=60)
 client.stop_channels()
 """
-# Standard error, where the runners log and the kernels warn, goes into the file named
-# first.
+# Redirects standard error, to which runners and kernels write logs, to a file.
 QUIET = ["sh", "-c", 'log=$1; shift; exec "$@" 2>>"$log"', "sh"]
 
 
 class Answer(NamedTuple):
-    """What a session answered to a cell: milliseconds, the text's beginning and size, why it failed if it did."""
+    """The answer to a cell: milliseconds, start and size of the text, cause of a failure."""
 
     ms: float
     text: str
@@ -55,25 +55,26 @@ class Answer(NamedTuple):
     failed: str = ""
 
     @property
-    def hung(self) -> bool:
-        """Whether there was none."""
+    def has_timed_out(self) -> bool:
+        """Whether there was no answer."""
         return self.failed.startswith("no answer")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A server from PyPI: what is installed, how it is started and which tool calls make a step."""
+    """A server from PyPI: its pinned versions, its command, and the tool calls of a step."""
 
     name: str
     pins: tuple[str, ...]
     # the command's name and arguments, given the notebook
     serve: Callable[[Path], list[str]]
     step: Callable[[Path, str], tuple[str, dict[str, Any]]]
-    # takes a cell away; None: it has no notebook
+    # deletes a cell; None if there is no notebook
     undo: Callable[[Path, int], tuple[str, dict[str, Any]]] | None = None
     # given the environment's Python
     begin: Callable[[Path], tuple[str, dict[str, Any]]] | None = None
-    limit: dict[str, Any] = field(default_factory=dict)  # what asks for a limit of 3 s
+    # the arguments for a limit of 3 s
+    limit: dict[str, Any] = field(default_factory=dict)
 
 
 RUNNERS = (
@@ -139,9 +140,10 @@ PEERS = (
 
 
 def install(name: str, pins: tuple[str, ...]) -> Path:
-    """Return the `bin` of the environment that holds these versions, made in the cache where it is missing.
+    """Return the `bin` folder of a cached environment with these versions.
 
-    Raise BrokenStepError with pip's words where it can't be made.
+    Create the environment if it is missing. Raise BrokenStepError with pip's message if
+    that fails.
     """
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -149,16 +151,16 @@ def install(name: str, pins: tuple[str, ...]) -> Path:
         / "peers"
     )
     cache.mkdir(parents=True, exist_ok=True)
-    where, told = cache / name, json.dumps([sys.version, *pins])
-    done = where / "installed.json"
+    environment, pins_json = cache / name, json.dumps([sys.version, *pins])
+    marker = environment / "installed.json"
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists() or done.read_text() != told:
+        if not marker.exists() or marker.read_text() != pins_json:
             subprocess.run(
-                [sys.executable, "-m", "venv", "--clear", str(where)], check=True
+                [sys.executable, "-m", "venv", "--clear", str(environment)], check=True
             )
             command = [
-                str(where / "bin" / "python"),
+                str(environment / "bin" / "python"),
                 "-m",
                 "pip",
                 "install",
@@ -170,18 +172,18 @@ def install(name: str, pins: tuple[str, ...]) -> Path:
                 raise BrokenStepError(
                     f"pip could not install {' '.join(pins)}: {pip.stderr[-1500:]}"
                 )
-            done.write_text(told)
-    return where / "bin"
+            marker.write_text(pins_json)
+    return environment / "bin"
 
 
 def new_cell() -> tuple[str, str]:
-    """Return a source and the word that it prints, which the source itself does not hold."""
+    """Return a source and the word that it prints, which is not in the source."""
     word = secrets.token_hex(8)
     return f"print('{word[:8]}' + '{word[8:]}')", word
 
 
 def old_cell(number: int) -> str:
-    """Return the source of a cell that the notebook already holds."""
+    """Return the source of an existing cell."""
     return f"x_{number} = {number}\nprint(x_{number})"
 
 
@@ -197,7 +199,7 @@ def empty() -> dict[str, Any]:
 
 
 def code_cell(source: str, printed: str = "") -> dict[str, Any]:
-    """Return a raw cell, with its output where it has run."""
+    """Return a raw cell, with an output if `printed` is not empty."""
     outputs = (
         [{"name": "stdout", "output_type": "stream", "text": [printed]}]
         if printed
@@ -213,21 +215,21 @@ def code_cell(source: str, printed: str = "") -> dict[str, Any]:
 
 
 def compare(name: str, path: Path, cells: int, word: str) -> None:
-    """Raise BrokenStepError unless the file holds so many old cells' outputs and then the new one's word."""
-    held = [
+    """Raise BrokenStepError unless the file has the outputs of all old cells and the new word."""
+    outputs = [
         "".join(
             "".join(output.get("text", "")) for output in cell["outputs"]
         ).removesuffix("\n")
         for cell in json.loads(path.read_text())["cells"]
     ]
-    if held != [*map(str, range(cells)), word]:
+    if outputs != [*map(str, range(cells)), word]:
         raise BrokenStepError(
-            f"{name}: {path.name} holds these outputs, {word} is expected last: {held}"
+            f"{name}: {path.name} has these outputs, expected {word} last: {outputs}"
         )
 
 
-class Stepper(Subject):
-    """A notebook of stepper's, edited as Claude Code does; steps through the hooks or through the socket alone."""
+class StepperNotebook(Subject):
+    """A notebook of stepper, edited as Claude Code does it."""
 
     name = "stepper"
 
@@ -243,26 +245,31 @@ class Stepper(Subject):
             self.run(old_cell(number))
         self.end_message()
 
-    def tell(
-        self, event: str, given: dict[str, Any], answered: dict[str, Any] | None = None
+    def format_edit(
+        self,
+        event: str,
+        tool_input: dict[str, Any],
+        tool_response: dict[str, Any] | None = None,
     ) -> bytes:
         """Return an event about NotebookEdit as Claude Code sends it."""
-        more: dict[str, Any] = (
-            {"tool_response": answered, "duration_ms": 3} if answered else {}
+        fields: dict[str, Any] = (
+            {"tool_response": tool_response, "duration_ms": 3} if tool_response else {}
         )
-        more |= {
-            "tool_input": {"notebook_path": str(self.path), **given},
+        fields |= {
+            "tool_input": {"notebook_path": str(self.path), **tool_input},
             "tool_use_id": f"toolu_{uuid.uuid4().hex}",
         }
         order = ("tool_input", "tool_response", "tool_use_id", "duration_ms")
-        return self.told(
+        return self.format_payload(
             event,
             tool_name="NotebookEdit",
-            **{name: more[name] for name in order if name in more},
+            **{name: fields[name] for name in order if name in fields},
         )
 
-    def asked(self, source: str | None, cells: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return what the agent asks for: a cell below the last one, or without a source, the last one's deletion."""
+    def plan_edit(
+        self, source: str | None, cells: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the input of an insertion at the end, or of a deletion without a source."""
         last = {"cell_id": cells[-1]["id"]} if cells else {}
         if source is None:
             return {**last, "new_source": "", "edit_mode": "delete"}
@@ -273,89 +280,94 @@ class Stepper(Subject):
             "edit_mode": "insert",
         }
 
-    def change(self, source: str | None) -> bytes:
-        """Do that to the file; return what the hook is told of it."""
-        began = time.perf_counter()
+    def edit_notebook(self, source: str | None) -> bytes:
+        """Do the edit in the file; return the hook's payload."""
+        started_at = time.perf_counter()
         before = self.path.read_text()
         notebook = json.loads(before)
-        given = self.asked(source, notebook["cells"])
+        tool_input = self.plan_edit(source, notebook["cells"])
         if source is None:
             cell = notebook["cells"].pop()
         else:
             cell = {**code_cell(source), "source": source}
             notebook["cells"].append(cell)
         after = self.save(notebook)
-        self.edits.append((time.perf_counter() - began) * 1000)
+        self.edits.append((time.perf_counter() - started_at) * 1000)
         self.cell_id = cell["id"]
-        answered = {
+        tool_response = {
             "new_source": source or "",
             "cell_type": "code",
             "language": "python",
         }
-        answered |= {
-            "edit_mode": given["edit_mode"],
+        tool_response |= {
+            "edit_mode": tool_input["edit_mode"],
             "cell_id": cell["id"],
             "error": "",
         }
-        answered |= {
+        tool_response |= {
             "notebook_path": str(self.path),
             "original_file": before,
             "updated_file": after,
         }
-        return self.tell("PostToolUse", given, answered)
+        return self.format_edit("PostToolUse", tool_input, tool_response)
 
     def ask_daemon(self, payload: bytes) -> Answer:
-        """Return the daemon's answer, timed from the connection to the last byte, without a process."""
+        """Return the daemon's answer, timed from the connection to the last byte."""
         gc.collect()
         gc.disable()
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         answer = (
             daemon_client.send_request(self.project.paths, b"hook PostToolUse", payload)
             or b""
         )
-        ms = (time.perf_counter() - began) * 1000
+        ms = (time.perf_counter() - started_at) * 1000
         gc.enable()
         return Answer(ms, answer.decode(), len(answer))
 
     def run(self, source: str, limit: float = LIMIT, limited: bool = False) -> Answer:
-        """Add a cell and have it run by the daemon, in at most 3 s where it is `limited`; only the second is timed."""
+        """Add a cell and let the daemon run it, for at most 3 s if `limited`; only the run is timed."""
         return self.ask_daemon(
-            self.change("# stepper: timeout=3s\n" * limited + source)
+            self.edit_notebook("# stepper: timeout=3s\n" * limited + source)
         )
 
-    def socket(self) -> float:
+    def step_over_socket(self) -> float:
         """Return the milliseconds of a step without processes."""
         source, word = new_cell()
         answer = self.run(source)
-        self.checked(answer.text.encode(), word)
+        self.check_and_undo(answer.text.encode(), word)
         return answer.ms
 
-    def whole(self) -> float:
+    def step_with_hooks(self) -> float:
         """Return the milliseconds of both hooks of a step, spawn to exit."""
         source, word = new_cell()
-        given = self.asked(source, json.loads(self.path.read_text())["cells"])
-        gate = spawn(self.project.hook("PreToolUse"), self.tell("PreToolUse", given))
-        if gate.out:
+        tool_input = self.plan_edit(source, json.loads(self.path.read_text())["cells"])
+        gate = spawn(
+            self.project.build_hook_command("PreToolUse"),
+            self.format_edit("PreToolUse", tool_input),
+        )
+        if gate.output:
             raise BrokenStepError(
-                f"{self.path.name}: the edit is not let through: {gate.out.decode()}"
+                f"{self.path.name}: the edit was not accepted: {gate.output.decode()}"
             )
-        ended = spawn(self.project.hook("PostToolUse"), self.change(source))
-        self.checked(ended.out, word)
-        return gate.ms + ended.ms
+        result = spawn(
+            self.project.build_hook_command("PostToolUse"), self.edit_notebook(source)
+        )
+        self.check_and_undo(result.output, word)
+        return gate.ms + result.ms
 
-    def checked(self, out: bytes, word: str) -> None:
-        """Check the report and the file, and take the cell away."""
+    def check_and_undo(self, out: bytes, word: str) -> None:
+        """Check the report and the file, and delete the cell."""
         self.check(out, word)
         compare(self.name, self.path, self.cells, word)
-        self.ask_daemon(self.change(None))
+        self.ask_daemon(self.edit_notebook(None))
         self.end_message()
 
-    def end(self) -> None:
-        """Nothing: the daemon is ended with its project."""
+    def shut_down(self) -> None:
+        """Do nothing: the daemon is shut down with its project."""
 
 
-class Session:
-    """A living session with a peer, driven by a process in the peer's environment."""
+class PeerSession:
+    """A running session with a peer, driven by a process in the peer's environment."""
 
     def __init__(self, peer: Peer, folder: Path, cells: int) -> None:
         self.peer, self.name, self.cells = peer, peer.name, cells
@@ -363,15 +375,15 @@ class Session:
         folder.mkdir()
         self.path = folder / f"{cells}.ipynb"
         self.path.write_text(json.dumps(empty(), indent=1))
-        place = install(peer.name, peer.pins)
+        bin_folder = install(peer.name, peer.pins)
         server, *arguments = peer.serve(self.path)
         names = ",".join(pin.partition("==")[0] for pin in peer.pins)
         command = [
-            str(place / "python"),
+            str(bin_folder / "python"),
             "-I",
             str(DRIVER),
-            names,  # -I: else `mcp` is the file beside it
-            str(place / server),
+            names,  # -I: otherwise `mcp` would be the file next to it
+            str(bin_folder / server),
             *arguments,
         ]
         self.log = (folder / "log").open("w+")
@@ -382,35 +394,39 @@ class Session:
         try:
             self.versions: dict[str, str] = self.read()
             if peer.begin:
-                self.checked(*peer.begin(place / "python"))
+                self.call_checked(*peer.begin(bin_folder / "python"))
             for number in range(cells):
-                self.checked(*self.peer.step(self.path, old_cell(number)), str(number))
+                self.call_checked(
+                    *self.peer.step(self.path, old_cell(number)), str(number)
+                )
         except BaseException:
-            self.end()
+            self.shut_down()
             raise
 
     def read(self) -> Any:
-        """Return the driver's next line; raise BrokenStepError where it has ended."""
+        """Return the driver's next line; raise BrokenStepError if the driver exited."""
         line = self.driver.stdout.readline()
         if not line:
             self.log.seek(0)
             raise BrokenStepError(
-                f"{self.name}: its driver ended: {self.log.read()[-1500:]}"
+                f"{self.name}: its driver exited: {self.log.read()[-1500:]}"
             )
         return json.loads(line)
 
     def call(
         self, tool: str, arguments: dict[str, Any], limit: float = LIMIT
     ) -> Answer:
-        """Return what a tool call gave."""
+        """Return the result of a tool call."""
         self.driver.stdin.write(
             json.dumps({"tool": tool, "arguments": arguments, "limit": limit}) + "\n"
         )
         self.driver.stdin.flush()
         return Answer(**self.read())
 
-    def checked(self, tool: str, arguments: dict[str, Any], word: str = "") -> Answer:
-        """Return what a call gave; raise BrokenStepError where it failed or `word` is not in it."""
+    def call_checked(
+        self, tool: str, arguments: dict[str, Any], word: str = ""
+    ) -> Answer:
+        """Return the result of a call; raise BrokenStepError if it failed or lacks the word."""
         answer = self.call(tool, arguments)
         if answer.failed or word not in answer.text:
             raise BrokenStepError(
@@ -419,27 +435,27 @@ class Session:
         return answer
 
     def run(self, source: str, limit: float = LIMIT, limited: bool = False) -> Answer:
-        """Return what the peer makes of a cell, asked to limit it to 3 s where that can be asked."""
+        """Run a cell, with a limit of 3 s if `limited` and the peer has one."""
         tool, arguments = self.peer.step(self.path, source)
         return self.call(tool, arguments | (self.peer.limit if limited else {}), limit)
 
     def step(self) -> float:
         """Add a cell and run it; check answer and file; return the milliseconds, call to result."""
         source, word = new_cell()
-        answer = self.checked(*self.peer.step(self.path, source), word)
+        answer = self.call_checked(*self.peer.step(self.path, source), word)
         if self.peer.undo:
             compare(self.name, self.path, self.cells, word)
-            self.checked(*self.peer.undo(self.path, self.cells))
+            self.call_checked(*self.peer.undo(self.path, self.cells))
         return answer.ms
 
-    def end(self) -> None:
-        """End the driver, the server and its kernels; those that do not go by themselves are killed."""
+    def shut_down(self) -> None:
+        """Shut down the driver, the server and its kernels; kill those that do not exit."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self.driver.pid).children(recursive=True)
+            children = psutil.Process(self.driver.pid).children(recursive=True)
             self.driver.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.driver.wait(10)
-            for process in psutil.wait_procs(family, timeout=3)[1]:
+            for process in psutil.wait_procs(children, timeout=3)[1]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         self.driver.kill()
@@ -448,8 +464,8 @@ class Session:
         self.log.close()
 
 
-class Runner:
-    """A program that runs a whole notebook, the new cell included, in a kernel of its own."""
+class NotebookRunner:
+    """A program that runs a whole notebook in a new kernel."""
 
     def __init__(
         self, name: str, folder: Path, cells: int, command: list[str], inplace: bool
@@ -470,7 +486,7 @@ class Runner:
         ]
 
     def step(self) -> float:
-        """Write the notebook as it was before with a cell more; run it; return the milliseconds, spawn to exit."""
+        """Write the notebook with one more cell and run it; return the milliseconds, spawn to exit."""
         source, word = new_cell()
         notebook = empty()
         notebook["cells"] = [
@@ -488,8 +504,8 @@ class Runner:
         return ms
 
 
-class Fresh:
-    """A process that attaches jupyter_client to a live kernel, waits until it is ready, runs the cell and prints."""
+class FreshClient:
+    """A process that attaches jupyter_client to a live kernel, runs the cell and prints."""
 
     name = "fresh client"
 
@@ -500,14 +516,16 @@ class Fresh:
     def step(self) -> float:
         """Return the milliseconds, spawn to exit."""
         source, word = new_cell()
-        ended = spawn(
+        result = spawn(
             [sys.executable, "-c", FRESH, self.manager.connection_file, source]
         )
-        if ended.out.decode().strip() != word:
-            raise BrokenStepError(f"{self.name}: printed {ended.out.decode()[:500]!r}")
-        return ended.ms
+        if result.output.decode().strip() != word:
+            raise BrokenStepError(
+                f"{self.name}: printed {result.output.decode()[:500]!r}"
+            )
+        return result.ms
 
-    def end(self) -> None:
-        """End the kernel."""
+    def shut_down(self) -> None:
+        """Shut down the kernel."""
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()

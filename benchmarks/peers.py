@@ -1,11 +1,12 @@
-"""A step beside the other ways to run a notebook's new cell: whole-notebook runners, a fresh client, living sessions.
+"""Compare a step with other tools that run a notebook's new cell.
 
     python benchmarks/peers.py [--rounds 20] [--json FILE]
-    python benchmarks/peers.py --tries    # what each session makes of an endless loop, a dead kernel, a flood
+    python benchmarks/peers.py --tries    # an endless loop, a dead kernel, a flood
 
-Run it with the Python of an environment that holds stepper and ipykernel. The others are no dependency of stepper:
-each is installed once, with pinned versions, into an environment of its own in the cache (`~/.cache/stepper-tests`).
-In each round every way is measured once, in a random order; ratios are of medians of the same rounds.
+Run it with the Python of an environment that has stepper and ipykernel. Each other tool
+is installed once, with pinned versions, into its own environment in the cache
+(`~/.cache/stepper-tests`). Each round measures every tool once, in random order; ratios
+are of medians of the same rounds.
 """
 
 from __future__ import annotations
@@ -23,25 +24,34 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from common import Project, machine, said
-from peer_ways import PEERS, RUNNERS, Answer, Fresh, Runner, Session, Stepper, install
+from common import Project, describe_machine, format_met
+from peer_ways import (
+    PEERS,
+    RUNNERS,
+    Answer,
+    FreshClient,
+    NotebookRunner,
+    PeerSession,
+    StepperNotebook,
+    install,
+)
 
-# code cells of the notebook, the new one included: stepper's own limit is 100
+# code cells of the notebook, including the new one; stepper's limit is 100
 SIZES = (1, 10, 50, 100)
 WHOLE, SOCKET = "stepper, whole step", "stepper, socket to answer"
-# Which of the two a way is compared with: a process with a process, a tool call with an
-# answer on the socket.
+# What a tool is compared with: a process with a process, a tool call with an answer on
+# the socket.
 BASES = {"jupyter execute": WHOLE, "papermill": WHOLE, "fresh client": WHOLE} | {
     peer.name: SOCKET for peer in PEERS
 }
-# The bounds: the way, the cells, at least how many times its base.
+# The limits: the tool, the cells, the smallest multiple of its base.
 BOUNDS = [
-    *(("jupyter execute", cells, least) for cells, least in ((10, 40), (100, 70))),
-    *(("papermill", cells, least) for cells, least in ((10, 40), (100, 70))),
+    *(("jupyter execute", cells, minimum) for cells, minimum in ((10, 40), (100, 70))),
+    *(("papermill", cells, minimum) for cells, minimum in ((10, 40), (100, 70))),
     *(("fresh client", cells, 18) for cells in SIZES),
     *((peer.name, cells, 1) for peer in PEERS if peer.undo for cells in (10, 100)),
 ]
-PATIENCE = 25.0  # seconds after which a session that does not answer has hung
+PATIENCE = 25.0  # seconds after which a session counts as hanging
 
 Samples = dict[str, list[float]]
 
@@ -49,44 +59,44 @@ Samples = dict[str, list[float]]
 def measure(
     project: Project, cells: int, rounds: int, versions: dict[str, dict[str, str]]
 ) -> Samples:
-    """Return the milliseconds of each way's steps in a notebook of so many cells; note the versions of the peers."""
-    folder, before = project.root / f"others-{cells}", cells - 1
+    """Return the milliseconds of each tool's steps; add the peers' versions to `versions`."""
+    folder, old_cells = project.root / f"others-{cells}", cells - 1
     folder.mkdir()
-    place = install("runners", RUNNERS)
+    bin_folder = install("runners", RUNNERS)
     runners = (
-        Runner(
+        NotebookRunner(
             "jupyter execute",
             folder,
-            before,
-            [str(place / "jupyter"), "execute", "--inplace"],
+            old_cells,
+            [str(bin_folder / "jupyter"), "execute", "--inplace"],
             inplace=True,
         ),
-        Runner(
+        NotebookRunner(
             "papermill",
             folder,
-            before,
-            [str(place / "papermill"), "--no-progress-bar"],
+            old_cells,
+            [str(bin_folder / "papermill"), "--no-progress-bar"],
             inplace=False,
         ),
     )
     with contextlib.ExitStack() as stack:
-        stepper = Stepper(project, before)
-        fresh = Fresh()
-        stack.callback(fresh.end)
-        ways: dict[str, Callable[[], float]] = {
-            WHOLE: stepper.whole,
-            SOCKET: stepper.socket,
+        stepper = StepperNotebook(project, old_cells)
+        fresh_client = FreshClient()
+        stack.callback(fresh_client.shut_down)
+        tools: dict[str, Callable[[], float]] = {
+            WHOLE: stepper.step_with_hooks,
+            SOCKET: stepper.step_over_socket,
         }
-        ways |= {way.name: way.step for way in (*runners, fresh)}
+        tools |= {tool.name: tool.step for tool in (*runners, fresh_client)}
         for peer in PEERS:
-            session = Session(peer, folder, before)
-            stack.callback(session.end)
-            versions[peer.name], ways[peer.name] = session.versions, session.step
-        samples: Samples = {name: [] for name in ways}
+            session = PeerSession(peer, folder, old_cells)
+            stack.callback(session.shut_down)
+            versions[peer.name], tools[peer.name] = session.versions, session.step
+        samples: Samples = {name: [] for name in tools}
         rng = random.Random(cells)
         for number in range(-2, rounds):  # the first two warm up
-            for name in rng.sample(list(ways), len(ways)):
-                sample = ways[name]()
+            for name in rng.sample(list(tools), len(tools)):
+                sample = tools[name]()
                 if number >= 0:
                     samples[name].append(sample)
             if sys.stderr.isatty():
@@ -96,42 +106,46 @@ def measure(
 
 
 def ratio(samples: Samples, name: str, base: str) -> float:
-    """Return one median over another."""
+    """Return the ratio of two medians."""
     return statistics.median(samples[name]) / statistics.median(samples[base])
 
 
-def counted(cells: int) -> str:
-    """Return how the size is printed."""
+def format_size(cells: int) -> str:
+    """Return the size of a notebook as text."""
     return f"{cells} cell{'s' * (cells > 1)}"
 
 
-def table(found: dict[int, Samples]) -> list[str]:
-    """Return the rows: medians, and how many times stepper's."""
-    told = ["| way | compared with | " + " | ".join(map(counted, found)) + " |"]
-    told.append("| --- " * (2 + len(found)) + "|")
-    for name in next(iter(found.values())):
+def format_table(samples_by_size: dict[int, Samples]) -> list[str]:
+    """Return the tables: medians, multiples of stepper's time, limits."""
+    lines = [
+        "| tool | compared with | "
+        + " | ".join(map(format_size, samples_by_size))
+        + " |"
+    ]
+    lines.append("| --- " * (2 + len(samples_by_size)) + "|")
+    for name in next(iter(samples_by_size.values())):
         base = BASES.get(name, "")
         row = []
-        for samples in found.values():
+        for samples in samples_by_size.values():
             times = f" ({ratio(samples, name, base):.3g} ×)" if base else ""
             row.append(f"{statistics.median(samples[name]):.1f}{times}")
-        told.append(
+        lines.append(
             f"| {name} | {base.removeprefix('stepper, ')} | {' | '.join(row)} |"
         )
-    told += ["", "| bound | times stepper's |  |", "| --- | --- | --- |"]
-    for name, cells, least in BOUNDS:
-        if cells in found:
-            times = ratio(found[cells], name, BASES[name])
-            told.append(
-                f"| {name}, {counted(cells)}: ≥ {least} × | {times:.2f} × | {said(times >= least)} |"
+    lines += ["", "| limit | times stepper's |  |", "| --- | --- | --- |"]
+    for name, cells, minimum in BOUNDS:
+        if cells in samples_by_size:
+            times = ratio(samples_by_size[cells], name, BASES[name])
+            lines.append(
+                f"| {name}, {format_size(cells)}: ≥ {minimum} × | {times:.2f} × | {format_met(times >= minimum)} |"
             )
-    return told
+    return lines
 
 
-def document(found: dict[int, Samples]) -> dict[str, Any]:
-    """Return all that was measured, for a file."""
+def create_document(samples_by_size: dict[int, Samples]) -> dict[str, Any]:
+    """Return all samples, for a file."""
     sizes = {}
-    for cells, samples in found.items():
+    for cells, samples in samples_by_size.items():
         sizes[cells] = {
             name: {
                 "median_ms": statistics.median(values),
@@ -144,38 +158,41 @@ def document(found: dict[int, Samples]) -> dict[str, Any]:
     return {"cells": sizes}
 
 
-def outcome(answer: Answer, words: tuple[str, ...]) -> str:
-    """Return when a session answered, how much it handed on and, where `words` tell it, whether it gave the reason."""
-    if answer.hung:
+def describe_answer(answer: Answer, words: tuple[str, ...]) -> str:
+    """Return when a session answered, the size, and whether it gave the reason.
+
+    `words` are texts that count as the reason; without them no reason is expected.
+    """
+    if answer.has_timed_out:
         return answer.failed
-    told = f"{answer.ms / 1000:.1f} s"
+    text = f"{answer.ms / 1000:.1f} s"
     if words:
         reason = any(word in answer.text.lower() for word in words)
-        told += (
-            ", said so"
+        text += (
+            ", reason given"
             if reason
-            else ", an error that does not say why"
+            else ", error without reason"
             if answer.failed
-            else ", not a word of it"
+            else ", not reported"
         )
     elif answer.failed:
-        told += f", {answer.failed}"
-    return told + f", {answer.size / 1e6:.0f} MB for the agent" * (answer.size > 1e6)
+        text += f", {answer.failed}"
+    return text + f", {answer.size / 1e6:.0f} MB to the agent" * (answer.size > 1e6)
 
 
-def afterwards(answer: Answer) -> str:
-    """Return what has become of the kernel, from the answer to a cell that prints what was kept there."""
-    if answer.hung:
+def describe_kernel_state(answer: Answer) -> str:
+    """Describe the kernel from the answer to a cell that prints an earlier value."""
+    if answer.has_timed_out:
         return "then no cell runs"
     if "42!" in answer.text:
         return "state kept"
     if "NOT run" in answer.text:
-        return "the next cell not run, with the reason"
-    return f"state gone, {'said so' if 'died' in answer.text else 'not a word of it'}"
+        return "next cell not run, reason given"
+    return f"state lost, {'reported' if 'died' in answer.text else 'not reported'}"
 
 
-def tries(project: Project) -> tuple[list[str], dict[str, Any]]:
-    """Return the rows about what is no plain step, and what was answered: each try in a session of its own."""
+def try_failures(project: Project) -> tuple[list[str], dict[str, Any]]:
+    """Return the table of failures, and the answers; each try has its own session."""
     cases = {
         "`while True`, limit 3 s": (
             "while True: pass",
@@ -187,86 +204,93 @@ def tries(project: Project) -> tuple[list[str], dict[str, Any]]:
         ),
         "20 MB printed": ("for _ in range(20_000): print('x' * 999)", ()),
     }
-    told = [
+    lines = [
         f"| session | {' | '.join(cases)} | cells saved |",
         "| --- " * (2 + len(cases)) + "|",
     ]
-    answered: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for peer in (None, *PEERS):
         name = peer.name if peer else "stepper"
         row = []
         for cells, (case, (source, words)) in enumerate(cases.items(), 1):
             session = (
-                Session(peer, project.root, cells) if peer else Stepper(project, cells)
+                PeerSession(peer, project.root, cells)
+                if peer
+                else StepperNotebook(project, cells)
             )
             try:
                 session.run("kept = 42\nprint(kept)")
-                first = session.run(source, PATIENCE, limited="limit" in case)
-                second = session.run("print(f'{kept}!')", PATIENCE)
+                answer = session.run(source, PATIENCE, limited="limit" in case)
+                next_answer = session.run("print(f'{kept}!')", PATIENCE)
             finally:
-                session.end()
-            row.append(f"{outcome(first, words)}; {afterwards(second)}")
-            answered.setdefault(name, {})[case] = [
-                [one.failed, one.size, one.text[:1500]] for one in (first, second)
+                session.shut_down()
+            row.append(
+                f"{describe_answer(answer, words)}; {describe_kernel_state(next_answer)}"
+            )
+            answers.setdefault(name, {})[case] = [
+                [each.failed, each.size, each.text[:1500]]
+                for each in (answer, next_answer)
             ]
-        told.append(
+        lines.append(
             f"| {name} | {' | '.join(row)} | {'no' if peer and not peer.undo else 'yes'} |"
         )
-    return told, answered
+    return lines, answers
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
-        description="A step beside the other ways to run a notebook's new cell."
+        description="Compare a step with other tools that run a new cell."
     )
     parser.add_argument(
         "--rounds",
         type=int,
         default=20,
-        help="samples of each way (at least 20 to be quoted)",
+        help="samples of each tool (quoted figures have at least 20)",
     )
     parser.add_argument(
         "--cells", type=int, nargs="+", default=SIZES, help="sizes of the notebook"
     )
-    parser.add_argument("--json", type=Path, help="write all samples there as well")
+    parser.add_argument("--json", type=Path, help="also write all samples to this file")
     parser.add_argument(
-        "--tries", action="store_true", help="no times: try what goes wrong"
+        "--tries", action="store_true", help="try failures instead of measuring times"
     )
     given = parser.parse_args()
     versions: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="stepper-benchmark-") as folder:
-        # Nobody's start-up files and settings are measured.
+        # Without the user's start-up files and settings.
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "XDG_CONFIG_HOME"):
             os.environ[name] = str(Path(folder, "config"))
         project = Project(Path(folder))
         try:
             if given.tries:
-                lines, measured = tries(project)
+                lines, measured = try_failures(project)
             else:
-                found = {
+                samples_by_size = {
                     cells: measure(project, cells, given.rounds, versions)
                     for cells in given.cells
                 }
-                lines, measured = table(found), document(found)
+                lines, measured = (
+                    format_table(samples_by_size),
+                    create_document(samples_by_size),
+                )
         finally:
             project.shutdown()
     versions["runners"] = dict(pin.split("==") for pin in RUNNERS)
-    about = {
+    summary = {
         "date": str(date.today()),
-        "machine": machine(),
+        "machine": describe_machine(),
         "rounds": given.rounds,
         "versions": versions,
     }
     if given.json:
-        given.json.write_text(json.dumps(about | measured, indent=1) + "\n")
+        given.json.write_text(json.dumps(summary | measured, indent=1) + "\n")
     print(
-        f"{about['machine']}; {'one try each' if given.tries else f'{given.rounds} rounds, medians in ms'}\n"
+        f"{summary['machine']}; {'one try each' if given.tries else f'{given.rounds} rounds, medians in ms'}\n"
     )
-    for name, those in versions.items():
-        print(
-            f"{name}: {', '.join(f'{one} {number}' for one, number in those.items())}"
-        )
+    for name, packages in versions.items():
+        pins = [f"{package} {number}" for package, number in packages.items()]
+        print(f"{name}: {', '.join(pins)}")
     print("\n" + "\n".join(lines))
 
 

@@ -1,13 +1,14 @@
-"""What a step costs in each place, beside a bare round trip of the same link; a job's first result beside a bare job.
+"""Measure a step on each kernel backend, and a job's first result.
 
-    python benchmarks/places.py              # as root, where sshd or SLURM are to be installed first
-    python benchmarks/places.py ssh slurm      # these alone, and the project's own kernel
+    python benchmarks/places.py              # as root if sshd or SLURM must be installed
+    python benchmarks/places.py ssh slurm    # only these, and local
 
-The places are real ones on loopback, those of the tests: an sshd, two nodes of a SLURM, a Jupyter Server. A link's
-bare round trip is that of a kernel without stepper behind a link of the same kind: raw ZeroMQ over unix sockets
-(local), over sockets that `ssh -L` forwards (ssh), over TCP with CurveZMQ (slurm), a websocket whose messages are
-acknowledged at once (jupyter). Each round measures a step of the place right after a bare round trip, so that both have
-the same machine; what is held to its bound is the median of their differences.
+The backends are real ones on loopback, those of the tests: an sshd, a SLURM cluster of
+two nodes, a Jupyter Server. Each step is compared with a bare round trip to a kernel
+without stepper over the same kind of link: raw ZeroMQ over unix sockets (local), over
+sockets that `ssh -L` forwards (ssh), over TCP with CurveZMQ (slurm), a websocket whose
+messages are acknowledged immediately (jupyter). Each round measures a step right after
+a bare round trip. The limit applies to the median of the differences.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from common import (
     BrokenStepError,
     Project,
     Row,
-    options,
-    played,
-    report,
-    scratch,
-    since,
+    add_rows,
+    create_parser,
+    create_temporary_project,
+    format_bound,
+    measure_elapsed_ms,
+    measure_rows,
+    print_report,
+    run_benchmark,
     spawn,
-    take,
-    total,
-    within,
 )
 from kernels import RawKernel
 from subject import Subject
@@ -65,53 +66,53 @@ from tests.slurm.lab import started
 
 CELLS = 10
 REST_SECONDS = 4
-# from the start of servers and a cluster, which have work of their own at first
-BEGUN_SECONDS = 20
-STEP_MS, START_MS = 10, 1500  # more than the bare round trip, than the bare job
+# after the start of servers and a cluster, which are busy at first
+SETTLE_SECONDS = 20
+STEP_MS, START_MS = 10, 1500  # more than the bare round trip; more than the bare job
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
 
 @dataclass
-class Place:
-    """A place of the configuration, what times its link alone, and what a bare job there takes to its result."""
+class Backend:
+    """A configured backend, and functions that time its link and a bare job."""
 
     name: str
     definition: dict[str, Any] | None
-    bare: Callable[[], float]
-    bare_job: Callable[[], float] | None = None
-    settle: Callable[[], object] = object  # has nothing run there any more
+    measure_link: Callable[[], float]
+    measure_bare_job: Callable[[], float] | None = None
+    wait_until_idle: Callable[[], object] = object  # waits until nothing runs there
 
 
-def ports() -> dict[str, Any]:
-    """Return where on loopback a kernel may listen: ports that are free now."""
+def choose_ports() -> dict[str, Any]:
+    """Return an address on loopback with free ports for a kernel."""
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in CHANNELS]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        found = {
-            f"{name}_port": each.getsockname()[1]
-            for name, each in zip(CHANNELS, held, strict=True)
+        listeners = [stack.enter_context(socket.socket()) for _ in CHANNELS]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        ports = {
+            f"{name}_port": listener.getsockname()[1]
+            for name, listener in zip(CHANNELS, listeners, strict=True)
         }
-    return {"transport": "tcp", "ip": "127.0.0.1", **found}
+    return {"transport": "tcp", "ip": "127.0.0.1", **ports}
 
 
 @contextlib.contextmanager
-def local() -> Iterator[Place]:
-    """The project's own interpreter."""
+def local() -> Iterator[Backend]:
+    """Yield the local backend."""
     with contextlib.ExitStack() as stack:
         raw = RawKernel()
-        stack.callback(raw.end)
-        yield Place("local", None, raw.round_trip)
+        stack.callback(raw.shut_down)
+        yield Backend("local", None, raw.round_trip)
 
 
 @contextlib.contextmanager
-def ssh() -> Iterator[Place]:
-    """A host over ssh."""
+def ssh() -> Iterator[Backend]:
+    """Yield a backend over ssh."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="st-ssh-"))
         facts = stack.enter_context(sshd.running(Path(folder)))
 
-        def forwarded(about: Mapping[str, Any]) -> dict[str, Any]:
+        def forward(about: Mapping[str, Any]) -> dict[str, Any]:
             sockets = {
                 name: f"{folder}/s-{number}" for number, name in enumerate(CHANNELS, 1)
             }
@@ -119,94 +120,97 @@ def ssh() -> Iterator[Place]:
                 f"-L{path}:127.0.0.1:{about[f'{name}_port']}"
                 for name, path in sockets.items()
             ]
-            # a session in it, as stepper's has: without one (`-N`) OpenSSH leaves
-            # Nagle's algorithm on, for 40 ms more
+            # With a session, as in stepper. Without one (`-N`), OpenSSH leaves
+            # Nagle's algorithm on, which costs 40 ms.
             command = ["ssh", "-F", facts["config"], *flags, "box", "exec cat"]
-            line = subprocess.Popen(
+            ssh_process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
-            stack.callback(line.wait)
-            stack.callback(line.kill)
+            stack.callback(ssh_process.wait)
+            stack.callback(ssh_process.kill)
             return {
                 "transport": "ipc",
                 "ip": f"{folder}/s",
                 **{f"{n}_port": i for i, n in enumerate(CHANNELS, 1)},
             }
 
-        raw = RawKernel(ports(), forwarded)
-        stack.callback(raw.end)
-        yield Place("ssh", dict(sshd.place(facts).definition), raw.round_trip)
+        raw = RawKernel(choose_ports(), forward)
+        stack.callback(raw.shut_down)
+        yield Backend("ssh", dict(sshd.place(facts).definition), raw.round_trip)
 
 
 @contextlib.contextmanager
-def slurm() -> Iterator[Place]:
-    """A batch job."""
+def slurm() -> Iterator[Backend]:
+    """Yield a backend for batch jobs."""
     lab = started()
     os.environ["SLURM_CONF"] = lab.conf
 
-    def settle() -> None:
-        until = time.monotonic() + 60
+    def wait_until_idle() -> None:
+        deadline = time.monotonic() + 60
         while lab.jobs() or {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {
             "idle"
         }:
-            if time.monotonic() > until:
-                raise BrokenStepError("something runs on the cluster")
+            if time.monotonic() > deadline:
+                raise BrokenStepError("jobs still run on the cluster")
             time.sleep(0.1)
-        time.sleep(1)  # a controller schedules nothing for a while after a job's end
+        time.sleep(1)  # a controller schedules nothing for a while after a job
 
-    def job() -> float:
-        settle()
-        done = lab.folder / secrets.token_hex(8)
-        began = time.perf_counter()
-        script = f"#!/bin/sh\nsrun true\ntouch {done}\n"
+    def run_bare_job() -> float:
+        wait_until_idle()
+        marker = lab.folder / secrets.token_hex(8)
+        started_at = time.perf_counter()
+        script = f"#!/bin/sh\nsrun true\ntouch {marker}\n"
         subprocess.run(
             ["sbatch", "--parsable", "--output=/dev/null"],
             input=script.encode(),
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        while not done.exists():
-            if since(began) > 60_000:
-                raise BrokenStepError("a bare job did not end")
+        while not marker.exists():
+            if measure_elapsed_ms(started_at) > 60_000:
+                raise BrokenStepError("a bare job did not finish")
             time.sleep(0.005)
-        return since(began)
+        return measure_elapsed_ms(started_at)
 
     with contextlib.ExitStack() as stack:
         stack.callback(lab.stop)
         public, secret = zmq.curve_keypair()
         raw = RawKernel(
             {
-                **ports(),
+                **choose_ports(),
                 "curve_publickey": public.decode(),
                 "curve_secretkey": secret.decode(),
             }
         )
-        stack.callback(raw.end)
-        where = {
+        stack.callback(raw.shut_down)
+        settings = {
             "partition": "batch",
             "mem": "400M",
             "time": "30",
             "python": sys.executable,
         }
-        yield Place("slurm", {"slurm": where}, raw.round_trip, job, settle)
+        yield Backend(
+            "slurm", {"slurm": settings}, raw.round_trip, run_bare_job, wait_until_idle
+        )
 
 
 @contextlib.contextmanager
-def jupyter() -> Iterator[Place]:
-    """A kernel of a Jupyter Server."""
+def jupyter() -> Iterator[Backend]:
+    """Yield a backend on a Jupyter Server."""
     os.environ[VARIABLE] = TOKEN
     with contextlib.ExitStack() as stack:
         served = Served("server")
         stack.callback(served.close)
         raw = Websocket(served)
-        stack.callback(raw.end)
-        yield Place("jupyter", served.definition(), raw.round_trip)
+        stack.callback(raw.shut_down)
+        yield Backend("jupyter", served.definition(), raw.round_trip)
 
 
 class Websocket:
-    """A kernel of a Jupyter server, asked over one websocket with nothing else in between.
+    """A kernel of a Jupyter server, asked over one websocket.
 
-    A thread serves the line, so that the server's pings are answered between two round trips, too.
+    A thread reads the websocket, so that the server's pings are answered between two round
+    trips, too.
     """
 
     def __init__(self, served: Served) -> None:
@@ -219,21 +223,21 @@ class Websocket:
         url = f"{served.url.replace('http', 'ws', 1)}api/kernels/{self.kernel}/channels?session_id={self.session}"
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.line = self._done(
+        self.websocket = self._run_in_loop(
             self._open(HTTPRequest(url, headers={"Authorization": f"token {TOKEN}"}))
         )
         self.round_trip()
 
-    def _done(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _run_in_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
-    async def _open(self, asked: HTTPRequest) -> Any:
-        # the quicker one: bytes, as stepper has it
-        return await websocket_connect(asked, subprotocols=[PROTOCOL])
+    async def _open(self, request: HTTPRequest) -> Any:
+        # the binary protocol, which is faster; stepper uses it, too
+        return await websocket_connect(request, subprotocols=[PROTOCOL])
 
     def round_trip(self) -> float:
-        """Return the milliseconds of printing a word, from the request to its reply and its `idle`."""
-        return float(self._done(self._run(secrets.token_hex(8))))
+        """Return the milliseconds of printing a word, from the request to its reply and `idle`."""
+        return float(self._run_in_loop(self._run(secrets.token_hex(8))))
 
     async def _run(self, word: str) -> float:
         header = {
@@ -252,60 +256,63 @@ class Websocket:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
-        await self.line.write_message(encode_binary("shell", parts), binary=True)
-        awaited, printed = {"execute_reply", "idle"}, ""
-        while awaited:
-            _, (told,) = decode_binary(await self.line.read_message())
+        await self.websocket.write_message(encode_binary("shell", parts), binary=True)
+        pending, printed = {"execute_reply", "idle"}, ""
+        while pending:
+            _, (message,) = decode_binary(await self.websocket.read_message())
             with contextlib.suppress(OSError):
-                stream = self.line.protocol.stream.socket
+                stream = self.websocket.protocol.stream.socket
                 stream.setsockopt(
                     socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1
                 )
-            if told["parent_header"].get("msg_id") == header["msg_id"]:
-                awaited -= {told["msg_type"], told["content"].get("execution_state")}
-                printed += told["content"].get("text", "")
+            if message["parent_header"].get("msg_id") == header["msg_id"]:
+                pending -= {
+                    message["msg_type"],
+                    message["content"].get("execution_state"),
+                }
+                printed += message["content"].get("text", "")
         if word not in printed:
-            raise BrokenStepError(f"a kernel of the server's printed {printed!r}")
-        return since(began)
+            raise BrokenStepError(f"a kernel of the server printed {printed!r}")
+        return measure_elapsed_ms(started_at)
 
-    def end(self) -> None:
-        """End the kernel."""
-        self.loop.call_soon_threadsafe(self.line.close)
+    def shut_down(self) -> None:
+        """Shut down the kernel."""
+        self.loop.call_soon_threadsafe(self.websocket.close)
         self.served.ask(f"kernels/{self.kernel}", "DELETE")
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
 
 
-PLACES = {"ssh": ssh, "slurm": slurm, "jupyter": jupyter}
+BACKENDS = {"ssh": ssh, "slurm": slurm, "jupyter": jupyter}
 
 
-class Placed(Subject):
-    """A notebook whose kernel runs in a place."""
+class BackendNotebook(Subject):
+    """A notebook whose kernel runs on a backend."""
 
-    def __init__(self, project: Project, place: Place, name: str = "") -> None:
-        super().__init__(project, name or place.name, CELLS)
-        self.place = place
+    def __init__(self, project: Project, backend: Backend, name: str = "") -> None:
+        super().__init__(project, name or backend.name, CELLS)
+        self.backend = backend
         notebook = json.loads(self.path.read_text())
-        if place.definition:
-            notebook["metadata"]["stepper"] = {"kernel": place.name}
+        if backend.definition:
+            notebook["metadata"]["stepper"] = {"kernel": backend.name}
         self.save(notebook)
 
-    def rested(self) -> float:
-        """Return the milliseconds of a step after some rest, as an agent's are: what looks at the kernel is due."""
+    def step_after_rest(self) -> float:
+        """Return the milliseconds of a step after a pause: checks of the kernel are due then."""
         time.sleep(REST_SECONDS)
         return self.step()
 
-    def first(self) -> float:
-        """Return the milliseconds of a step in a notebook that has no kernel yet; end the kernel."""
-        self.place.settle()
-        took = self.step()
-        self.shut()
-        return took
+    def first_step(self) -> float:
+        """Return the milliseconds of a step in a notebook without a kernel; shut down the kernel."""
+        self.backend.wait_until_idle()
+        duration_ms = self.step()
+        self.shut_down_kernel()
+        return duration_ms
 
-    def shut(self) -> None:
-        """End the kernel."""
+    def shut_down_kernel(self) -> None:
+        """Shut down the notebook's kernel."""
         code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
         spawn(
             [str(self.project.python), "-I", "-c", code, "shutdown", self.path.stem],
@@ -313,102 +320,120 @@ class Placed(Subject):
         )
 
 
-def more(row: Row, floor: Row) -> float:
+def median_difference(row: Row, floor: Row) -> float:
     """Return the median of the differences between a row and its floor in each round."""
     return statistics.median(
-        one - other for one, other in zip(row.samples, floor.samples, strict=True)
+        sample - floor_sample
+        for sample, floor_sample in zip(row.samples, floor.samples, strict=True)
     )
 
 
-def line(row: Row, floor: Row, limit: float | None, usual: float | None = None) -> str:
-    """Return a row of the table: both medians, the difference, by how much that is above the local one's, its bound."""
-    above, held = more(row, floor), ""
+def format_line(
+    row: Row, floor: Row, limit: float | None, local_differences: float | None = None
+) -> str:
+    """Return a table row: both medians, their difference, the same relative to local, the limit."""
+    above, bound = median_difference(row, floor), ""
     if limit is not None:
-        held = within(round(above, 1), limit, " ms")
-    beyond = "" if usual is None else f" {above - usual:+.1f} |"
-    return f"| {row.name} | {row.median:.1f} | {floor.median:.1f} | {above:+.1f} |{beyond} {held} |"
+        bound = format_bound(round(above, 1), limit, " ms")
+    beyond_local = (
+        "" if local_differences is None else f" {above - local_differences:+.1f} |"
+    )
+    return f"| {row.name} | {row.median:.1f} | {floor.median:.1f} | {above:+.1f} |{beyond_local} {bound} |"
 
 
-def steps(
-    project: Project, place: Place, rounds: int, rests: int
+def measure_steps(
+    project: Project, backend: Backend, rounds: int, rests: int
 ) -> list[tuple[Row, Row, float | None]]:
-    """Return the rows of what a step costs in a place, each with its floor and its bound."""
-    subject = Placed(project, place)
+    """Return the rows of steps on a backend, each with its floor and its limit."""
+    subject = BackendNotebook(project, backend)
     subject.step()  # starts the kernel
-    bare, again, idle = (Row("", place.bare) for _ in range(3))
-    step, asked = (
-        Row(f"**PostToolUse, {place.name}**", subject.step),
+    measure_link, link_before_answer, link_before_rest = (
+        Row("", backend.measure_link) for _ in range(3)
+    )
+    step, pre_hook = (
+        Row(f"**PostToolUse, {backend.name}**", subject.step),
         Row("", subject.ask),
     )
-    answer = Row(f"socket to answer, {place.name}", subject.answer)
-    rested = Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested)
-    take((bare, step, again, answer, asked), rounds)
-    take((idle, rested), rests, warm=1)
-    subject.shut()
-    both = total(f"a step, {place.name}: both hooks", asked, step)
+    answer = Row(f"socket to answer, {backend.name}", subject.answer)
+    step_after_rest = Row(
+        f"PostToolUse after {REST_SECONDS} s, {backend.name}", subject.step_after_rest
+    )
+    measure_rows((measure_link, step, link_before_answer, answer, pre_hook), rounds)
+    measure_rows((link_before_rest, step_after_rest), rests, warm=1)
+    subject.shut_down_kernel()
+    both_hooks = add_rows(f"a step, {backend.name}: both hooks", pre_hook, step)
     return [
-        (step, bare, STEP_MS),
-        (answer, again, STEP_MS),
-        (both, bare, None),
-        (rested, idle, None),
+        (step, measure_link, STEP_MS),
+        (answer, link_before_answer, STEP_MS),
+        (both_hooks, measure_link, None),
+        (step_after_rest, link_before_rest, None),
     ]
 
 
-def starts(project: Project, place: Place, rounds: int) -> list[str]:
-    """Return the row of what the first result costs in a place; none where there are no jobs."""
-    if place.bare_job is None:
+def format_starts(project: Project, backend: Backend, rounds: int) -> list[str]:
+    """Return the row of the first result on a backend, in a list; empty without jobs."""
+    if backend.measure_bare_job is None:
         return []
-    subject = Placed(project, place, f"first-{place.name}")
-    job, first = (
-        Row("", place.bare_job),
-        Row(f"**submit to first result, {place.name}**", subject.first),
+    subject = BackendNotebook(project, backend, f"first-{backend.name}")
+    run_bare_job, first_step = (
+        Row("", backend.measure_bare_job),
+        Row(f"**submit to first result, {backend.name}**", subject.first_step),
     )
-    take((job, first), rounds, warm=1)
-    return [line(first, job, START_MS)]
+    measure_rows((run_bare_job, first_step), rounds, warm=1)
+    return [format_line(first_step, run_bare_job, START_MS)]
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options(
-        "What a step costs in each place, beside a bare round trip of the same link."
+    parser = create_parser(
+        "Measure a step on each backend, compared with a bare round trip."
     )
     parser.add_argument(
-        "places", nargs="*", choices=[*PLACES, []], help="all where none is named"
+        "backends", nargs="*", choices=[*BACKENDS, []], help="default: all"
     )
     parser.add_argument(
-        "--starts", type=int, default=7, help="how many jobs are submitted, 2 or more"
+        "--starts", type=int, default=7, help="number of submitted jobs, at least 2"
     )
-    told = parser.parse_args()
-    # what was started is ended all the same
+    given = parser.parse_args()
+    # shut down what was started
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with contextlib.ExitStack() as stack:
-        named = [stack.enter_context(PLACES[name]()) for name in told.places or PLACES]
-        places = [stack.enter_context(local()), *named]
-        project = stack.enter_context(scratch())
+        chosen_backends = [
+            stack.enter_context(BACKENDS[name]()) for name in given.backends or BACKENDS
+        ]
+        backends = [stack.enter_context(local()), *chosen_backends]
+        project = stack.enter_context(create_temporary_project())
         definitions = {
-            place.name: place.definition for place in places if place.definition
+            backend.name: backend.definition
+            for backend in backends
+            if backend.definition
         }
         Path(project.paths.config).write_text(json.dumps({"kernels": definitions}))
         trust.trust(project.paths)
-        found = [
-            "| | ms | the link alone | more | beyond local | bound |",
+        lines = [
+            "| | ms | link alone | difference | beyond local | limit |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
-        usual: list[float] = []  # of the project's own kernel, which comes first
-        time.sleep(BEGUN_SECONDS)
-        for place in places:
-            rows = steps(project, place, told.rounds, told.starts)
-            usual = usual or [more(row, floor) for row, floor, _ in rows]
-            found += [line(*row, its) for row, its in zip(rows, usual, strict=True)]
-        found += [
+        local_differences: list[float] = []  # of the local kernel, which comes first
+        time.sleep(SETTLE_SECONDS)
+        for backend in backends:
+            rows = measure_steps(project, backend, given.rounds, given.starts)
+            local_differences = local_differences or [
+                median_difference(row, floor) for row, floor, _ in rows
+            ]
+            lines += [
+                format_line(*row, local_difference)
+                for row, local_difference in zip(rows, local_differences, strict=True)
+            ]
+        lines += [
             "",
-            "| | ms | a bare job | more | bound |",
+            "| | ms | bare job | difference | limit |",
             "| --- | --- | --- | --- | --- |",
         ]
-        for place in places:
-            found += starts(project, place, told.starts)
-        report(told.rounds, found)
+        for backend in backends:
+            lines += format_starts(project, backend, given.starts)
+        print_report(given.rounds, lines)
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

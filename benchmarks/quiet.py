@@ -1,6 +1,8 @@
-"""What the hooks cost where no notebook is under way: whole processes, as ratios to a bare `python -I -S -c pass`.
+"""Measure hooks while no notebook is in use, as ratios to a bare `python -I -S -c pass`.
 
-One command: python benchmarks/quiet.py. Bound: 2 × bare for SessionStart, UserPromptSubmit and Stop.
+    python benchmarks/quiet.py
+
+The limit for SessionStart, UserPromptSubmit and Stop is 2 × bare.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ ROOT = Path(__file__).resolve().parent.parent
 PAYLOAD = b'{"session_id":"x","cwd":"/","prompt":"hello there","last_assistant_message":"Hello."}'
 
 
-def seconds(command: list[str], state: str) -> float:
-    """Time one process, spawn to exit; it must say nothing."""
-    began = time.perf_counter()
-    done = subprocess.run(
+def measure_process(command: list[str], state: str) -> float:
+    """Return the seconds of a process, from spawn to exit; it must print nothing."""
+    started_at = time.perf_counter()
+    result = subprocess.run(
         command,
         input=PAYLOAD,
         capture_output=True,
         env={"PATH": os.defpath, "XDG_STATE_HOME": state},
         check=True,
     )
-    took = time.perf_counter() - began
-    assert done.stdout == done.stderr == b"", done
-    return took
+    duration = time.perf_counter() - started_at
+    assert result.stdout == result.stderr == b"", result
+    return duration
 
 
 def main() -> None:
-    """Measure in turn, print medians and ratios."""
+    """Measure the events in turn; print medians and ratios."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_STATE_HOME"] = state = os.path.join(folder, "state")
         paths = Paths(folder)
@@ -49,15 +51,15 @@ def main() -> None:
         (env / "bin" / "python").symlink_to(sys.executable)
         (env / "packages").symlink_to(ROOT)
         installer.link(Path(paths.env_link), env)
-        # else the hook script ends without starting Python
+        # otherwise the hook script exits without starting Python
         trust.save_record(paths, {"python": sys.executable})
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]
         events = ("SessionStart", "UserPromptSubmit", "Stop", "PostToolBatch")
         rows: dict[str, list[float]] = {name: [] for name in ("bare", *events)}
         for _ in range(ROUNDS):
-            rows["bare"].append(seconds(bare, state))
+            rows["bare"].append(measure_process(bare, state))
             for event in events:
-                rows[event].append(seconds([str(hook), event], state))
+                rows[event].append(measure_process([str(hook), event], state))
         base = statistics.median(rows["bare"])
         for name, times in rows.items():
             median = statistics.median(times)

@@ -1,11 +1,12 @@
-"""Cells in many notebooks for long, with faults mixed in at random: outputs, journal and status must agree after each.
+"""Run many cells in many notebooks with random faults; check all state after each.
 
     python benchmarks/soak.py                          # 2,000 cells in 20 notebooks
     python benchmarks/soak.py --seconds 120 --seed 7   # for two minutes
 
-Run it with the Python of an environment that holds stepper and its test requirements. Daemons are killed in the first
-half only: the second half runs on one daemon, whose memory, descriptors and threads are looked at after its first
-hundred cells and at the end. The run ends at the first disagreement, with the seed that repeats it.
+Run it with the Python of an environment that has stepper and its test requirements.
+Daemons are killed in the first half only. The second half runs on one daemon, whose
+memory, descriptors and threads are measured after its first hundred cells and at the
+end. The run stops at the first inconsistency and prints the seed that reproduces it.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from tests.kernel_traffic import Ear  # noqa: E402
 
 BOOKS, HANG_SECONDS, GROWTH = 20, 60.0, 0.10
 CONFIG = "max_cells: 100000\nmax_retries: 1000\nkernel_cwd: notebook\n"
-# Each cell leaves its mark in a file, so that it is seen how often it ran.
-CELL = "n = globals().get('n', 0) + 1\nopen('{book}.ran', 'a').write('{mark}\\n')\n{more}print('{mark}', n)"
+# Each cell appends its mark to a file, which shows how often it ran.
+CELL = "n = globals().get('n', 0) + 1\nopen('{book}.ran', 'a').write('{mark}\\n')\n{extra}print('{mark}', n)"
 
 
 @dataclass
 class Cell:
-    """A cell and what must stand of it: its mark, what it printed, how it ended, how often it ran."""
+    """A cell and its expected mark, text, outcome and number of runs."""
 
     id: str
     mark: str
@@ -55,7 +56,7 @@ class Cell:
 
 @dataclass
 class Book:
-    """One notebook, with what must be in it. `n` is what its kernel must count."""
+    """A notebook and its expected cells; `n` is the expected counter in its kernel."""
 
     name: str
     notebook: Notebook
@@ -64,30 +65,29 @@ class Book:
 
 
 class DisagreementError(Exception):
-    """What stands in the notebook, the journal or the status is not what must."""
+    """The notebook, the journal or the status is not as expected."""
 
 
-def must(condition: object, what: str, *seen: object) -> None:
+def require(condition: object, expectation: str, *values: object) -> None:
     """Raise DisagreementError unless the condition holds."""
     if not condition:
         raise DisagreementError(
-            f"{what}: {' | '.join(str(one)[-1500:] for one in seen)}"
+            f"{expectation}: {' | '.join(str(value)[-1500:] for value in values)}"
         )
 
 
-class Soak:
-    """The project, its notebooks, and what is done to them."""
+class SoakRun:
+    """The project, its notebooks, and the actions on them."""
 
     def __init__(self, project: Project, seed: int, books: int) -> None:
         self.project, self.random = project, random.Random(seed)
         self.books = [
             Book(f"book{n}", project.notebook(f"book{n}.ipynb")) for n in range(books)
         ]
-        self.done: collections.Counter[str] = collections.Counter()
+        self.actions: collections.Counter[str] = collections.Counter()
         self.cells = 0
 
-    # --- how stepper is asked
-    # ---------------------------------------------------------------------------------
+    # --- Requests and helpers
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon as the command line does."""
@@ -98,110 +98,115 @@ class Soak:
             or b"null"
         )
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
+    def wait_until(self, condition: Callable[[], object], expectation: str) -> None:
         """Wait for a condition."""
         limit = time.monotonic() + HANG_SECONDS
         while not condition():
-            must(time.monotonic() < limit, f"it never came: {what}")
+            require(time.monotonic() < limit, f"timed out: {expectation}")
             time.sleep(0.02)
 
-    def kernel(self, book: Book) -> dict[str, Any]:
-        """Return the standing of a notebook's kernel."""
+    def get_kernel_status(self, book: Book) -> dict[str, Any]:
+        """Return the status of a notebook's kernel."""
         return self.ask("status", notebook=book.name)["kernel"]
 
-    def runs(self, book: Book, mark: str) -> bool:
-        """Whether that cell has begun."""
+    def has_started(self, book: Book, mark: str) -> bool:
+        """Return whether the cell with this mark has started."""
         return (
             mark in (book.notebook.path.parent / f"{book.name}.ran").read_text().split()
         )
 
-    def source(self, book: Book, more: str = "") -> tuple[str, str]:
+    def create_source(self, book: Book, extra: str = "") -> tuple[str, str]:
         """Return a new cell's mark and source."""
         self.cells += 1
         mark = f"{book.name}-{self.cells}"
-        return mark, CELL.format(book=book.name, mark=mark, more=more)
+        return mark, CELL.format(book=book.name, mark=mark, extra=extra)
 
-    def insert(self, book: Book, more: str = "", expected: str = "") -> Cell:
-        """Write a cell that must run and end well."""
-        mark, source = self.source(book, more)
+    def insert(self, book: Book, extra: str = "", expected: str = "") -> Cell:
+        """Write a cell that must succeed."""
+        mark, source = self.create_source(book, extra)
         cell_id, answer = book.notebook.insert(source)
-        must("ran ok" in answer.text, "a cell ran ok", answer.text, answer.stop)
-        return self.noted(book, cell_id, mark, expected)
+        require("ran ok" in answer.text, "a cell ran ok", answer.text, answer.stop)
+        return self.add_cell(book, cell_id, mark, expected)
 
-    def noted(self, book: Book, cell_id: str, mark: str, expected: str = "") -> Cell:
-        """Note a cell that ended well."""
+    def add_cell(self, book: Book, cell_id: str, mark: str, expected: str = "") -> Cell:
+        """Record a cell that succeeded."""
         book.n += 1
         cell = Cell(cell_id, mark, f"{expected}{mark} {book.n}\n")
         book.cells.append(cell)
         return cell
 
-    def mend(self, book: Book, cell_id: str, runs: int = 1) -> None:
-        """Replace a cell that failed by one that runs."""
-        mark, source = self.source(book)
+    def fix_cell(self, book: Book, cell_id: str, runs: int = 1) -> None:
+        """Replace a failed cell by one that succeeds."""
+        mark, source = self.create_source(book)
         answer = book.notebook.replace(cell_id, source)
-        must("ran ok" in answer.text, "a mended cell ran ok", answer.text, answer.stop)
-        self.noted(book, cell_id, mark)
+        require(
+            "ran ok" in answer.text, "a fixed cell ran ok", answer.text, answer.stop
+        )
+        self.add_cell(book, cell_id, mark)
 
-    # --- what happens
-    # -----------------------------------------------------------------------------------------
+    # --- Actions
 
-    def plain(self, book: Book) -> None:
-        """A cell more."""
+    def add_plain_cell(self, book: Book) -> None:
+        """Add a cell."""
         self.insert(book)
 
-    def replace(self, book: Book) -> None:
-        """A cell that stands there is written anew."""
+    def replace_cell(self, book: Book) -> None:
+        """Replace an existing cell."""
         if book.cells:
             cell = self.random.choice(book.cells)
             book.cells.remove(cell)
-            self.mend(book, cell.id)
+            self.fix_cell(book, cell.id)
 
-    def error(self, book: Book) -> None:
-        """A cell fails and is mended."""
+    def add_error(self, book: Book) -> None:
+        """Add a cell that fails, and fix it."""
         cell_id, answer = book.notebook.insert("missing_name")
-        must("FAILED" in answer.text, "an error is told", answer.text)
-        self.mend(book, cell_id)
+        require("FAILED" in answer.text, "an error is reported", answer.text)
+        self.fix_cell(book, cell_id)
 
-    def deadline(self, book: Book) -> None:
-        """A cell passes its deadline and is mended."""
+    def exceed_deadline(self, book: Book) -> None:
+        """Add a cell that exceeds its deadline, and fix it."""
         cell_id, answer = book.notebook.insert(
             "# stepper: timeout=1\nimport time; time.sleep(600)"
         )
-        must("Timeout" in answer.text, "a timeout is told", answer.text, answer.stop)
-        self.mend(book, cell_id)
+        require(
+            "Timeout" in answer.text, "a timeout is reported", answer.text, answer.stop
+        )
+        self.fix_cell(book, cell_id)
 
-    def flood(self, book: Book) -> None:
-        """A cell prints 2 MB."""
+    def add_flood(self, book: Book) -> None:
+        """Add a cell that prints 2 MB."""
         cell = self.insert(book, "print('y' * 2_000_000)\n")
-        cell.text = f"… {cell.text}"  # the end is what counts
+        cell.text = f"… {cell.text}"  # only the end is compared
 
-    def updates(self, book: Book) -> None:
-        """A display is updated often."""
-        more = "from IPython.display import display\nh = display(0, display_id=True)\nfor i in range(300): h.update(i)\n"
-        cell = self.insert(book, more)
+    def update_display(self, book: Book) -> None:
+        """Add a cell that updates a display often."""
+        extra = "from IPython.display import display\nh = display(0, display_id=True)\nfor i in range(300): h.update(i)\n"
+        cell = self.insert(book, extra)
         outputs = book.notebook.cell(cell.id)["outputs"]
         shown = [output["data"]["text/plain"] for output in outputs if "data" in output]
-        must(shown == [["299"]], "updates are folded to the last", shown)
+        require(shown == [["299"]], "only the last update is kept", shown)
 
-    def child(self, book: Book) -> None:
-        """A cell leaves a process behind that prints on."""
+    def start_child(self, book: Book) -> None:
+        """Add a cell that starts a process, which continues to print."""
         self.insert(
             book,
             "import subprocess\nsubprocess.Popen('for i in 1 2 3; do sleep 0.1; echo late; done', shell=True)\n",
         )
 
-    def waits(self, book: Book, go: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the mark and the payload of a cell that waits for a file, or for ever."""
+    def create_waiting_cell(
+        self, book: Book, go: str = ""
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the mark and the payload of a cell that waits for the file `go`."""
         wait = f"import os, time\nwhile not os.path.exists({go!r}): time.sleep(0.01)\n"
-        mark, source = self.source(book, wait)
+        mark, source = self.create_source(book, wait)
         last = (
             book.notebook.raw["cells"][-1]["id"] if book.notebook.raw["cells"] else None
         )
         return mark, book.notebook.edited("insert", source, last)
 
-    def cancelled(self, book: Book) -> None:
-        """The hook is killed while its cell runs."""
-        mark, payload = self.waits(book, "never")
+    def kill_hook(self, book: Book) -> None:
+        """Kill the hook while its cell runs."""
+        mark, payload = self.create_waiting_cell(book, "never")
         command = [
             sys.executable,
             "-I",
@@ -215,37 +220,39 @@ class Soak:
         hook = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
-        self.until(lambda: self.runs(book, mark), "a cell runs")
+        self.wait_until(lambda: self.has_started(book, mark), "a cell runs")
         self.random.choice((hook.terminate, hook.kill))()
         hook.stdout.close()
         hook.wait()
         cell_id = payload["tool_response"]["cell_id"]
-        self.until(
+        self.wait_until(
             lambda: self.ask("history", notebook=book.name)[-1]["cell_id"] == cell_id,
-            "a cancelled cell ends",
+            "a cancelled cell is journaled",
         )
         last = self.ask("history", notebook=book.name)[-1]
-        must(last["outcome"] == "cancelled", "a cancelled cell is journaled so", last)
-        book.n += 1  # it counted before it waited
-        self.mend(book, cell_id)
+        require(last["outcome"] == "cancelled", "its outcome is `cancelled`", last)
+        book.n += 1  # the cell counted before it waited
+        self.fix_cell(book, cell_id)
 
-    def interrupted(self, book: Book) -> None:
-        """The person interrupts a cell."""
-        mark, payload = self.waits(book, "never")
-        answers, thread = self.asked(payload)
-        self.until(lambda: self.runs(book, mark), "a cell runs")
+    def interrupt(self, book: Book) -> None:
+        """Interrupt a cell as the user does."""
+        mark, payload = self.create_waiting_cell(book, "never")
+        answers, thread = self.fire_hook(payload)
+        self.wait_until(lambda: self.has_started(book, mark), "a cell runs")
         self.ask("interrupt", notebook=book.name)
         thread.join(HANG_SECONDS)
-        must(
+        require(
             answers and "CANCELLED" in answers[0].text,
-            "an interrupt is told",
+            "an interrupt is reported",
             answers and answers[0].text,
         )
         book.n += 1
-        self.mend(book, payload["tool_response"]["cell_id"])
+        self.fix_cell(book, payload["tool_response"]["cell_id"])
 
-    def asked(self, payload: dict[str, Any]) -> tuple[list[Answer], threading.Thread]:
-        """Fire the hook in the background."""
+    def fire_hook(
+        self, payload: dict[str, Any]
+    ) -> tuple[list[Answer], threading.Thread]:
+        """Run the hook in a thread."""
         answers: list[Answer] = []
         thread = threading.Thread(
             target=lambda: answers.append(self.project.hook("PostToolUse", payload))
@@ -253,127 +260,129 @@ class Soak:
         thread.start()
         return answers, thread
 
-    def at_once(self, book: Book) -> None:
-        """Four hooks at once on this notebook, one on each of three others."""
+    def run_concurrent_hooks(self, book: Book) -> None:
+        """Run four hooks on this notebook and one on each of three others."""
         others = self.random.sample(
-            [one for one in self.books if one is not book], min(3, len(self.books) - 1)
+            [other for other in self.books if other is not book],
+            min(3, len(self.books) - 1),
         )
-        made = []
-        for one in [book] * 4 + others:
-            mark, source = self.source(one)
+        edits = []
+        for other in [book] * 4 + others:
+            mark, source = self.create_source(other)
             last = (
-                one.notebook.raw["cells"][-1]["id"]
-                if one.notebook.raw["cells"]
+                other.notebook.raw["cells"][-1]["id"]
+                if other.notebook.raw["cells"]
                 else None
             )
-            made.append((one, mark, one.notebook.edited("insert", source, last)))
-        with ThreadPoolExecutor(len(made)) as pool:
+            edits.append((other, mark, other.notebook.edited("insert", source, last)))
+        with ThreadPoolExecutor(len(edits)) as pool:
             answers = [
-                *pool.map(lambda each: self.project.hook("PostToolUse", each[2]), made)
+                *pool.map(lambda edit: self.project.hook("PostToolUse", edit[2]), edits)
             ]
-        for (one, mark, payload), answer in zip(made, answers, strict=True):
+        for (other, mark, payload), answer in zip(edits, answers, strict=True):
             cell_id = payload["tool_response"]["cell_id"]
-            must(
+            require(
                 "ran ok" in answer.text,
-                "cells at once run ok",
+                "concurrent cells run ok",
                 answer.text,
                 answer.stop,
             )
-            text = text_of(one.notebook.cell(cell_id))  # they run in order of arrival
-            must(text.startswith(f"{mark} "), "every output is on its cell", mark, text)
-            one.n += 1
-            one.cells.append(Cell(cell_id, mark, text))
+            text = text_of(other.notebook.cell(cell_id))  # they run in order of arrival
+            require(
+                text.startswith(f"{mark} "), "every output is on its cell", mark, text
+            )
+            other.n += 1
+            other.cells.append(Cell(cell_id, mark, text))
         counts = sorted(int(cell.text.split()[-1]) for cell in book.cells[-4:])
-        must(
+        require(
             counts == list(range(book.n - 3, book.n + 1)),
-            "one after the other",
+            "cells run one after the other",
             counts,
             book.n,
         )
-        for one in others:
-            self.agree(one)
+        for other in others:
+            self.check_book(other)
 
-    def kernel_killed(self, book: Book) -> None:
-        """The kernel dies while nothing runs."""
-        self.plain(book)
-        psutil.Process(self.kernel(book)["pid"]).kill()
-        self.until(
+    def kill_kernel(self, book: Book) -> None:
+        """Kill the kernel while it is idle."""
+        self.add_plain_cell(book)
+        psutil.Process(self.get_kernel_status(book)["pid"]).kill()
+        self.wait_until(
             lambda: self.ask("status", notebook=book.name)["state"] == "stopped",
             "a dead kernel stops",
         )
-        self.come_back(book)
+        self.resume(book)
 
-    def kernel_ended(self, book: Book) -> None:
-        """A cell ends its kernel."""
-        self.plain(book)
+    def exit_kernel(self, book: Book) -> None:
+        """Add a cell that exits its kernel."""
+        self.add_plain_cell(book)
         cell_id, answer = book.notebook.insert(
             f"import os; os._exit({self.random.randrange(1, 9)})"
         )
-        must(
+        require(
             "KernelDied" in answer.stop, "a dead kernel stops", answer.text, answer.stop
         )
-        self.come_back(book)
-        self.mend(book, cell_id)
+        self.resume(book)
+        self.fix_cell(book, cell_id)
 
-    def come_back(self, book: Book) -> None:
-        """Lift the stop: with a fresh kernel, or with what had ended well run again."""
+    def resume(self, book: Book) -> None:
+        """Resume the notebook: with a new kernel, or with the successful cells restored."""
         book.n = 0
         if self.random.random() < 0.5:
             self.ask("continue", notebook=book.name)
             return
-        found = self.ask("restore", notebook=book.name)
-        must(
-            found["ok"] and found["ran"] == len(book.cells),
-            "restore runs what had ended well",
-            found,
+        result = self.ask("restore", notebook=book.name)
+        require(
+            result["ok"] and result["ran"] == len(book.cells),
+            "restore runs the successful cells",
+            result,
             len(book.cells),
         )
         order = {
-            raw["id"]: place for place, raw in enumerate(book.notebook.raw["cells"])
+            raw["id"]: index for index, raw in enumerate(book.notebook.raw["cells"])
         }
-        for cell in sorted(book.cells, key=lambda one: order[one.id]):
+        for cell in sorted(book.cells, key=lambda cell: order[cell.id]):
             book.n += 1
             cell.runs += 1
             cell.text = f"{cell.text.rsplit(' ', 1)[0]} {book.n}\n"
 
-    def restarted(self, book: Book) -> None:
-        """The person restarts the kernel."""
+    def restart(self, book: Book) -> None:
+        """Restart the kernel as the user does."""
         self.ask("restart", notebook=book.name)
         book.n = 0
 
-    def daemon_killed(self, book: Book) -> None:
-        """The daemon is killed while nothing runs."""
-        self.plain(book)
+    def kill_idle_daemon(self, book: Book) -> None:
+        """Kill the daemon while it is idle."""
+        self.add_plain_cell(book)
         self.project.kill_daemon()
 
-    def daemon_killed_at_work(self, book: Book) -> None:
-        """The daemon is killed while a cell runs; its hook waits."""
+    def kill_busy_daemon(self, book: Book) -> None:
+        """Kill the daemon while a cell runs and its hook waits."""
         go = f"go{self.cells}"
-        mark, payload = self.waits(book, go)
-        answers, thread = self.asked(payload)
-        self.until(lambda: self.runs(book, mark), "a cell runs")
+        mark, payload = self.create_waiting_cell(book, go)
+        answers, thread = self.fire_hook(payload)
+        self.wait_until(lambda: self.has_started(book, mark), "a cell runs")
         self.project.kill_daemon()
         (book.notebook.path.parent / go).touch()
         thread.join(HANG_SECONDS)
-        must(
+        require(
             answers and "ran ok" in answers[0].text,
-            "a cell goes on without its daemon",
+            "a cell continues without its daemon",
             answers and answers[0].text,
         )
-        self.noted(book, payload["tool_response"]["cell_id"], mark)
+        self.add_cell(book, payload["tool_response"]["cell_id"], mark)
 
-    # --- what must be true
-    # ------------------------------------------------------------------------------------
+    # --- Checks
 
-    def agree(self, book: Book) -> None:
-        """Raise DisagreementError unless notebook, journal and status say the same."""
+    def check_book(self, book: Book) -> None:
+        """Raise DisagreementError unless notebook, journal and status are consistent."""
         raw = {cell["id"]: cell for cell in book.notebook.raw["cells"]}
-        ran = (
+        marks = (
             (book.notebook.path.parent / f"{book.name}.ran").read_text().split()
             if book.cells
             else []
         )
-        counted = collections.Counter(ran)
+        mark_counts = collections.Counter(marks)
         runs = self.ask("history", notebook=book.name)
         last = {run["cell_id"]: run for run in runs}
         journal = (
@@ -384,52 +393,54 @@ class Soak:
         written = [
             event for event in map(json.loads, journal) if event["event"] == "run"
         ]
-        must(
+        require(
             [run["run"] for run in runs] == [event["run"] for event in written],
             "history and journal agree",
         )
-        must(len({run["run"] for run in runs}) == len(runs), "no run is told twice")
+        require(
+            len({run["run"] for run in runs}) == len(runs),
+            "no run is listed twice",
+        )
         for cell in book.cells:
-            text = text_of(raw[cell.id]).replace(
-                "late\n", ""
-            )  # a child's, which the kernel can't tell from the cell's own
-            fits = (
+            # A child's output, which the kernel cannot distinguish from the cell's.
+            text = text_of(raw[cell.id]).replace("late\n", "")
+            matches = (
                 text.endswith(cell.text[2:])
                 if cell.text.startswith("… ")
                 else text == cell.text
             )
-            must(fits, "the outputs are the cell's", book.name, cell, text)
-            must(
+            require(matches, "the outputs belong to the cell", book.name, cell, text)
+            require(
                 last[cell.id]["outcome"] == cell.outcome,
-                "the journal knows how it ended",
+                "the journal has the outcome",
                 cell,
                 last[cell.id],
             )
-            must(
-                counted[cell.mark] == cell.runs,
-                "it ran as often as it must",
+            require(
+                mark_counts[cell.mark] == cell.runs,
+                "the number of runs is correct",
                 cell,
-                counted[cell.mark],
+                mark_counts[cell.mark],
             )
         status = self.ask("status", notebook=book.name)
-        must(
+        require(
             status["state"] == "ready"
             and status["kernel"]["state"] in ("idle", "none"),
             "the status agrees",
             status,
         )
 
-    def valid(self) -> None:
-        """Raise where a notebook is not valid."""
+    def validate_notebooks(self) -> None:
+        """Raise an error if a notebook is not valid."""
         for book in self.books:
             nbformat.validate(nbformat.read(book.notebook.path, 4))
 
-    def size(self) -> dict[str, float]:
-        """Return the daemon's memory in MiB, its descriptors and threads, each notebook with a kernel at work."""
+    def measure_daemon(self) -> dict[str, float]:
+        """Return the daemon's memory in MiB, descriptors and threads; run a cell in each kernel first."""
         for book in self.books:
-            self.plain(book)
+            self.add_plain_cell(book)
         process = psutil.Process(self.ask("status")["daemon"]["pid"])
-        time.sleep(1.5)  # what a request needed goes back a moment later
+        time.sleep(1.5)  # the last request's memory is freed a moment later
         memory = process.memory_info().rss / 2**20
         return {
             "pid": process.pid,
@@ -440,21 +451,21 @@ class Soak:
 
 
 ALWAYS = {
-    "plain": 70,
-    "replace": 8,
-    "error": 6,
-    "deadline": 1,
-    "flood": 2,
-    "updates": 2,
-    "child": 1,
-    "cancelled": 2,
-    "interrupted": 1,
-    "at_once": 2,
-    "kernel_killed": 1,
-    "kernel_ended": 1,
-    "restarted": 1,
+    "add_plain_cell": 70,
+    "replace_cell": 8,
+    "add_error": 6,
+    "exceed_deadline": 1,
+    "add_flood": 2,
+    "update_display": 2,
+    "start_child": 1,
+    "kill_hook": 2,
+    "interrupt": 1,
+    "run_concurrent_hooks": 2,
+    "kill_kernel": 1,
+    "exit_kernel": 1,
+    "restart": 1,
 }
-FIRST_HALF = {"daemon_killed": 1.5, "daemon_killed_at_work": 1.5}
+FIRST_HALF = {"kill_idle_daemon": 1.5, "kill_busy_daemon": 1.5}
 
 
 def soak(
@@ -463,55 +474,61 @@ def soak(
     seed: int,
     books: int,
     folder: Path,
-    say: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run it; return how often what was done, and the daemon's sizes. Raise DisagreementError."""
+    """Run the actions; return their counts and the daemon's sizes. Raise DisagreementError."""
     project = Project(folder / "repo")
     project.config(CONFIG)
-    work, ear = Soak(project, seed, books), Ear(project)
-    began, sizes, first = time.monotonic(), dict[str, Any](), 0
+    run, listener = SoakRun(project, seed, books), Ear(project)
+    started_at, sizes, first_cell_count = time.monotonic(), dict[str, Any](), 0
     try:
-        ear.__enter__()
-        for book in work.books:
-            work.plain(book)
+        listener.__enter__()
+        for book in run.books:
+            run.add_plain_cell(book)
         while True:
-            share = max(work.cells / cells, (time.monotonic() - began) / seconds)
-            if share >= 1:
+            progress = max(run.cells / cells, (time.monotonic() - started_at) / seconds)
+            if progress >= 1:
                 break
-            if share >= 0.5 and not first:
-                first = work.cells
-            if first and work.cells >= first + 100 - books and "first" not in sizes:
-                sizes["first"] = work.size()
-                say(f"{work.cells} cells: {sizes['first']}")
-            kinds = ALWAYS if first else ALWAYS | FIRST_HALF
-            kind = work.random.choices(list(kinds), list(kinds.values()))[0]
-            book = work.random.choice(work.books)
-            getattr(work, kind)(book)
-            work.done[kind] += 1
-            work.agree(book)
-            if sum(work.done.values()) % 50 == 0:
-                work.valid()
-                say(f"{work.cells} cells, {time.monotonic() - began:.0f} s")
-        for book in work.books:
-            work.agree(book)
-        time.sleep(3)  # what comes late is written within two
-        must(ear.begun, "what the kernels send is heard")
-        ear.balance()
-        sizes["end"] = work.size()
+            if progress >= 0.5 and not first_cell_count:
+                first_cell_count = run.cells
+            if (
+                first_cell_count
+                and run.cells >= first_cell_count + 100 - books
+                and "first" not in sizes
+            ):
+                sizes["first"] = run.measure_daemon()
+                report_progress(f"{run.cells} cells: {sizes['first']}")
+            kinds = ALWAYS if first_cell_count else ALWAYS | FIRST_HALF
+            kind = run.random.choices(list(kinds), list(kinds.values()))[0]
+            book = run.random.choice(run.books)
+            getattr(run, kind)(book)
+            run.actions[kind] += 1
+            run.check_book(book)
+            if sum(run.actions.values()) % 50 == 0:
+                run.validate_notebooks()
+                report_progress(
+                    f"{run.cells} cells, {time.monotonic() - started_at:.0f} s"
+                )
+        for book in run.books:
+            run.check_book(book)
+        time.sleep(3)  # late output is written within two
+        require(listener.begun, "messages of the kernels are received")
+        listener.balance()
+        sizes["end"] = run.measure_daemon()
         return {
-            "cells": work.cells,
-            "seconds": time.monotonic() - began,
-            "done": dict(work.done),
+            "cells": run.cells,
+            "seconds": time.monotonic() - started_at,
+            "done": dict(run.actions),
             "sizes": sizes,
         }
     finally:
-        ear.__exit__(None, None, None)
+        listener.__exit__(None, None, None)
         project.stepper("shutdown", check=None)
         shutil.rmtree(project.paths.runtime, ignore_errors=True)
 
 
-def grown(sizes: dict[str, Any]) -> list[str]:
-    """Return what grew by more than a tenth on one daemon."""
+def list_growth(sizes: dict[str, Any]) -> list[str]:
+    """Return the values that grew by more than a tenth on one daemon."""
     if "first" not in sizes or sizes["first"]["pid"] != sizes["end"]["pid"]:
         return []
     pairs = {
@@ -519,14 +536,14 @@ def grown(sizes: dict[str, Any]) -> list[str]:
         for name in ("MiB", "descriptors")
     }
     return [
-        f"{name}: {one:.1f} → {two:.1f}"
-        for name, (one, two) in pairs.items()
-        if two > one * (1 + GROWTH)
+        f"{name}: {first_value:.1f} → {last_value:.1f}"
+        for name, (first_value, last_value) in pairs.items()
+        if last_value > first_value * (1 + GROWTH)
     ]
 
 
 def main() -> None:
-    """Run the soak and print what it did."""
+    """Run the soak test and print its results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -534,23 +551,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--books", type=int, default=BOOKS)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak"))
     try:
-        found = soak(
-            given.cells,
-            given.seconds,
-            given.seed,
-            given.books,
+        result = soak(
+            arguments.cells,
+            arguments.seconds,
+            arguments.seed,
+            arguments.books,
             folder,
             lambda text: print(text, flush=True),
         )
     except DisagreementError as error:
-        sys.exit(f"seed {given.seed}: {error}\nthe project is left in {folder}")
-    print(json.dumps(found, indent=2))
+        sys.exit(f"seed {arguments.seed}: {error}\nthe project is in {folder}")
+    print(json.dumps(result, indent=2))
     shutil.rmtree(folder, ignore_errors=True)
-    if grown(found["sizes"]):
-        sys.exit("grew by more than a tenth: " + "; ".join(grown(found["sizes"])))
+    if list_growth(result["sizes"]):
+        sys.exit(
+            "growth of more than a tenth: " + "; ".join(list_growth(result["sizes"]))
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""What the first result costs: from nothing, with the daemon there, with the kernel there; beside kernels alone.
+"""Measure the time to the first result, with and without a running daemon and kernel.
 
     python benchmarks/start.py
 
-Each round begins with no daemon and no kernel and ends so. The hook's rows are whole processes, spawn to exit, each
-in a notebook that was never seen before (the warm one: the same notebook again). Beside them a kernel alone, up to its
-first printed word, by jupyter_client (`KernelManager`, `start_channels`, `wait_for_ready`, one execution), as a process
-that is there already and as a fresh one, and by raw sockets that connect again every 5 ms.
+Each round starts and ends without a daemon or kernel. The hook's rows are whole
+processes, from spawn to exit, each in a new notebook (the warm one: the same notebook
+again). They are compared with a kernel alone, up to its first printed word: by
+jupyter_client (`KernelManager`, `start_channels`, `wait_for_ready`, one execution), in
+a running and in a fresh process, and by raw sockets that reconnect every 5 ms.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from common import (
     BrokenStepError,
     Project,
     Row,
-    bounds_table,
-    options,
-    played,
-    report,
-    scratch,
-    since,
-    take,
-    times_table,
+    create_parser,
+    create_temporary_project,
+    format_bounds,
+    format_times,
+    measure_elapsed_ms,
+    measure_rows,
+    print_report,
+    run_benchmark,
 )
 from jupyter_client import KernelManager
 from kernels import RawKernel
@@ -36,7 +37,7 @@ from subject import Subject
 
 CELLS = 10
 MANAGER_RATIO, RAW_RATIO = 1.2, 1.5
-# Nothing but jupyter_client is imported: a fresh process pays for what it needs alone.
+# A fresh process that imports only jupyter_client.
 FRESH = """
 import subprocess, sys
 from jupyter_client import KernelManager
@@ -52,10 +53,10 @@ manager.shutdown_kernel(now=True)
 """
 
 
-def managed() -> float:
-    """Return the milliseconds of a kernel's start and first word by jupyter_client, in this process."""
-    word, seen = secrets.token_hex(8), []
-    began = time.perf_counter()
+def start_with_manager() -> float:
+    """Return the milliseconds of a kernel's start and first word, with jupyter_client."""
+    word, messages = secrets.token_hex(8), []
+    started_at = time.perf_counter()
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     client = manager.client()
@@ -63,102 +64,106 @@ def managed() -> float:
         client.start_channels()
         client.wait_for_ready(timeout=60)
         client.execute_interactive(
-            f"print('{word}')", timeout=60, output_hook=seen.append
+            f"print('{word}')", timeout=60, output_hook=messages.append
         )
-        took = since(began)
+        duration_ms = measure_elapsed_ms(started_at)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    return checked(
-        took, "".join(message["content"].get("text", "") for message in seen), word
+    return check_output(
+        duration_ms,
+        "".join(message["content"].get("text", "") for message in messages),
+        word,
     )
 
 
-def fresh() -> float:
-    """Return the same of a process of its own, from its spawn."""
-    word, began = secrets.token_hex(8), time.perf_counter()
+def start_in_fresh_process() -> float:
+    """Return the same for a new process, from its spawn."""
+    word, started_at = secrets.token_hex(8), time.perf_counter()
     command = [sys.executable, "-c", FRESH, word]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        took = since(began)
-    return checked(took, said, word)
+        output = process.stdout.readline()
+        duration_ms = measure_elapsed_ms(started_at)
+    return check_output(duration_ms, output, word)
 
 
-def checked(took: float, said: str, word: str) -> float:
+def check_output(duration_ms: float, output: str, word: str) -> float:
     """Return the time; raise BrokenStepError unless the word was printed."""
-    if said.strip() != word:
-        raise BrokenStepError(f"a kernel printed {said!r}")
-    return took
+    if output.strip() != word:
+        raise BrokenStepError(f"a kernel printed {output!r}")
+    return duration_ms
 
 
-def raw() -> float:
-    """Return the milliseconds of a kernel's start and first word by raw sockets."""
-    began = time.perf_counter()
+def start_with_raw_sockets() -> float:
+    """Return the milliseconds of a kernel's start and first word, with raw sockets."""
+    started_at = time.perf_counter()
     kernel = RawKernel()
     try:
         kernel.round_trip()
-        return since(began)
+        return measure_elapsed_ms(started_at)
     finally:
-        kernel.end()
+        kernel.shut_down()
 
 
 class Starts:
-    """The three hooks of a round, in this order: each leaves what the next one finds."""
+    """The three hooks of a round. Their order matters: each one uses the state that the last one left."""
 
     def __init__(self, project: Project) -> None:
         self.project, self.numbers = project, itertools.count()
-        self.first = self.other()
+        self.first = self.create_subject()
 
-    def other(self) -> Subject:
-        """Return a notebook that was never seen."""
+    def create_subject(self) -> Subject:
+        """Return a new notebook."""
         return Subject(self.project, f"start{next(self.numbers)}", CELLS)
 
-    def from_nothing(self) -> float:
-        """No daemon, no kernel."""
-        self.first = self.other()
+    def step_from_nothing(self) -> float:
+        """Measure a step without a daemon or kernel."""
+        self.first = self.create_subject()
         return self.first.step()
 
-    def warm(self) -> float:
-        """All is there."""
+    def warm_step(self) -> float:
+        """Measure a step with a daemon and a kernel."""
         return self.first.step()
 
-    def no_kernel(self) -> float:
-        """The daemon is there, the notebook's kernel is not. The round ends: so do all of them."""
-        took = self.other().step()
-        self.project.stop()
-        return took
+    def step_without_kernel(self) -> float:
+        """Measure a step with a daemon and no kernel; then shut down everything."""
+        duration_ms = self.create_subject().step()
+        self.project.stop_daemon()
+        return duration_ms
 
 
 def main() -> None:
     """Measure and print."""
     rounds = (
-        options("What the first result costs, beside kernels alone.")
+        create_parser(
+            "Measure the first result, compared with kernels without stepper."
+        )
         .parse_args()
         .rounds
     )
-    with scratch() as project:
+    with create_temporary_project() as project:
         starts = Starts(project)
-        nothing = Row("**from nothing**", starts.from_nothing)
-        warm = Row("**kernel there**", starts.warm)
-        cold = Row("**daemon there, no kernel**", starts.no_kernel)
-        manager = Row("`KernelManager`, process there", managed)
-        process = Row("`KernelManager`, fresh process", fresh)
-        sockets = Row("raw sockets, process there", raw)
-        rows = (nothing, warm, cold, manager, process, sockets)
-        take(rows, rounds, warm=1)
+        cold_row = Row("**no daemon, no kernel**", starts.step_from_nothing)
+        warm_row = Row("**daemon and kernel run**", starts.warm_step)
+        no_kernel_row = Row("**daemon runs, no kernel**", starts.step_without_kernel)
+        manager = Row("`KernelManager`, running process", start_with_manager)
+        process = Row("`KernelManager`, fresh process", start_in_fresh_process)
+        sockets = Row("raw sockets, running process", start_with_raw_sockets)
+        rows = (cold_row, warm_row, no_kernel_row, manager, process, sockets)
+        measure_rows(rows, rounds, warm=1)
     bounds = [
-        Bound(nothing, "`KernelManager`, process there", (manager,), MANAGER_RATIO),
-        Bound(nothing, "`KernelManager`, fresh process", (process,)),
-        Bound(nothing, "raw sockets (an aim)", (sockets,), RAW_RATIO),
-        Bound(cold, "`KernelManager`, process there", (manager,)),
-        Bound(cold, "raw sockets", (sockets,)),
+        Bound(cold_row, "`KernelManager`, running process", (manager,), MANAGER_RATIO),
+        Bound(cold_row, "`KernelManager`, fresh process", (process,)),
+        Bound(cold_row, "raw sockets (goal)", (sockets,), RAW_RATIO),
+        Bound(no_kernel_row, "`KernelManager`, running process", (manager,)),
+        Bound(no_kernel_row, "raw sockets", (sockets,)),
         Bound(manager, "raw sockets", (sockets,)),
     ]
-    report(rounds, [*times_table(rows), "", *bounds_table(bounds)])
+    print_report(rounds, [*format_times(rows), "", *format_bounds(bounds)])
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

@@ -1,14 +1,15 @@
-"""What a step costs: whole processes, spawn to exit, beside the floors of the same run. No timed test.
+"""Measure a step with whole processes, from spawn to exit, and its lower bounds.
 
     python benchmarks/step.py
 
-Run it with the Python of an environment that holds stepper and ipykernel. It makes a project of its own in a
-temporary folder, edits real notebooks as NotebookEdit does, calls the real hook script as Claude Code does, and
-ends the daemon and the kernels again.
+Run it with the Python of an environment that has stepper and ipykernel. It creates a
+project in a temporary folder, edits real notebooks as NotebookEdit does, and calls the
+real hook script as Claude Code does.
 
-Each round measures each subject once, right after a bare `python -I -S -c pass` of its own: a subject's ratio is its
-median over the median of its own bare runs. After each step the report and the notebook are checked, untimed: a step
-whose cell did not run ends the benchmark.
+Each round measures each row once, right after a bare `python -I -S -c pass`. A row's
+ratio is its median, divided by the median of its own bare runs. After each step, the
+report and the notebook are checked, which is not timed: if the cell did not run, the
+benchmark fails.
 """
 
 from __future__ import annotations
@@ -22,186 +23,210 @@ from common import (
     Bound,
     Project,
     Row,
-    bounds_table,
-    daemon_memory,
-    memory_row,
-    options,
-    peak,
-    played,
-    replace,
-    report,
-    scratch,
-    since,
+    add_rows,
+    create_parser,
+    create_temporary_project,
+    format_bounds,
+    format_memory_row,
+    measure_daemon_memory,
+    measure_elapsed_ms,
+    measure_peak,
+    measure_rows,
+    print_report,
+    replace_file,
+    run_benchmark,
     spawn,
-    take,
-    total,
 )
 from kernels import Kernel, RawKernel
 from subject import NAMES, Subject
 
 CELLS = (1, 10, 50, 100)
-# to a bare Python: with 10 cells; with 100 cells and 5 MB
+# relative to a bare Python: with 10 cells; with 100 cells and 5 MB
 BARE_RATIO, LARGE_RATIO = 4, 12
-FLOORS_RATIO, GATE_RATIO, HUNDRED_RATIO, BESIDE_RATIO = 1.6, 1.4, 1.3, 1.1
+FLOORS_RATIO, GATE_RATIO, HUNDRED_RATIO, WAKER_RATIO = 1.6, 1.4, 1.3, 1.1
 
 
-def of(cells: int) -> str:
-    """Return how a notebook's size is said."""
+def format_cells(cells: int) -> str:
+    """Return the size of a notebook as text."""
     return f"{cells} cells" if cells > 1 else "1 cell"
 
 
-def rewritten(path: Path) -> float:
-    """Return the milliseconds of reading a file and writing it carefully, to a file beside it."""
-    began = time.perf_counter()
-    replace(path.with_suffix(".floor"), path.read_bytes())
-    return since(began)
+def measure_rewrite(path: Path) -> float:
+    """Return the milliseconds that it takes to read a file and to write it safely."""
+    started_at = time.perf_counter()
+    replace_file(path.with_suffix(".floor"), path.read_bytes())
+    return measure_elapsed_ms(started_at)
 
 
 def hook_memory(project: Project, small: Subject, large: Subject) -> list[str]:
-    """Return the rows about the peaks of the hook process."""
+    """Return the rows on the peaks of the hook process."""
     return [
-        memory_row("a bare Python's peak", peak(project, project.bare)[0]),
-        memory_row("hook process's peak, 10 cells", small.peak_mb()),
-        memory_row(
+        format_memory_row(
+            "a bare Python's peak", measure_peak(project, project.bare)[0]
+        ),
+        format_memory_row("hook process's peak, 10 cells", small.peak_mb()),
+        format_memory_row(
             "hook process's peak, 100 cells, 5 MB (stdin: 11 MB)", large.peak_mb()
         ),
     ]
 
 
 class Bench:
-    """The rows, and what they are held against."""
+    """The rows and their limits."""
 
     def __init__(self, project: Project, kernel: Kernel, raw: RawKernel) -> None:
-        books = {cells: Subject(project, f"cells{cells}", cells) for cells in CELLS}
-        self.ten = books[10]
+        subjects = {cells: Subject(project, f"cells{cells}", cells) for cells in CELLS}
+        self.ten = subjects[10]
         self.ten.step()  # starts daemon and kernel
-        self.memory = daemon_memory(project, "after one step in a notebook of 10 cells")
+        self.memory = measure_daemon_memory(
+            project, "after one step in a notebook of 10 cells"
+        )
         self.large = Subject(project, "large", 100, 5 * MB)
-        client = project.client("PostToolUse")
+        client = project.build_client_command("PostToolUse")
         self.socket = Row(
-            "floor: `python -I -S`, `_socket`, round trip to a dummy",
-            project.connected(),
+            "floor: `python -I -S`, `_socket`, round trip to an echo server",
+            project.create_socket_floor(),
         )
         self.raw = Row(
             "floor: kernel round trip, raw ZeroMQ (in one process)", raw.round_trip
         )
         self.file = Row(
             "floor: read, write, fsync, rename: 10 cells",
-            lambda: rewritten(self.ten.path),
+            lambda: measure_rewrite(self.ten.path),
         )
-        self.before = {
-            n: Row(f"PreToolUse, {of(n)}", book.ask) for n, book in books.items()
+        self.pre_hooks = {
+            n: Row(f"PreToolUse, {format_cells(n)}", subject.ask)
+            for n, subject in subjects.items()
         }
-        self.after = {
-            n: Row(f"**PostToolUse, {of(n)}**", book.step) for n, book in books.items()
+        self.post_hooks = {
+            n: Row(f"**PostToolUse, {format_cells(n)}**", subject.step)
+            for n, subject in subjects.items()
         }
-        self.answers = {
-            n: Row(f"socket to answer, {of(n)}", book.answer)
-            for n, book in books.items()
+        self.socket_rows = {
+            n: Row(f"socket to answer, {format_cells(n)}", subject.answer)
+            for n, subject in subjects.items()
         }
-        self.slower = {
+        self.python_client = {
             "PreToolUse": Row(
                 "PreToolUse, 10 cells, Python's client",
-                lambda: project.interpreted(self.ten.ask),
+                lambda: project.measure_with_python_client(self.ten.ask),
             ),
             **{
                 n: Row(
-                    f"PostToolUse, {of(n)}, Python's client",
-                    lambda book=books[n]: project.interpreted(book.step),
+                    f"PostToolUse, {format_cells(n)}, Python's client",
+                    lambda subject=subjects[n]: project.measure_with_python_client(
+                        subject.step
+                    ),
                 )
                 for n in (10, 100)
             },
         }
-        self.beside = {
-            n: Row(f"PostToolUse, {of(n)}, its waker beside", books[n].beside)
+        self.with_waker = {
+            n: Row(
+                f"PostToolUse, {format_cells(n)}, with its waiting hook",
+                subjects[n].step_with_waker,
+            )
             for n in (10, 100)
         }
         named = Subject(project, "named", 10)
         named.message(first=NAMES)
-        self.big = Row("**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step)
+        self.large_row = Row(
+            "**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step
+        )
         self.rows = [
             Row("floor: `sh -c :`", lambda: spawn(["sh", "-c", ":"]).ms),
             self.socket,
             self.raw,
             Row("the same with jupyter_client", kernel.round_trip),
             self.file,
-            Row("the same: 100 cells", lambda: rewritten(books[100].path)),
-            *self.before.values(),
-            *self.after.values(),
+            Row("the same: 100 cells", lambda: measure_rewrite(subjects[100].path)),
+            *self.pre_hooks.values(),
+            *self.post_hooks.values(),
             Row(
                 "PostToolUse, 10 cells, without the script's shell",
                 lambda: self.ten.step(client),
             ),
-            *self.beside.values(),
-            *self.slower.values(),
-            *self.answers.values(),
-            self.big,
+            *self.with_waker.values(),
+            *self.python_client.values(),
+            *self.socket_rows.values(),
+            self.large_row,
             Row("the same without the script's shell", lambda: self.large.step(client)),
             Row("PostToolUse, 10 cells, 160 names in the kernel", named.step),
             Row(
-                "once a message with edits: PostToolBatch",
+                "PostToolBatch, once per message with edits",
                 lambda: self.ten.message()[1],
             ),
             Row(
-                "once a message without edits: PostToolBatch",
+                "PostToolBatch, once per message without edits",
                 lambda: self.ten.end_message().ms,
             ),
         ]
 
     def bounds(self) -> list[Bound]:
-        """Return what was promised."""
+        """Return the rows that are compared with lower bounds."""
         floors = (self.socket, self.raw, self.file)
         return [
             Bound(
-                self.after[10],
+                self.post_hooks[10],
                 "interpreter + socket, kernel round trip, read and write",
                 floors,
                 FLOORS_RATIO,
             ),
             Bound(
-                self.after[100],
+                self.post_hooks[100],
                 "the same with 10 cells",
-                (self.after[10],),
+                (self.post_hooks[10],),
                 HUNDRED_RATIO,
             ),
             *(
                 Bound(row, "interpreter + socket", (self.socket,), GATE_RATIO)
-                for row in self.before.values()
+                for row in self.pre_hooks.values()
             ),
             Bound(
-                self.slower["PreToolUse"],
+                self.python_client["PreToolUse"],
                 "interpreter + socket",
                 (self.socket,),
                 GATE_RATIO,
             ),
             Bound(
-                self.slower[10],
+                self.python_client[10],
                 "interpreter + socket, kernel round trip, read and write",
                 floors,
                 FLOORS_RATIO,
             ),
             Bound(
-                self.slower[100],
+                self.python_client[100],
                 "the same with 10 cells",
-                (self.slower[10],),
+                (self.python_client[10],),
                 HUNDRED_RATIO,
             ),
             *(
-                Bound(self.beside[n], "the same alone", (self.after[n],), BESIDE_RATIO)
+                Bound(
+                    self.with_waker[n],
+                    "the same without it",
+                    (self.post_hooks[n],),
+                    WAKER_RATIO,
+                )
                 for n in (10, 100)
             ),
             *(
-                Bound(self.answers[n], "kernel round trip, read and write", floors[1:])
+                Bound(
+                    self.socket_rows[n], "kernel round trip, read and write", floors[1:]
+                )
                 for n in (10, 100)
             ),
-            Bound(self.after[10], "a bare Python", (), BARE_RATIO),
-            Bound(self.big, "a bare Python", (), LARGE_RATIO),
+            Bound(self.post_hooks[10], "a bare Python", (), BARE_RATIO),
+            Bound(self.large_row, "a bare Python", (), LARGE_RATIO),
         ]
 
-    def lines(self) -> list[str]:
-        """Return the tables."""
+    def format_tables(self) -> list[str]:
+        """Return the lines of the tables."""
         steps = [
-            total(f"**a step, {of(n)}**: both hooks", self.before[n], self.after[n])
+            add_rows(
+                f"**a step, {format_cells(n)}**: both hooks",
+                self.pre_hooks[n],
+                self.post_hooks[n],
+            )
             for n in CELLS
         ]
         return [
@@ -213,9 +238,9 @@ class Bench:
                 for row in (*self.rows, *steps)
             ),
             "",
-            *bounds_table(self.bounds()),
+            *format_bounds(self.bounds()),
             "",
-            "| memory | MiB | bound |",
+            "| memory | MiB | limit |",
             "| --- | --- | --- |",
             *self.memory,
         ]
@@ -224,22 +249,22 @@ class Bench:
 def main() -> None:
     """Measure and print."""
     rounds = (
-        options("What a step costs, beside the floors of the same run.", 30)
+        create_parser("Measure a step, compared with lower bounds of the same run.", 30)
         .parse_args()
         .rounds
     )
-    with scratch() as project:
+    with create_temporary_project() as project:
         kernel, raw = Kernel(), RawKernel()
         try:
             bench = Bench(project, kernel, raw)
-            take(bench.rows, rounds, lambda: spawn(project.bare).ms)
+            measure_rows(bench.rows, rounds, lambda: spawn(project.bare).ms)
         finally:
-            kernel.end()
-            raw.end()
-        bench.memory += daemon_memory(project, "after all these steps")
+            kernel.shut_down()
+            raw.shut_down()
+        bench.memory += measure_daemon_memory(project, "after all these steps")
         bench.memory += hook_memory(project, bench.ten, bench.large)
-        report(rounds, bench.lines())
+        print_report(rounds, bench.format_tables())
 
 
 if __name__ == "__main__":
-    played(main)
+    run_benchmark(main)

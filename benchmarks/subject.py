@@ -1,4 +1,4 @@
-"""A notebook in which a benchmark edits cells as Claude Code does, with the payloads that its hooks get."""
+"""A notebook whose cells a benchmark edits as Claude Code does, with the hooks' payloads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ import time
 import uuid
 from typing import Any
 
-from common import BrokenStepError, Project, RunSummary, peak, since, spawn
+from common import (
+    BrokenStepError,
+    ProcessResult,
+    Project,
+    measure_elapsed_ms,
+    measure_peak,
+    spawn,
+)
 
 from stepper.hook import daemon_client
 
 SESSION = "00000000-0000-4000-8000-000000000000"
 MESSAGE = "00000000-0000-4000-8000-000000000001"
-# What a notebook may have bound: 160 names, a quarter of them frames where pandas is
-# there.
+# A large namespace: 160 names, a quarter of them frames if pandas is installed.
 NAMES = """
 try:
     import pandas as pd
@@ -34,37 +40,38 @@ for number in range(40):
 """
 
 
-def some_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
-    """Return an output of `size` bytes: printed lines or a picture, by turns."""
+def create_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
+    """Return an output of `size` bytes: printed lines for even numbers, else a picture."""
     if number % 2:
         picture = base64.b64encode(rng.randbytes(size * 3 // 4)).decode()
-        shown = {"image/png": picture, "text/plain": ["<Figure>"]}
-        return {"data": shown, "metadata": {}, "output_type": "display_data"}
-    lines, left = [], size
-    while left > 0:
+        data = {"image/png": picture, "text/plain": ["<Figure>"]}
+        return {"data": data, "metadata": {}, "output_type": "display_data"}
+    lines: list[str] = []
+    remaining = size
+    while remaining > 0:
         line = f'{rng.random():.12f}  "column {rng.randrange(100)}"  {rng.random():.12f}\té\n'
         lines.append(line)
-        left -= len(line) + 8  # indent, quotes, comma
+        remaining -= len(line) + 8  # indent, quotes, comma
     return {"name": "stdout", "output_type": "stream", "text": lines}
 
 
 class Subject:
-    """A notebook in which one cell is replaced again and again, each time by a source that prints another word."""
+    """A notebook in which one cell is replaced repeatedly; each source prints another word."""
 
     def __init__(
         self, project: Project, name: str, cells: int, output_bytes: int = 0
     ) -> None:
         self.project, self.path = project, project.root / "notebooks" / f"{name}.ipynb"
         rng = random.Random(name)
-        made = []
+        raw_cells = []
         for number in range(cells):
             outputs = (
-                [some_output(output_bytes // cells, number, rng)]
+                [create_output(output_bytes // cells, number, rng)]
                 if output_bytes
                 else []
             )
             source = [f"value_{number} = {number}\n", f"print(value_{number})"]
-            made.append(
+            raw_cells.append(
                 {
                     "cell_type": "code",
                     "execution_count": number + 1,
@@ -82,25 +89,30 @@ class Subject:
             }
         }
         self.save(
-            {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+            {
+                "cells": raw_cells,
+                "metadata": metadata,
+                "nbformat": 4,
+                "nbformat_minor": 5,
+            }
         )
 
     def save(self, notebook: dict[str, Any]) -> str:
-        """Write the notebook as Claude Code does: in place, one space of indent; return the text."""
+        """Write the notebook as Claude Code does, in place and with one space of indentation; return the text."""
         text = json.dumps(notebook, indent=1, ensure_ascii=False)
         self.path.write_text(text)
         return text
 
     def cell(self, notebook: dict[str, Any]) -> dict[str, Any]:
         """Return the raw cell that is edited."""
-        found: dict[str, Any] = next(
+        raw_cell: dict[str, Any] = next(
             cell for cell in notebook["cells"] if cell["id"] == self.cell_id
         )
-        return found
+        return raw_cell
 
-    def told(self, event: str, **more: Any) -> bytes:
-        """Return what Claude Code 2.1.330 hands to a hook: its keys, in its order, one line of UTF-8."""
-        about = {
+    def format_payload(self, event: str, **extra: Any) -> bytes:
+        """Return a hook's payload as Claude Code 2.1.330 sends it: same keys, same order."""
+        common_fields = {
             "session_id": SESSION,
             "transcript_path": str(self.project.root / "transcript.jsonl"),
             "cwd": str(self.project.root),
@@ -110,40 +122,38 @@ class Subject:
             "hook_event_name": event,
         }
         return (
-            json.dumps({**about, **more}, ensure_ascii=False, separators=(",", ":"))
+            json.dumps(
+                {**common_fields, **extra}, ensure_ascii=False, separators=(",", ":")
+            )
             + "\n"
         ).encode()
 
-    def call(self, source: str) -> dict[str, Any]:
+    def format_call(self, source: str) -> dict[str, Any]:
         """Return the tool's name and input of an edit."""
-        given = {
+        tool_input = {
             "notebook_path": str(self.path),
             "cell_id": self.cell_id,
             "new_source": source,
             "edit_mode": "replace",
         }
-        return {"tool_name": "NotebookEdit", "tool_input": given}
+        return {"tool_name": "NotebookEdit", "tool_input": tool_input}
 
     def edit(self, first: str = "") -> tuple[bytes, str]:
-        """Replace the cell on disk; return what Claude Code hands to the hook, and the word that the cell prints.
+        """Replace the cell on disk; return the hook's payload and the word that the cell prints.
 
-        `first` is what the cell does before it prints.
+        `first` is code that the cell runs before it prints.
         """
         word = secrets.token_hex(8)
         source = f"{first}print('{word}')"
         before = self.path.read_text()
         notebook = json.loads(before)
         cell = self.cell(notebook)
-        old, cell["source"], cell["execution_count"], cell["outputs"] = (
-            cell["source"],
-            source,
-            None,
-            [],
-        )
+        old_source = "".join(cell["source"])
+        cell |= {"source": source, "execution_count": None, "outputs": []}
         after = self.save(notebook)
-        answered = {
+        tool_response = {
             "new_source": source,
-            "old_source": "".join(old),
+            "old_source": old_source,
             "cell_type": "code",
             "language": "python",
             "edit_mode": "replace",
@@ -153,78 +163,88 @@ class Subject:
             "original_file": before,
             "updated_file": after,
         }
-        more = {
-            "tool_response": answered,
+        extra = {
+            "tool_response": tool_response,
             "tool_use_id": f"toolu_{uuid.uuid4().hex}",
             "duration_ms": 3,
         }
-        return self.told("PostToolUse", **self.call(source), **more), word
+        return self.format_payload(
+            "PostToolUse", **self.format_call(source), **extra
+        ), word
 
     def ask(self) -> float:
-        """Tell of an edit to come, as Claude Code does before each; return the hook's milliseconds."""
-        asked = self.call(f"print('{secrets.token_hex(8)}')")
-        data = self.told("PreToolUse", **asked, tool_use_id=f"toolu_{uuid.uuid4().hex}")
-        ended = spawn(self.project.hook("PreToolUse"), data)
-        if ended.out:
+        """Run the PreToolUse hook of an edit; return its milliseconds."""
+        fields = self.format_call(f"print('{secrets.token_hex(8)}')")
+        payload = self.format_payload(
+            "PreToolUse", **fields, tool_use_id=f"toolu_{uuid.uuid4().hex}"
+        )
+        result = spawn(self.project.build_hook_command("PreToolUse"), payload)
+        if result.output:
             raise BrokenStepError(
-                f"{self.path.name}: the edit is not let through: {ended.out.decode()}"
+                f"{self.path.name}: the edit was not accepted: {result.output.decode()}"
             )
-        return ended.ms
+        return result.ms
 
-    def end_message(self) -> RunSummary:
-        """Tell that all calls of the message are through, as Claude Code does after each message."""
+    def end_message(self) -> ProcessResult:
+        """Run the PostToolBatch hook, as Claude Code does after each message."""
         call = {
-            **self.call("1"),
+            **self.format_call("1"),
             "tool_use_id": "toolu_1",
             "tool_response": f"Updated cell {self.cell_id} with 1",
         }
         return spawn(
-            self.project.hook("PostToolBatch"),
-            self.told("PostToolBatch", tool_calls=[call]),
+            self.project.build_hook_command("PostToolBatch"),
+            self.format_payload("PostToolBatch", tool_calls=[call]),
         )
 
     def step(self, command: list[str] | None = None) -> float:
-        """Edit, run the hook, check that the cell ran, end the message; return the hook's milliseconds."""
+        """Edit the cell, run the hook, check the result; return the hook's milliseconds."""
         return self.message(command)[0]
 
     def message(
         self, command: list[str] | None = None, first: str = ""
     ) -> tuple[float, float]:
-        """Edit as in `step` and end the message; return the milliseconds of both hooks."""
-        data, word = self.edit(first)
-        ended = spawn(command or self.project.hook("PostToolUse"), data)
-        self.check(ended.out, word)
-        return ended.ms, self.end_message().ms
+        """Do a step and end its message; return the milliseconds of both hooks."""
+        payload, word = self.edit(first)
+        result = spawn(
+            command or self.project.build_hook_command("PostToolUse"), payload
+        )
+        self.check(result.output, word)
+        return result.ms, self.end_message().ms
 
-    def beside(self) -> float:
-        """Step as the client has it: the hook that may wake the agent later is begun at the same time."""
-        data, word = self.edit()
-        waker = subprocess.Popen(self.project.hook("Wake"), stdin=subprocess.PIPE)
+    def step_with_waker(self) -> float:
+        """Do a step while the hook that may notify the agent later runs, too."""
+        payload, word = self.edit()
+        waker = subprocess.Popen(
+            self.project.build_hook_command("Wake"), stdin=subprocess.PIPE
+        )
         assert waker.stdin
-        feeding = threading.Thread(target=waker.communicate, args=(data,))
-        feeding.start()
-        ended = spawn(self.project.hook("PostToolUse"), data)
-        self.check(ended.out, word)
+        feeder = threading.Thread(target=waker.communicate, args=(payload,))
+        feeder.start()
+        result = spawn(self.project.build_hook_command("PostToolUse"), payload)
+        self.check(result.output, word)
         self.end_message()
-        feeding.join()
+        feeder.join()
         if waker.returncode:
             raise BrokenStepError(
-                f"the hook that wakes ended with {waker.returncode}: nothing was to be told"
+                f"the waiting hook exited with code {waker.returncode}, but nothing had to be reported"
             )
-        return ended.ms
+        return result.ms
 
     def answer(self) -> float:
-        """Edit as in `step`, ask the daemon from this process; return the milliseconds until it answered."""
-        data, word = self.edit()
-        began = time.perf_counter()
-        out = daemon_client.send_request(self.project.paths, b"hook PostToolUse", data)
-        took = since(began)
+        """Do a step by asking the daemon from this process; return the milliseconds."""
+        payload, word = self.edit()
+        started_at = time.perf_counter()
+        out = daemon_client.send_request(
+            self.project.paths, b"hook PostToolUse", payload
+        )
+        duration_ms = measure_elapsed_ms(started_at)
         self.check(out or b"", word)
         self.end_message()
-        return took
+        return duration_ms
 
     def check(self, out: bytes, word: str) -> None:
-        """Raise BrokenStepError unless report and notebook both hold what the cell printed."""
+        """Raise BrokenStepError unless report and notebook contain the word that the cell prints."""
         report = (
             json.loads(out)["hookSpecificOutput"]["additionalContext"]
             if out
@@ -236,12 +256,16 @@ class Subject:
         if [(output["name"], "".join(output["text"])) for output in outputs] != [
             ("stdout", f"{word}\n")
         ]:
-            raise BrokenStepError(f"{self.path.name}: the notebook holds: {outputs}")
+            raise BrokenStepError(f"{self.path.name}: the notebook contains: {outputs}")
 
     def peak_mb(self, command: list[str] | None = None) -> float:
-        """Return the peak of the resident memory of a step's hook process."""
-        data, word = self.edit()
-        mib, out = peak(self.project, command or self.project.hook("PostToolUse"), data)
+        """Return the peak memory of a step's hook process in MiB."""
+        payload, word = self.edit()
+        mib, out = measure_peak(
+            self.project,
+            command or self.project.build_hook_command("PostToolUse"),
+            payload,
+        )
         self.check(out, word)
         self.end_message()
         return mib

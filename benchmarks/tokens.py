@@ -1,21 +1,24 @@
-"""What the agent reads for the Seattle notebook with one fix: by stepper, and the plain way. Tokens are characters ÷ 4.
+"""Count the tokens that the agent reads for the Seattle notebook, with and without stepper.
 
     python benchmarks/tokens.py [--save FOLDER]
 
-Run it with the Python of an environment that holds stepper. It makes an environment for the kernels in a temporary
-folder, with the packages that the demo takes, and plays the demo's cells (one fails and is then replaced) in four ways:
-through the real hook script, and three times without stepper: edit, `jupyter execute --inplace`, read the notebook.
-After each cell the client itself asks for that Read: it refuses the next edit of a file that a command has changed.
-A run that fails changes nothing and is not read, unless it goes on with `--allow-errors`.
+Run it with the Python of an environment that has stepper. It creates an environment for
+the kernels in a temporary folder, with the packages of the demo, and plays the demo's
+cells (one fails and is then replaced) in four ways: with the real hook script, and
+three times without stepper: edit, `jupyter execute --inplace`, read the notebook. Claude
+Code requires that Read: it refuses to edit a file that a command has changed. A failed
+run changes nothing and is not read, unless it continues with `--allow-errors`.
 
-Counted is text that reaches the model: for stepper what `stepper new` prints, the Read of the new notebook and all
-that the hooks say to the model; for the plain way the result of the Write that makes the notebook, all that
-`jupyter execute` prints, and each Read. `shown` and the constants below say it as the client does; they were taken from
-Claude Code 2.1.330, driven by a scripted model (`tests/realclient`), and differ from it by no character.
+Only text that reaches the model is counted. With stepper: the output of `stepper new`,
+the Read of the new notebook, and all texts of the hooks for the model. Without stepper:
+the result of the Write that creates the notebook, the output of `jupyter execute`, and
+each Read. `render_notebook` and the constants reproduce Claude Code 2.1.330, driven by a
+scripted model (`tests/realclient`), exactly. Tokens are characters ÷ 4.
 
-Counted nowhere: what the agent writes itself, the results of NotebookEdit (every way has the same fifteen edits), the
-person's lines, pictures. All ways must end with the same sources, the same text outputs, the figure and the same file
-of results, and the failure must have been read: else this ends with an error.
+Not counted: text that the agent writes, the results of NotebookEdit (every way has the
+same fifteen edits), lines for the user, pictures. All ways must end with the same
+sources, text outputs, figure and result file, and the failure must have been read;
+otherwise the benchmark fails.
 """
 
 from __future__ import annotations
@@ -42,11 +45,11 @@ from examples import demo
 from stepper import __version__
 from stepper.install import skill_states, trust
 
-# What Claude Code puts around a text, or says itself.
+# Texts of Claude Code.
 CONTEXT = "{} hook additional context: "
 CREATED = "File created successfully at: {} (file state is current in your context — no need to Read it back)"
 TOO_LARGE = "Outputs are too large to include. Use Bash with: cat <notebook_path> | jq '.cells[{}].outputs'"
-LARGE = 10_000  # characters of a cell's outputs, pictures in base64 included
+LARGE = 10_000  # characters of a cell's outputs, including pictures in base64
 SKILL = "Base directory for this skill: {}\n\n{}"
 LAUNCHED = "Launching skill: {}"
 
@@ -58,55 +61,55 @@ TITLE = f"# {demo.PROBLEM}"
 
 
 class BrokenWayError(Exception):
-    """A way did not do the work that it is measured for."""
+    """A way did not do the work that is measured."""
 
 
 @dataclass
 class Way:
-    """One way through the notebook: what the agent read, in order, each with the kind of its origin."""
+    """A way through the notebook: the texts that the agent read, each with its origin."""
 
     name: str
     folder: Path
-    missing: str
+    omitted: str
     read: list[tuple[str, str]] = field(default_factory=list)
-    calls: int = 0  # the agent's tool calls beyond the edits
+    calls: int = 0  # the agent's tool calls, except edits
 
-    def take(self, kind: str, text: str, call: bool = True) -> None:
-        """Let the agent read a text, by a tool call of its own or because a hook said it."""
+    def add_text(self, kind: str, text: str, call: bool = True) -> None:
+        """Add a text that the agent reads, by its own tool call or from a hook."""
         self.read.append((kind, text))
         self.calls += call
 
     @property
     def text(self) -> str:
-        """All that was read."""
+        """All texts."""
         return "\n".join(text for _, text in self.read)
 
     @property
     def size(self) -> int:
-        """All characters that were read."""
+        """The number of characters of all texts."""
         return sum(len(text) for _, text in self.read)
 
     @property
     def parts(self) -> str:
-        """Return how many characters came from where."""
+        """The number of characters of each origin, as text."""
         kinds = dict.fromkeys(kind for kind, _ in self.read)
         texts = {
-            kind: [text for found, text in self.read if found == kind] for kind in kinds
+            kind: [text for each, text in self.read if each == kind] for kind in kinds
         }
         return ", ".join(
-            f"{kind} {sum(map(len, found)):,} ({len(found)} ×)"
-            for kind, found in texts.items()
+            f"{kind} {sum(map(len, group)):,} ({len(group)} ×)"
+            for kind, group in texts.items()
         )
 
     @property
     def notebook(self) -> Path:
-        """The notebook of this way."""
+        """The path of the notebook."""
         (path,) = (self.folder / "notebooks").glob("*.ipynb")
         return path
 
     @property
     def code_cells(self) -> list[dict[str, Any]]:
-        """The code cells as they stand in the file."""
+        """The code cells in the file."""
         return [
             cell
             for cell in json.loads(self.notebook.read_text("utf-8"))["cells"]
@@ -114,49 +117,48 @@ class Way:
         ]
 
 
-# --- as the client shows a notebook
-# -------------------------------------------------------------------------
+# --- Notebooks as Claude Code renders them
 
 
-def joined(text: str | list[str]) -> str:
-    """Return a text of the notebook format, which may stand there as lines."""
+def join_lines(text: str | list[str]) -> str:
+    """Return a text of the notebook format, which may be a list of lines."""
     return text if isinstance(text, str) else "".join(text)
 
 
 def output_text(output: dict[str, Any]) -> str:
-    """Return the text of an output as Read shows it: of a result that in plain text, of an error all."""
+    """Return the text of an output as Read shows it."""
     if output["output_type"] == "stream":
-        return joined(output["text"])
+        return join_lines(output["text"])
     if output["output_type"] == "error":
         return f"{output['ename']}: {output['evalue']}\n" + "\n".join(
             output["traceback"]
         )
-    return joined(output["data"].get("text/plain", ""))
+    return join_lines(output["data"].get("text/plain", ""))
 
 
-def pictures(output: dict[str, Any]) -> list[str]:
+def find_pictures(output: dict[str, Any]) -> list[str]:
     """Return the pictures of an output that Read would show, in base64."""
     data = output.get("data", {})
-    return [joined(data[kind]) for kind in ("image/png", "image/jpeg") if kind in data][
-        :1
-    ]
+    return [
+        join_lines(data[kind]) for kind in ("image/png", "image/jpeg") if kind in data
+    ][:1]
 
 
-def blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
-    """Yield what Read shows, piece by piece; None stands for a picture."""
+def render_blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
+    """Yield the parts of a Read; None stands for a picture."""
     for index, cell in enumerate(notebook["cells"]):
         kind = (
             ""
             if cell["cell_type"] == "code"
             else f"<cell_type>{cell['cell_type']}</cell_type>"
         )
-        yield f'<cell id="{cell["id"]}">{kind}{joined(cell["source"])}</cell id="{cell["id"]}">'
+        yield f'<cell id="{cell["id"]}">{kind}{join_lines(cell["source"])}</cell id="{cell["id"]}">'
         outputs = cell.get("outputs", [])
         if (
             sum(
                 len(text)
                 for output in outputs
-                for text in (output_text(output), *pictures(output))
+                for text in (output_text(output), *find_pictures(output))
             )
             > LARGE
         ):
@@ -165,115 +167,113 @@ def blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
         for output in outputs:
             if text := output_text(output):
                 yield "\n" + text
-            yield from [None] * len(pictures(output))
+            yield from [None] * len(find_pictures(output))
 
 
-def shown(path: Path) -> str:
-    """Return the text of the client's Read: pieces are joined by a newline, but not across a picture."""
-    said, gap = "", ""
-    for block in blocks(json.loads(path.read_text("utf-8"))):
-        said, gap = (said, "") if block is None else (said + gap + block, "\n")
-    return said
+def render_notebook(path: Path) -> str:
+    """Return the text of a Read. Parts are joined by a newline, but not across a picture."""
+    text, separator = "", ""
+    for block in render_blocks(json.loads(path.read_text("utf-8"))):
+        text, separator = (
+            (text, "") if block is None else (text + separator + block, "\n")
+        )
+    return text
 
 
-# --- stepper's way
-# ------------------------------------------------------------------------------------------
+# --- The way with stepper
 
 
 class Agent(demo.Player):
-    """The demo's player, keeping what the hooks say to the model."""
+    """The demo's player; it records the hooks' texts for the model."""
 
     def __init__(self, way: Way) -> None:
         super().__init__(str(way.folder), str(way.notebook.relative_to(way.folder)))
         self.way = way
 
     def hook(self, event: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Run the installed hook; keep what of its answer the model reads."""
+        """Run the installed hook; record the parts of its response that the model reads."""
         answer = super().hook(event, fields)
         specific = answer.get("hookSpecificOutput", {})
-        if told := specific.get("additionalContext"):
+        if report := specific.get("additionalContext"):
             name = f"{event}:{fields['tool_name']}" if "tool_name" in fields else event
-            self.way.take(
+            self.way.add_text(
                 "reports" if event == "PostToolUse" else event,
-                CONTEXT.format(name) + told,
+                CONTEXT.format(name) + report,
                 call=False,
             )
-        for told in (
+        for report in (
             specific.get("permissionDecisionReason"),
             answer.get("reason"),
             answer.get("stopReason"),
         ):
-            if told:
-                self.way.take("reasons", told, call=False)
+            if report:
+                self.way.add_text("reasons", report, call=False)
         return answer
 
 
-def by_stepper(project: Project) -> Way:
-    """Play the job as the demo does, from the first prompt to the end of the turn."""
-    way = Way(
-        "**stepper**", project.root, "a look at the figure: its path is in the report"
-    )
+def play_with_stepper(project: Project) -> Way:
+    """Play the work as the demo does, from the first prompt to the end of the turn."""
+    way = Way("**stepper**", project.root, "the figure (its path is in the report)")
     steps = [word for step in demo.STEPS for word in ("--step", step.title)]
-    made = spawn(
+    result = spawn(
         [str(project.python), "-I", "-c", CLI, "new", demo.PROBLEM, *steps],
         cwd=project.root,
     )
-    way.take("`stepper new`", made.out.decode().strip())
-    way.take("Read", shown(way.notebook))
-    agent = Agent(way)
+    way.add_text("`stepper new`", result.output.decode().strip())
+    way.add_text("Read", render_notebook(way.notebook))
+    player = Agent(way)
     for number, step in enumerate(demo.STEPS, 1):
-        agent.play("markdown", markdown(number, step))
+        player.play("markdown", markdown(number, step))
         if step.forgotten:
-            agent.play(
+            player.play(
                 "code", step.code.removeprefix(step.forgotten), expected="NameError: "
             )
-        agent.play("code", step.code, replace=bool(step.forgotten))
-    agent.hook("Stop", {"stop_hook_active": False, "last_assistant_message": "Done."})
+        player.play("code", step.code, replace=bool(step.forgotten))
+    player.hook("Stop", {"stop_hook_active": False, "last_assistant_message": "Done."})
     return way
 
 
-def with_skills(way: Way, status: str) -> Way:
-    """Return stepper's way with what the model reads once a session: the skills that the job takes, and the list."""
-    full = Way(
-        "stepper, and its skills' texts",
+def add_skills(way: Way, status: str) -> Way:
+    """Return stepper's way with the skills, and their list, that the model reads once per session."""
+    way_with_skills = Way(
+        "stepper, with the texts of its skills",
         way.folder,
-        way.missing,
+        way.omitted,
         list(way.read),
         way.calls,
     )
-    listed = []
+    skill_list = []
     for name, files in skill_states.load_shipped_skills().items():
         _, head, body = files["SKILL.md"].decode().split("---\n", 2)
         fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
         if fields.get("disable-model-invocation") != "true":
-            listed.append(f"- {name}: {fields['description']}")
+            skill_list.append(f"- {name}: {fields['description']}")
         if name in ("new-notebook", "stepping-notebooks"):
             body = body.replace("$ARGUMENTS", "").replace("!`stepper status`", status)
-            full.take(
+            way_with_skills.add_text(
                 "skills",
                 SKILL.format(way.folder / ".claude" / "skills" / name, body),
                 call=False,
             )
-    full.take("list of skills", "\n".join(listed), call=False)
-    full.take("Skill", LAUNCHED.format("stepping-notebooks"))
-    if sum(kind == "skills" for kind, _ in full.read) != 2:
-        raise BrokenWayError("the skills that the job takes are not there")
-    return full
+    way_with_skills.add_text("list of skills", "\n".join(skill_list), call=False)
+    way_with_skills.add_text("Skill", LAUNCHED.format("stepping-notebooks"))
+    if sum(kind == "skills" for kind, _ in way_with_skills.read) != 2:
+        raise BrokenWayError("the required skills are missing")
+    return way_with_skills
 
 
-# --- the plain way
-# ------------------------------------------------------------------------------------------
+# --- The way without stepper
 
 
 @dataclass
 class Plain(Way):
-    """A notebook that is edited as NotebookEdit does, executed by nbclient's command and read again."""
+    """A notebook that is edited like with NotebookEdit, executed by nbclient and read again."""
 
     bin: Path = Path()
     flags: tuple[str, ...] = ()
-    left: str = ""  # what the run that failed left in the file
+    failed_run: str = ""  # the outputs that the failed run wrote to the file
 
-    def begin(self) -> None:
+    def create_notebook(self) -> None:
         """Write the notebook with its title, in a folder with the data."""
         path = self.folder / "notebooks" / "seattle.ipynb"
         path.parent.mkdir(parents=True)
@@ -290,10 +290,10 @@ class Plain(Way):
             ),
             "utf-8",
         )
-        self.take("Write", CREATED.format(path))
+        self.add_text("Write", CREATED.format(path))
 
     def edit(self, kind: str, source: str, instead: str | None = None) -> None:
-        """Insert a cell below the last one, or replace the one whose source is `instead`."""
+        """Insert a cell at the end, or replace the one with the source `instead`."""
         content = json.loads(self.notebook.read_text("utf-8"))
         if instead is None:
             content["cells"].append(
@@ -302,7 +302,9 @@ class Plain(Way):
             cell = content["cells"][-1]
         else:
             (cell,) = (
-                cell for cell in content["cells"] if joined(cell["source"]) == instead
+                cell
+                for cell in content["cells"]
+                if join_lines(cell["source"]) == instead
             )
         cell |= {
             "source": source,
@@ -313,9 +315,9 @@ class Plain(Way):
         )
 
     def run(self, fails: bool = False) -> None:
-        """Execute the notebook, and read it where that changed it: a run that is stopped saves nothing."""
+        """Execute the notebook, and read it if it changed: a failed run saves nothing."""
         before = self.notebook.read_bytes()
-        done = subprocess.run(
+        result = subprocess.run(
             [
                 "jupyter",
                 "execute",
@@ -331,31 +333,33 @@ class Plain(Way):
             timeout=120,
             check=False,
         )
-        said = done.stdout.decode().strip()
-        if bool(done.returncode) != (fails and not self.flags):
+        text = result.stdout.decode().strip()
+        if bool(result.returncode) != (fails and not self.flags):
             raise BrokenWayError(
-                f"{self.name}: `jupyter execute` ended with {done.returncode}: {said}"
+                f"{self.name}: `jupyter execute` exited with code {result.returncode}: {text}"
             )
-        self.take(
+        self.add_text(
             "`jupyter execute`",
-            f"Exit code {done.returncode}\n{said}" if done.returncode else said,
+            f"Exit code {result.returncode}\n{text}" if result.returncode else text,
         )
         if self.notebook.read_bytes() != before:
-            self.take("Read", shown(self.notebook))
+            self.add_text("Read", render_notebook(self.notebook))
         if fails:
             kinds = [
                 {output["output_type"] for output in cell["outputs"]}
                 for cell in self.code_cells
             ]
-            self.left = (
+            self.failed_run = (
                 f"outputs in {sum(map(bool, kinds))} of {len(kinds)} code cells, "
             )
-            self.left += f"{sum('error' in found for found in kinds)} of them an error"
+            self.failed_run += (
+                f"{sum('error' in types for types in kinds)} of them an error"
+            )
 
 
-def carefully(way: Plain) -> Plain:
+def play_step_by_step(way: Plain) -> Plain:
     """Execute and read after each code cell, as with stepper."""
-    way.begin()
+    way.create_notebook()
     for number, step in enumerate(demo.STEPS, 1):
         way.edit("markdown", markdown(number, step))
         first = step.code.removeprefix(step.forgotten)
@@ -367,9 +371,9 @@ def carefully(way: Plain) -> Plain:
     return way
 
 
-def hastily(way: Plain) -> Plain:
+def play_in_one_run(way: Plain) -> Plain:
     """Write all cells, execute, fix, execute again."""
-    way.begin()
+    way.create_notebook()
     for number, step in enumerate(demo.STEPS, 1):
         way.edit("markdown", markdown(number, step))
         way.edit("code", step.code.removeprefix(step.forgotten))
@@ -380,64 +384,65 @@ def hastily(way: Plain) -> Plain:
     return way
 
 
-# --- all of them
-# --------------------------------------------------------------------------------------------
+# --- All ways
 
 
 def markdown(number: int, step: demo.Step) -> str:
-    """Return the text above a step's code, as the demo writes it."""
+    """Return the Markdown text of a step, as the demo writes it."""
     return f"## {number}. {step.title}\n\n{step.markdown}"
 
 
 def lines(cell: dict[str, Any]) -> list[str]:
-    """Return the lines of a cell's outputs, without what stands for a figure."""
-    texts = (output_text(output) for output in cell["outputs"] if not pictures(output))
+    """Return the lines of a cell's outputs, without figures."""
+    texts = (
+        output_text(output) for output in cell["outputs"] if not find_pictures(output)
+    )
     return [
         line.rstrip() for text in texts for line in text.splitlines() if line.strip()
     ]
 
 
-def unread(way: Way) -> int:
-    """Return how many lines of the outputs the agent did not read."""
+def count_unread_lines(way: Way) -> int:
+    """Return the number of output lines that the agent did not read."""
     read = {line.removeprefix("| ").rstrip() for line in way.text.splitlines()}
     return sum(line not in read for cell in way.code_cells for line in lines(cell))
 
 
 def check(ways: list[Way]) -> None:
-    """Raise BrokenWayError unless all ways did the same work and told of the failure."""
+    """Raise BrokenWayError unless all ways did the same work and read the failure."""
     wanted = [step.code for step in demo.STEPS]
     results = ways[0].notebook.with_name(demo.RESULT).read_bytes()
     printed = [lines(cell) for cell in ways[0].code_cells]
     if sum(map(len, printed)) < 50:
-        raise BrokenWayError(f"the notebook's outputs are too few: {printed}")
+        raise BrokenWayError(f"the notebook has too few outputs: {printed}")
     for way in ways:
         cells = way.code_cells
-        if [joined(cell["source"]) for cell in cells] != wanted:
+        if [join_lines(cell["source"]) for cell in cells] != wanted:
             raise BrokenWayError(f"{way.name}: the sources are not the demo's")
         if [lines(cell) for cell in cells] != printed:
             raise BrokenWayError(
-                f"{way.name}: the outputs are others: {[lines(cell) for cell in cells]}"
+                f"{way.name}: the outputs differ: {[lines(cell) for cell in cells]}"
             )
         if [
-            len(pictures(output)) for cell in cells for output in cell["outputs"]
+            len(find_pictures(output)) for cell in cells for output in cell["outputs"]
         ].count(1) != 1:
-            raise BrokenWayError(f"{way.name}: there is not one figure")
+            raise BrokenWayError(f"{way.name}: the number of figures is not 1")
         if way.notebook.with_name(demo.RESULT).read_bytes() != results:
-            raise BrokenWayError(f"{way.name}: the file of results is another one")
+            raise BrokenWayError(f"{way.name}: the result file differs")
         if FAILURE not in ANSI.sub("", way.text):
-            raise BrokenWayError(f"{way.name}: the failure was not told")
+            raise BrokenWayError(f"{way.name}: the failure was not read")
         if printed[-1][-1] not in way.text:
-            raise BrokenWayError(f"{way.name}: the last output was not told")
-        if isinstance(way, Plain) and unread(way):
-            raise BrokenWayError(f"{way.name}: the notebook was not read whole")
+            raise BrokenWayError(f"{way.name}: the last output was not read")
+        if isinstance(way, Plain) and count_unread_lines(way):
+            raise BrokenWayError(f"{way.name}: the notebook was not read completely")
 
 
-def environment(folder: Path) -> Path:
-    """Make an environment with what the kernels and `jupyter execute` need; return its folder of programs."""
+def create_environment(folder: Path) -> Path:
+    """Create an environment for the kernels and `jupyter execute`; return its `bin` folder."""
     os.environ["PATH"] = (
         f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )
-    # else each kernel compiles pandas again
+    # otherwise each kernel compiles pandas again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     uv, env = shutil.which("uv"), str(folder / ".venv")
     python = str(folder / ".venv" / "bin" / "python")
@@ -457,34 +462,34 @@ def environment(folder: Path) -> Path:
 
 
 def play(folder: Path) -> tuple[list[Way], str]:
-    """Play all ways; return them, and the line that says with what."""
+    """Play all ways; return them, and a line with the versions."""
     project = Project(folder / "stepper")
     try:
-        programs = environment(project.root)
+        programs = create_environment(project.root)
         python = str(programs / "python")
         trust.save_record(project.paths, {"python": python})
         demo.prepare(str(project.root))
         demo.say = lambda text: None
         status = (
             spawn([str(project.python), "-I", "-c", CLI, "status"], cwd=project.root)
-            .out.decode()
+            .output.decode()
             .strip()
         )
-        stepped = by_stepper(project)
+        stepped = play_with_stepper(project)
     finally:
         project.shutdown()
-    picture = "the figure: too large for the client's Read, which names a `jq` command instead"
+    picture = "the figure (too large for Read, which names a `jq` command instead)"
     all_at_once = "plain, all cells, then one run"
     with ThreadPoolExecutor(2) as pool:
         tasks = [
             pool.submit(
-                how, Plain(name, folder / slug, picture, bin=programs, flags=flags)
+                play_way, Plain(name, folder / slug, picture, bin=programs, flags=flags)
             )
-            for how, name, slug, flags in (
-                (carefully, "**plain**, a run after each cell", "each", ()),
-                (hastily, all_at_once, "once", ()),
+            for play_way, name, slug, flags in (
+                (play_step_by_step, "**plain**, a run after each cell", "each", ()),
+                (play_in_one_run, all_at_once, "once", ()),
                 (
-                    hastily,
+                    play_in_one_run,
                     f"{all_at_once} with `--allow-errors`",
                     "errs",
                     ("--allow-errors",),
@@ -494,50 +499,50 @@ def play(folder: Path) -> tuple[list[Way], str]:
         ways = [stepped, *(task.result() for task in tasks)]
     check(ways)
     names = ["ipykernel", "nbclient", "ipython", "pandas", "matplotlib"]
-    asked = f"from importlib.metadata import version\nprint(*(f'{{n}} {{version(n)}}' for n in {names}), sep=', ')"
-    kernel = demo.output(python, "-c", asked, cwd=str(folder)).strip()
-    about = f"{date.today()}, notebook-stepper {__version__}, CPython {sys.version.split()[0]}, {kernel}"
-    return [stepped, with_skills(stepped, status), *ways[1:]], about
+    version_code = f"from importlib.metadata import version\nprint(*(f'{{n}} {{version(n)}}' for n in {names}), sep=', ')"
+    kernel = demo.output(python, "-c", version_code, cwd=str(folder)).strip()
+    summary = f"{date.today()}, notebook-stepper {__version__}, CPython {sys.version.split()[0]}, {kernel}"
+    return [stepped, add_skills(stepped, status), *ways[1:]], summary
 
 
-def table(ways: list[Way]) -> Iterator[str]:
+def format_table(ways: list[Way]) -> Iterator[str]:
     """Yield the lines of the report."""
-    least, full = ways[0].size, ways[1].size
-    yield "| way | characters | tokens (÷ 4) | to stepper | to the second row | calls beyond the edits | not in it |"
+    stepper_size, skills_size = ways[0].size, ways[1].size
+    yield "| way | characters | tokens (÷ 4) | to stepper | to stepper with skills | calls except edits | not read |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for way in ways:
-        ratios = f"{way.size / least:.2f} × | {way.size / full:.2f} ×"
-        yield f"| {way.name} | {way.size:,} | {way.size / 4:,.0f} | {ratios} | {way.calls} | {way.missing} |"
+        ratios = f"{way.size / stepper_size:.2f} × | {way.size / skills_size:.2f} ×"
+        yield f"| {way.name} | {way.size:,} | {way.size / 4:,.0f} | {ratios} | {way.calls} | {way.omitted} |"
     yield ""
     total = sum(len(lines(cell)) for cell in ways[0].code_cells)
-    told = [text for kind, text in ways[0].read if kind == "reports"]
-    largest = max(told, key=len)
-    found = re.search("[Cc]ell [0-9]+", largest)
-    yield f"- The largest single report: {len(largest):,} characters ({found[0].lower() if found else 'which cell?'})."
-    yield f"- Of the {total} lines that the cells put out, stepper's reports left out {unread(ways[0])}, a Read none."
+    reports = [text for kind, text in ways[0].read if kind == "reports"]
+    largest = max(reports, key=len)
+    match = re.search("[Cc]ell [0-9]+", largest)
+    yield f"- The largest single report: {len(largest):,} characters ({match[0].lower() if match else 'unknown cell'})."
+    yield f"- Of the {total} output lines, stepper's reports omit {count_unread_lines(ways[0])}, a Read omits none."
     for way in ways:
         yield f"- {way.name.replace('*', '')}: {way.parts}."
     for way in ways:
         if isinstance(way, Plain):
-            yield f"- {way.name.replace('*', '')}: the run that failed left {way.left}."
+            yield f"- {way.name.replace('*', '')}: the failed run wrote {way.failed_run}."
 
 
 def main() -> None:
     """Play and print."""
     parser = argparse.ArgumentParser(
-        description="What the agent reads for the Seattle notebook, in characters."
+        description="Count the characters that the agent reads for the Seattle notebook."
     )
     parser.add_argument(
         "--save",
         type=Path,
         metavar="FOLDER",
-        help="put all that was read there, a file for each way",
+        help="save all texts there, a file for each way",
     )
     save = parser.parse_args().save
     with tempfile.TemporaryDirectory(prefix="tokens-") as folder:
-        ways, about = play(Path(folder).resolve())
-        report = list(table(ways))
-    print(f"{about}\n\n" + "\n".join(report))
+        ways, summary = play(Path(folder).resolve())
+        report = list(format_table(ways))
+    print(f"{summary}\n\n" + "\n".join(report))
     if save:
         save.mkdir(parents=True, exist_ok=True)
         for number, way in enumerate(ways):

@@ -1,7 +1,9 @@
-"""How often a comparison of outputs is wrong: stepper's rules, nbdime and nbval on the same pairs.
+"""Count wrong verdicts of output comparisons: stepper, nbdime and nbval on the same pairs.
 
-The pairs are made up (`tests/verify/pairs.py`): harmless differences, which nobody should be told of, and real ones.
-The peers are installed into an environment of their own. `python benchmarks/verify.py`
+    python benchmarks/verify.py
+
+The pairs are constructed (`tests/verify/pairs.py`): harmless differences, which should
+not be reported, and real ones. The peers are installed into their own environment.
 """
 
 from __future__ import annotations
@@ -20,15 +22,14 @@ from stepper.policy.comparison.output_comparison import CellOutputs, compare_out
 from tests.verify import pairs
 from tests.verify.pairs import Pair
 
-# What nbval's own documentation shows as a sanitiser, and addresses, which its users
-# add first.
+# The example in nbval's documentation, and addresses, which users add first.
 ENV = Path.home() / ".cache" / "stepper-tests" / "verify-peers"
-SANITISER = [
+SANITIZER = [
     [r"\d{1,2}/\d{1,2}/\d{2,4}", "DATE"],
     [r"\d{2}:\d{2}:\d{2}", "TIME"],
     [r"0x[0-9a-f]+", "ADDRESS"],
 ]
-# Runs where the peers are: each pair as a notebook with one cell.
+# Runs in the peers' environment; each pair is a notebook with one cell.
 PEERS = """
 import json, re, sys
 import nbformat
@@ -36,9 +37,9 @@ import nbdime
 from nbdime.diffing.notebooks import set_notebook_diff_targets
 from nbval.plugin import IPyNbCell, coalesce_streams, nocolors
 
-unseen = dict.fromkeys(("sources", "attachments", "metadata", "identifier", "details"), False)
-set_notebook_diff_targets(outputs=True, **unseen)
-told = json.load(sys.stdin)
+ignored = dict.fromkeys(("sources", "attachments", "metadata", "identifier", "details"), False)
+set_notebook_diff_targets(outputs=True, **ignored)
+request = json.load(sys.stdin)
 
 class Parent:
     skip_compare = ("metadata", "traceback", "prompt_number", "output_type", "name", "execution_count",
@@ -46,51 +47,58 @@ class Parent:
 
 def notebook(outputs):
     cell = {"cell_type": "code", "id": "a", "source": "x", "metadata": {}, "execution_count": 1, "outputs": outputs}
-    made = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    return nbformat.reads(json.dumps(made), as_version=4)
+    document = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return nbformat.reads(json.dumps(document), as_version=4)
 
 def nbval(then, now, patterns):
     cell = object.__new__(IPyNbCell)
     cell.parent, cell.colors, cell.comparison_traceback = Parent(), nocolors, []
     cell.parent.sanitize_patterns = patterns
-    cell.format_output_compare = lambda *told: None
+    cell.format_output_compare = lambda *_: None
     before, after = (coalesce_streams(notebook(each).cells[0].outputs) for each in (then, now))
     return not cell.compare_outputs(after, before)
 
-found = {"nbdime": [], "nbval": [], "nbval, sanitised": []}
-def nbdimes(then, now):
+flags = {"nbdime": [], "nbval": [], "nbval, sanitized": []}
+def flag_by_nbdime(then, now):
     try:
         return bool(nbdime.diff_notebooks(notebook(then), notebook(now)))
     except RuntimeError:  # "Can currently only diff list, dict, or str objects."
         return True
 
-for then, now in told["pairs"]:
-    found["nbdime"].append(nbdimes(then, now))
-    found["nbval"].append(nbval(then, now, {}))
-    found["nbval, sanitised"].append(nbval(then, now, dict(told["sanitiser"])))
-print(json.dumps(found))
+for then, now in request["pairs"]:
+    flags["nbdime"].append(flag_by_nbdime(then, now))
+    flags["nbval"].append(nbval(then, now, {}))
+    flags["nbval, sanitized"].append(nbval(then, now, dict(request["sanitizer"])))
+print(json.dumps(flags))
 """
 
 
-def peers(asked: Sequence[Pair]) -> dict[str, list[bool]]:
-    """Return which pairs each of the peers flags."""
+def run_peers(pairs_to_check: Sequence[Pair]) -> dict[str, list[bool]]:
+    """Return which pairs each peer flags."""
     python = ENV / "bin" / "python"
     if not python.exists():
         venv.create(ENV, with_pip=True)
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "nbdime", "nbval"], check=True
         )
-    told = {"pairs": [[each.then, each.now] for each in asked], "sanitiser": SANITISER}
-    asks = [python, "-c", PEERS]
-    said = subprocess.run(
-        asks, input=json.dumps(told), stdout=subprocess.PIPE, text=True, check=True
+    request = {
+        "pairs": [[each.then, each.now] for each in pairs_to_check],
+        "sanitizer": SANITIZER,
+    }
+    command = [python, "-c", PEERS]
+    output = subprocess.run(
+        command,
+        input=json.dumps(request),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     ).stdout
-    found: dict[str, list[bool]] = json.loads(said)
-    return found
+    flags: dict[str, list[bool]] = json.loads(output)
+    return flags
 
 
-def ours(pair: Pair) -> bool:
-    """Whether stepper flags a pair."""
+def is_flagged(pair: Pair) -> bool:
+    """Return whether stepper flags a pair."""
     return not compare_outputs(
         CellOutputs(pair.then), CellOutputs(pair.now), (), image_diff.compare_pixels
     ).verdict.reproduces
@@ -98,16 +106,19 @@ def ours(pair: Pair) -> bool:
 
 def main() -> None:
     """Print a row for each tool and each half of the pairs."""
-    asked = pairs.FIRST
-    flags = {"stepper": [ours(pair) for pair in asked], **peers(asked)}
+    pairs_to_check = pairs.FIRST
+    flags = {
+        "stepper": [is_flagged(pair) for pair in pairs_to_check],
+        **run_peers(pairs_to_check),
+    }
     print(
-        f"| {'tool':<18} | pairs | harmless ones flagged | real ones missed | which |\n| --- | --- | --- | --- | --- |"
+        f"| {'tool':<18} | pairs | harmless ones flagged | real ones missed | missed |\n| --- | --- | --- | --- | --- |"
     )
     for name, flagged in flags.items():
-        for half, chosen in (("seen", pairs.SEEN), ("held", pairs.HELD)):
+        for half, chosen in (("seen", pairs.SEEN), ("held out", pairs.HELD)):
             marked = [
                 (pair, flag)
-                for pair, flag in zip(asked, flagged, strict=True)
+                for pair, flag in zip(pairs_to_check, flagged, strict=True)
                 if pair in chosen
             ]
             harmless = [flag for pair, flag in marked if not pair.real]

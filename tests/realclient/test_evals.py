@@ -161,7 +161,7 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = evals.copied(tmp_path_factory.mktemp("plugin") / "stepper")
+    folder = evals.copy_plugin(tmp_path_factory.mktemp("plugin") / "stepper")
     (folder / "install.sh").write_text(SETS_UP)
     return folder
 
@@ -176,7 +176,7 @@ def graded(
         given = environment(
             tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")}
         )
-        result, said = evals.evaluated(
+        result, said = evals.run_case(
             str(binary), plugin, name, given, *more, "--runs", "1", "--ablation", "none"
         )
     ((case,), errors) = result["cases"], model.errors
