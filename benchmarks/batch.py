@@ -1,4 +1,4 @@
-"""Measure the end of a message (the hook `PostToolBatch`) in a project with many notebooks.
+"""Measure the end of a message (`PostToolBatch`) in a project with many notebooks.
 
     python benchmarks/batch.py
 

@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: an installed project, timed processes, rows, limits."""
+"""Shared code of the benchmarks: an installed project, timed processes, tables."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def measure_elapsed_ms(started_at: float) -> float:
 
 
 class Project:
-    """A repository in which stepper is installed, with links to the current environment."""
+    """A repository with an installed stepper, linked to the current environment."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -128,7 +128,7 @@ class Project:
         return [str(self.script), event]
 
     def build_client_command(self, event: str) -> list[str]:
-        """Return the command that the script runs: the compiled client if there is one."""
+        """Return the script's client command: the compiled client if there is one."""
         if self.has_compiled:
             return [
                 str(self.compiled),
@@ -153,7 +153,7 @@ class Project:
         ]
 
     def measure_with_python_client(self, measure: Callable[[], float]) -> float:
-        """Return the result of `measure` while the hook script cannot use the compiled client."""
+        """Return the result of `measure` while only Python's client is available."""
         if not self.has_compiled:
             return measure()
         self.compiled.chmod(0o600)
@@ -183,7 +183,10 @@ class Project:
         spawn([str(self.python), "-I", "-c", code, "shutdown"], cwd=self.root)
 
     def shutdown(self) -> None:
-        """Shut down the daemon and its kernels; remove the socket's folder and the record."""
+        """Shut down the daemon and its kernels.
+
+        Remove the socket's folder and the record.
+        """
         self.stop_daemon()
         shutil.rmtree(self.paths.runtime, ignore_errors=True)
         trust.remove_record(self.paths)

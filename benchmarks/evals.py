@@ -112,7 +112,7 @@ def run_case(
 
 
 def kill_processes(folder: str) -> None:
-    """Kill the daemons and kernels of projects below `folder`, which outlive the run."""
+    """Kill the daemons and kernels of projects below `folder`."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("HOME", "").startswith(f"{folder}{os.sep}"):

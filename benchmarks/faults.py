@@ -1,4 +1,4 @@
-"""Inject faults into real daemons, kernels, hooks and files; count survivals and losses.
+"""Inject faults into real daemons, kernels, hooks and files.
 
     python benchmarks/faults.py              # each fault five times
     python benchmarks/faults.py --rounds 1
@@ -130,7 +130,10 @@ class Bench:
         self.require("| kept 41" in text, "the variables are there", text)
 
     def start_waiting_cell(self) -> tuple[str, str, subprocess.Popen[bytes]]:
-        """Run a cell that waits for `release_cell`; return its id, its mark and its hook."""
+        """Run a cell that waits for `release_cell`.
+
+        Return its id, its mark and its hook.
+        """
         mark = f"{self.name}.mark"
         cell_id, hook = self.start_cell(
             leaves(mark) + WAITS.replace("'go'", f"'{self.name}.go'")
@@ -359,7 +362,7 @@ def find_daemon(project: Project) -> psutil.Process:
 
 
 def measure_daemon(process: psutil.Process) -> dict[str, float]:
-    """Return descriptors, threads and MiB of memory, after the last request's memory is freed."""
+    """Return descriptors, threads and MiB of memory of an idle process."""
     time.sleep(1.5)
     return {
         "descriptors": process.num_fds(),

@@ -97,7 +97,10 @@ class FloodNotebook:
         self.run_count = 0
 
     def run(self, flood: Flood) -> float:
-        """Return the seconds of the hook process; raise BrokenStepError if the result is wrong."""
+        """Return the seconds of the hook process.
+
+        Raise BrokenStepError if the result is wrong.
+        """
         self.run_count += 1
         source = f"{flood.source}\n# {self.run_count}"
         cell: dict[str, Any] = {

@@ -85,7 +85,7 @@ def read_peak_memory(pid: int) -> float | None:
 def measure_memory(
     project: Project, subject: Subject
 ) -> tuple[float, float | None, float]:
-    """Return memory in MiB: the hook's peak, the daemon's peak, the daemon's after 1 s."""
+    """Return MiB of memory: hook's peak, daemon's peak, daemon after 1 s."""
     hooks, peaks, after = [], [], []
     daemon = project.find_daemon()
     for _ in range(MEMORY_SAMPLES):
@@ -103,7 +103,7 @@ def measure_memory(
 
 
 def measure_size(size: int, rounds: int) -> tuple[str, str]:
-    """Return two table rows, times and memory, for a notebook with `size` MB of outputs."""
+    """Return the rows of times and memory for a notebook with `size` MB of outputs."""
     with create_temporary_project() as project:
         subject = Subject(project, "grown", 100, size * MB)
         subject.step()  # starts daemon and kernel

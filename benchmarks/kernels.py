@@ -180,7 +180,10 @@ class RawKernel:
         return measure_elapsed_ms(started_at)
 
     def round_trip(self) -> float:
-        """Return the milliseconds of printing a word; raise BrokenStepError unless it is printed."""
+        """Return the milliseconds of printing a word.
+
+        Raise BrokenStepError unless it is printed.
+        """
         word, self.printed = secrets.token_hex(8), b""
         duration_ms = self.run(f"print('{word}')")
         if word.encode() not in self.printed:

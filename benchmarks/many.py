@@ -35,7 +35,10 @@ SIZES, CELLS, NOTEBOOK_MB = (1, 4, 16), 10, 3
 
 
 class Wave:
-    """A concurrent step in each of several notebooks; `hook_times` collects the hooks' durations."""
+    """A concurrent step in each of several notebooks.
+
+    `hook_times` collects the hooks' durations.
+    """
 
     def __init__(self, project: Project, pool: ThreadPoolExecutor) -> None:
         self.project, self.pool, self.floor = (
@@ -61,7 +64,10 @@ class Wave:
         return measure_elapsed_ms(started_at)
 
     def run(self) -> float:
-        """Return the milliseconds of a wave; raise BrokenStepError unless each cell ran."""
+        """Return the milliseconds of a wave.
+
+        Raise BrokenStepError unless each cell ran.
+        """
         edits = [(subject, *subject.edit()) for subject in self.subjects]
         hook, started_at = (
             self.project.build_hook_command("PostToolUse"),

@@ -107,7 +107,7 @@ def format_tool_list(server: Server) -> str:
 def measure_calls(
     servers: Mapping[str, McpServer], cells: int, rounds: int
 ) -> list[Row]:
-    """Measure 'add a cell and run it' in notebooks with `cells` cells after the call."""
+    """Measure 'add a cell and run it' in notebooks of `cells` cells."""
     for server in servers.values():
         server.start()
         server.begin(cells - 1)
@@ -285,7 +285,7 @@ def format_tokens(stories: list[Story]) -> list[str]:
 
 
 def format_starts(starts: list[Start]) -> list[str]:
-    """Return the table of starts and idle memory, and the ratios to the SDK's server."""
+    """Return the table of starts and idle memory, and the ratios."""
     lines = [
         "| server | spawn to tool list, ms | processor time, ms | idle, MiB |",
         "| --- " * 4 + "|",

@@ -66,7 +66,10 @@ class Server:
         self.process.stdin.flush()
 
     def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result of a request; raise BrokenStepError if the server refuses it or exits."""
+        """Return the result of a request.
+
+        Raise BrokenStepError if the server refuses it or exits.
+        """
         self.number += 1
         self.send({"id": self.number, "method": method, "params": params})
         while line := self.process.stdout.readline():

@@ -81,7 +81,7 @@ class McpServer:
         raise NotImplementedError
 
     def step_calls(self, markdown: str, source: str) -> list[Call]:
-        """Return the calls that append a Markdown cell and a code cell, and run the code cell."""
+        """Return the calls that append a Markdown cell and run a new code cell."""
         raise NotImplementedError
 
     def replace_last(self, index: int, source: str) -> list[Call]:
@@ -216,7 +216,7 @@ class JupymcpServer(McpServer):
 
 
 class JupyterMcpServer(McpServer):
-    """jupyter-mcp-server: edits the notebook through a Jupyter server, which saves a moment later."""
+    """jupyter-mcp-server: edits through a Jupyter server, which saves later."""
 
     name = "jupyter-mcp-server"
     saves = False
@@ -289,7 +289,10 @@ TOKEN = "a-token-on-loopback"
 def jupyter(
     folder: Path, log: IO[str]
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run the JupyterLab that jupyter-mcp-server needs; yield its address and process."""
+    """Run the JupyterLab that jupyter-mcp-server needs.
+
+    Yield its address and process.
+    """
     bin_ = install("mcp-datalayer", DATALAYER)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -47,7 +47,7 @@ QUIET = ["sh", "-c", 'log=$1; shift; exec "$@" 2>>"$log"', "sh"]
 
 
 class Answer(NamedTuple):
-    """The answer to a cell: milliseconds, start and size of the text, cause of a failure."""
+    """The answer to a cell: duration, start and size of the text, failure."""
 
     ms: float
     text: str
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Peer:
-    """A server from PyPI: its pinned versions, its command, and the tool calls of a step."""
+    """A server from PyPI: pinned versions, command, tool calls of a step."""
 
     name: str
     pins: tuple[str, ...]
@@ -215,7 +215,7 @@ def code_cell(source: str, printed: str = "") -> dict[str, Any]:
 
 
 def compare(name: str, path: Path, cells: int, word: str) -> None:
-    """Raise BrokenStepError unless the file has the outputs of all old cells and the new word."""
+    """Raise BrokenStepError unless the file has all old outputs and the new word."""
     outputs = [
         "".join(
             "".join(output.get("text", "")) for output in cell["outputs"]
@@ -269,7 +269,7 @@ class StepperNotebook(Subject):
     def plan_edit(
         self, source: str | None, cells: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return the input of an insertion at the end, or of a deletion without a source."""
+        """Return the input of an insertion, or of a deletion if there is no source."""
         last = {"cell_id": cells[-1]["id"]} if cells else {}
         if source is None:
             return {**last, "new_source": "", "edit_mode": "delete"}
@@ -325,7 +325,10 @@ class StepperNotebook(Subject):
         return Answer(ms, answer.decode(), len(answer))
 
     def run(self, source: str, limit: float = LIMIT, limited: bool = False) -> Answer:
-        """Add a cell and let the daemon run it, for at most 3 s if `limited`; only the run is timed."""
+        """Add a cell and let the daemon run it, for at most 3 s if `limited`.
+
+        Only the run is timed.
+        """
         return self.ask_daemon(
             self.edit_notebook("# stepper: timeout=3s\n" * limited + source)
         )
@@ -426,7 +429,10 @@ class PeerSession:
     def call_checked(
         self, tool: str, arguments: dict[str, Any], word: str = ""
     ) -> Answer:
-        """Return the result of a call; raise BrokenStepError if it failed or lacks the word."""
+        """Return the result of a call.
+
+        Raise BrokenStepError if it failed or lacks the word.
+        """
         answer = self.call(tool, arguments)
         if answer.failed or word not in answer.text:
             raise BrokenStepError(
@@ -440,7 +446,10 @@ class PeerSession:
         return self.call(tool, arguments | (self.peer.limit if limited else {}), limit)
 
     def step(self) -> float:
-        """Add a cell and run it; check answer and file; return the milliseconds, call to result."""
+        """Add a cell and run it.
+
+        Check answer and file; return the milliseconds, call to result.
+        """
         source, word = new_cell()
         answer = self.call_checked(*self.peer.step(self.path, source), word)
         if self.peer.undo:
@@ -449,7 +458,10 @@ class PeerSession:
         return answer.ms
 
     def shut_down(self) -> None:
-        """Shut down the driver, the server and its kernels; kill those that do not exit."""
+        """Shut down the driver, the server and its kernels.
+
+        Kill those that do not exit.
+        """
         with contextlib.suppress(psutil.NoSuchProcess):
             children = psutil.Process(self.driver.pid).children(recursive=True)
             self.driver.stdin.close()
@@ -486,7 +498,10 @@ class NotebookRunner:
         ]
 
     def step(self) -> float:
-        """Write the notebook with one more cell and run it; return the milliseconds, spawn to exit."""
+        """Write the notebook with one more cell and run it.
+
+        Return the milliseconds, spawn to exit.
+        """
         source, word = new_cell()
         notebook = empty()
         notebook["cells"] = [
@@ -505,7 +520,7 @@ class NotebookRunner:
 
 
 class FreshClient:
-    """A process that attaches jupyter_client to a live kernel, runs the cell and prints."""
+    """A process that attaches jupyter_client to a kernel and runs the cell."""
 
     name = "fresh client"
 

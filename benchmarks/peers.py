@@ -59,7 +59,10 @@ Samples = dict[str, list[float]]
 def measure(
     project: Project, cells: int, rounds: int, versions: dict[str, dict[str, str]]
 ) -> Samples:
-    """Return the milliseconds of each tool's steps; add the peers' versions to `versions`."""
+    """Return the milliseconds of each tool's steps.
+
+    Add the peers' versions to `versions`.
+    """
     folder, old_cells = project.root / f"others-{cells}", cells - 1
     folder.mkdir()
     bin_folder = install("runners", RUNNERS)

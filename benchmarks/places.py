@@ -236,7 +236,7 @@ class Websocket:
         return await websocket_connect(request, subprotocols=[PROTOCOL])
 
     def round_trip(self) -> float:
-        """Return the milliseconds of printing a word, from the request to its reply and `idle`."""
+        """Return the milliseconds of printing a word, until its reply and `idle`."""
         return float(self._run_in_loop(self._run(secrets.token_hex(8))))
 
     async def _run(self, word: str) -> float:
@@ -300,12 +300,15 @@ class BackendNotebook(Subject):
         self.save(notebook)
 
     def step_after_rest(self) -> float:
-        """Return the milliseconds of a step after a pause: checks of the kernel are due then."""
+        """Return the milliseconds of a step after a pause."""
         time.sleep(REST_SECONDS)
         return self.step()
 
     def first_step(self) -> float:
-        """Return the milliseconds of a step in a notebook without a kernel; shut down the kernel."""
+        """Return the milliseconds of a step in a notebook without a kernel.
+
+        Shut down the kernel.
+        """
         self.backend.wait_until_idle()
         duration_ms = self.step()
         self.shut_down_kernel()
@@ -321,7 +324,7 @@ class BackendNotebook(Subject):
 
 
 def median_difference(row: Row, floor: Row) -> float:
-    """Return the median of the differences between a row and its floor in each round."""
+    """Return the median difference between a row and its floor."""
     return statistics.median(
         sample - floor_sample
         for sample, floor_sample in zip(row.samples, floor.samples, strict=True)
@@ -331,7 +334,7 @@ def median_difference(row: Row, floor: Row) -> float:
 def format_line(
     row: Row, floor: Row, limit: float | None, local_differences: float | None = None
 ) -> str:
-    """Return a table row: both medians, their difference, the same relative to local, the limit."""
+    """Return a table row: medians, difference, the same relative to local, limit."""
     above, bound = median_difference(row, floor), ""
     if limit is not None:
         bound = format_bound(round(above, 1), limit, " ms")
@@ -371,7 +374,10 @@ def measure_steps(
 
 
 def format_starts(project: Project, backend: Backend, rounds: int) -> list[str]:
-    """Return the row of the first result on a backend, in a list; empty without jobs."""
+    """Return the row of the first result on a backend, in a list.
+
+    Empty without jobs.
+    """
     if backend.measure_bare_job is None:
         return []
     subject = BackendNotebook(project, backend, f"first-{backend.name}")

@@ -1,4 +1,4 @@
-"""Measure hooks while no notebook is in use, as ratios to a bare `python -I -S -c pass`.
+"""Measure hooks while no notebook is in use, relative to a bare Python.
 
     python benchmarks/quiet.py
 

@@ -326,7 +326,7 @@ class SoakRun:
         self.fix_cell(book, cell_id)
 
     def resume(self, book: Book) -> None:
-        """Resume the notebook: with a new kernel, or with the successful cells restored."""
+        """Resume the notebook, with or without restoring the successful cells."""
         book.n = 0
         if self.random.random() < 0.5:
             self.ask("continue", notebook=book.name)
@@ -375,7 +375,7 @@ class SoakRun:
     # --- Checks
 
     def check_book(self, book: Book) -> None:
-        """Raise DisagreementError unless notebook, journal and status are consistent."""
+        """Raise DisagreementError if notebook, journal and status differ."""
         raw = {cell["id"]: cell for cell in book.notebook.raw["cells"]}
         marks = (
             (book.notebook.path.parent / f"{book.name}.ran").read_text().split()
@@ -436,7 +436,10 @@ class SoakRun:
             nbformat.validate(nbformat.read(book.notebook.path, 4))
 
     def measure_daemon(self) -> dict[str, float]:
-        """Return the daemon's memory in MiB, descriptors and threads; run a cell in each kernel first."""
+        """Return the daemon's memory in MiB, descriptors and threads.
+
+        Run a cell in each kernel first.
+        """
         for book in self.books:
             self.add_plain_cell(book)
         process = psutil.Process(self.ask("status")["daemon"]["pid"])
@@ -476,7 +479,10 @@ def soak(
     folder: Path,
     report_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the actions; return their counts and the daemon's sizes. Raise DisagreementError."""
+    """Run the actions.
+
+    Return their counts and the daemon's sizes. Raise DisagreementError.
+    """
     project = Project(folder / "repo")
     project.config(CONFIG)
     run, listener = SoakRun(project, seed, books), Ear(project)

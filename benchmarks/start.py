@@ -54,7 +54,7 @@ manager.shutdown_kernel(now=True)
 
 
 def start_with_manager() -> float:
-    """Return the milliseconds of a kernel's start and first word, with jupyter_client."""
+    """Return the milliseconds to a kernel's first word, with jupyter_client."""
     word, messages = secrets.token_hex(8), []
     started_at = time.perf_counter()
     manager = KernelManager(kernel_name="python3")
@@ -109,7 +109,10 @@ def start_with_raw_sockets() -> float:
 
 
 class Starts:
-    """The three hooks of a round. Their order matters: each one uses the state that the last one left."""
+    """The three hooks of a round.
+
+    Their order matters: each one uses the state that the last one left.
+    """
 
     def __init__(self, project: Project) -> None:
         self.project, self.numbers = project, itertools.count()

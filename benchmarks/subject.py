@@ -1,4 +1,4 @@
-"""A notebook whose cells a benchmark edits as Claude Code does, with the hooks' payloads."""
+"""A notebook that a benchmark edits as Claude Code does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for number in range(40):
 
 
 def create_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
-    """Return an output of `size` bytes: printed lines for even numbers, else a picture."""
+    """Return an output of `size` bytes: lines for even numbers, else a picture."""
     if number % 2:
         picture = base64.b64encode(rng.randbytes(size * 3 // 4)).decode()
         data = {"image/png": picture, "text/plain": ["<Figure>"]}
@@ -56,7 +56,10 @@ def create_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
 
 
 class Subject:
-    """A notebook in which one cell is replaced repeatedly; each source prints another word."""
+    """A notebook in which one cell is replaced repeatedly.
+
+    Each source prints another word.
+    """
 
     def __init__(
         self, project: Project, name: str, cells: int, output_bytes: int = 0
@@ -98,7 +101,10 @@ class Subject:
         )
 
     def save(self, notebook: dict[str, Any]) -> str:
-        """Write the notebook as Claude Code does, in place and with one space of indentation; return the text."""
+        """Write the notebook as Claude Code does, in place and with one space of indentation.
+
+        Return the text.
+        """
         text = json.dumps(notebook, indent=1, ensure_ascii=False)
         self.path.write_text(text)
         return text
@@ -111,7 +117,7 @@ class Subject:
         return raw_cell
 
     def format_payload(self, event: str, **extra: Any) -> bytes:
-        """Return a hook's payload as Claude Code 2.1.330 sends it: same keys, same order."""
+        """Return a hook's payload with the keys and order of Claude Code 2.1.330."""
         common_fields = {
             "session_id": SESSION,
             "transcript_path": str(self.project.root / "transcript.jsonl"),
@@ -139,7 +145,7 @@ class Subject:
         return {"tool_name": "NotebookEdit", "tool_input": tool_input}
 
     def edit(self, first: str = "") -> tuple[bytes, str]:
-        """Replace the cell on disk; return the hook's payload and the word that the cell prints.
+        """Replace the cell on disk; return the payload and the word that it prints.
 
         `first` is code that the cell runs before it prints.
         """
@@ -198,7 +204,10 @@ class Subject:
         )
 
     def step(self, command: list[str] | None = None) -> float:
-        """Edit the cell, run the hook, check the result; return the hook's milliseconds."""
+        """Edit the cell, run the hook, check the result.
+
+        Return the hook's milliseconds.
+        """
         return self.message(command)[0]
 
     def message(
@@ -244,7 +253,7 @@ class Subject:
         return duration_ms
 
     def check(self, out: bytes, word: str) -> None:
-        """Raise BrokenStepError unless report and notebook contain the word that the cell prints."""
+        """Raise BrokenStepError unless report and notebook contain the word."""
         report = (
             json.loads(out)["hookSpecificOutput"]["additionalContext"]
             if out

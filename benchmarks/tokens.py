@@ -1,4 +1,4 @@
-"""Count the tokens that the agent reads for the Seattle notebook, with and without stepper.
+"""Count the tokens that an agent reads, with and without stepper.
 
     python benchmarks/tokens.py [--save FOLDER]
 
@@ -66,7 +66,7 @@ class BrokenWayError(Exception):
 
 @dataclass
 class Way:
-    """A way through the notebook: the texts that the agent read, each with its origin."""
+    """A way through the notebook, with the texts that the agent read."""
 
     name: str
     folder: Path
@@ -171,7 +171,10 @@ def render_blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
 
 
 def render_notebook(path: Path) -> str:
-    """Return the text of a Read. Parts are joined by a newline, but not across a picture."""
+    """Return the text of a Read.
+
+    Parts are joined by a newline, but not across a picture.
+    """
     text, separator = "", ""
     for block in render_blocks(json.loads(path.read_text("utf-8"))):
         text, separator = (
@@ -191,7 +194,10 @@ class Agent(demo.Player):
         self.way = way
 
     def hook(self, event: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Run the installed hook; record the parts of its response that the model reads."""
+        """Run the installed hook.
+
+        Record the parts of its response that the model reads.
+        """
         answer = super().hook(event, fields)
         specific = answer.get("hookSpecificOutput", {})
         if report := specific.get("additionalContext"):
@@ -234,7 +240,7 @@ def play_with_stepper(project: Project) -> Way:
 
 
 def add_skills(way: Way, status: str) -> Way:
-    """Return stepper's way with the skills, and their list, that the model reads once per session."""
+    """Return stepper's way, with the skills and their list."""
     way_with_skills = Way(
         "stepper, with the texts of its skills",
         way.folder,
@@ -267,7 +273,7 @@ def add_skills(way: Way, status: str) -> Way:
 
 @dataclass
 class Plain(Way):
-    """A notebook that is edited like with NotebookEdit, executed by nbclient and read again."""
+    """A notebook that is edited, executed by nbclient and read again."""
 
     bin: Path = Path()
     flags: tuple[str, ...] = ()
@@ -438,7 +444,10 @@ def check(ways: list[Way]) -> None:
 
 
 def create_environment(folder: Path) -> Path:
-    """Create an environment for the kernels and `jupyter execute`; return its `bin` folder."""
+    """Create an environment for the kernels and `jupyter execute`.
+
+    Return its `bin` folder.
+    """
     os.environ["PATH"] = (
         f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )

@@ -1,4 +1,4 @@
-"""Count wrong verdicts of output comparisons: stepper, nbdime and nbval on the same pairs.
+"""Count wrong verdicts of stepper, nbdime and nbval on the same pairs.
 
     python benchmarks/verify.py
 
