@@ -15,6 +15,7 @@ import pytest
 
 from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
+from stepper.session.protocols import SyncMode
 from tests.conftest import Project
 
 NOBODY = 65534
@@ -64,7 +65,7 @@ def test_lines_pending_on_full_disk_are_written_in_order(
         with pytest.raises(OSError):
             journal.append({"n": 99}, keep=False)
         assert (journal.pending_count, numbers(path)) == (2, [1])
-    journal.append({"n": 4}, sync=False)
+    journal.append({"n": 4}, sync=SyncMode.NONE)
     assert (journal.pending_count, numbers(path)) == (0, [1, 2, 3, 4])
     assert JournalFile(str(path)).load()[1] == ""
 
@@ -109,7 +110,7 @@ def test_torn_or_invalid_line_is_reported_and_skipped(
     journal = JournalFile(str(path))
     events, told = journal.load()
     assert events == [{"n": 1}]
-    assert told == f"ignored 1 unreadable line(s) of the journal {path}"
+    assert told == f"ignored 1 unreadable line of the journal {path}"
     journal.append({"n": 3})
     assert JournalFile(str(path)).load()[0] == [{"n": 1}, {"n": 3}]
     assert path.read_bytes().startswith(b'{"n":1}\n' + tail)
@@ -135,8 +136,8 @@ def test_unreadable_journal_is_moved_and_reported(tmp_path: Path) -> None:
         events, told = journal.load()
         assert events == []
         assert told == (
-            f"the journal {path} can't be read (Is a directory), so earlier runs are unknown. "
-            f"It was moved to {path}.unreadable-{number}, and a new journal was started"
+            f"the journal {path} cannot be read (Is a directory), so earlier runs are unknown. "
+            f"The file was renamed to {path}.unreadable-{number}"
         )
         assert Path(f"{path}.unreadable-{number}", "kept").exists()
         journal.append({"n": 1})
@@ -164,7 +165,7 @@ def test_lines_stay_pending_if_journal_cannot_be_read_or_moved() -> None:
         path.write_text('{"n":1}\n')
         path.parent.chmod(0o000)
         journal = JournalFile(str(path))
-        assert "can't be moved aside either" in journal.load()[1]
+        assert "The file cannot be renamed either" in journal.load()[1]
         with pytest.raises(PermissionError):
             journal.append({"n": 2})
         path.parent.chmod(0o700)
@@ -201,7 +202,7 @@ def test_invalid_foreign_lines_are_skipped_and_reported(project: Project) -> Non
     _, answer = notebook.insert("print('ran')")
     assert (
         "| ran" in answer.text
-        and "2 line(s) of the journal are not valid" in answer.text
+        and "ignored 2 invalid lines of the journal" in answer.text
     )
 
 
@@ -254,7 +255,7 @@ def test_line_lost_in_delayed_write_is_written_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse)
-        journal.append({"n": 2}, sync=None)
+        journal.append({"n": 2}, sync=SyncMode.BACKGROUND)
         background_io.EXECUTOR.submit(bool).result()
     journal.append({"n": 3}, keep=False)
     assert numbers(path) == [1, 2, 3] and journal.pending_count == 0

@@ -1085,7 +1085,7 @@ def test_attached_kernel_and_other_language_are_reported(
                 command[0], notebook.path.stem, *command[1:], check=1
             ).stderr
             assert (
-                "by its id: stepper does not restart it, and it keeps its variables"
+                "by its id: stepper does not restart this kernel, and its variables are kept"
                 in said
             ), said
         assert (

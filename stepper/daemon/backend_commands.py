@@ -60,7 +60,7 @@ async def use_backend(
     former = session.state.plan.kernel or default
     choice = "" if name == default else name
     notebook_commands.use_kernel(session, choice, metadata)
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     is_alive = kernel is not None and await kernel.check_death() is None
     # The configuration may have given the backend another name since the kernel
     # started.
@@ -92,7 +92,7 @@ async def wait_for_kernel(
             async with session.turn(caller=request.caller):
                 # Raises an error if the notebook is of another language.
                 session.read()
-                await manager.get_kernel(
+                await manager.get_or_start_kernel(
                     request.caller.environ, request.caller.disconnected
                 )
     return responses.KernelWaitResponse(session.name, await manager.get_status())

@@ -267,7 +267,7 @@ async def _list_notebooks(
     for session in list(workspace.sessions.values()):
         if workspace.has_file(session):
             continue
-        if await session.kernel_manager.find() is not None:
+        if await session.kernel_manager.find_or_attach() is not None:
             is_current = session.name == current
             entry = await status_queries.get_entry(session, is_current, 0.0)
             entries.append(replace(entry, state=DELETED))
@@ -467,7 +467,7 @@ def _change_plan(arguments: Any, state: State) -> Plan:
 
 
 async def _shut_down_kernel(session: Session) -> responses.ShutdownResponse:
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     info = kernel.describe() if kernel is not None else None
     was_running = await notebook_commands.shutdown(session, SHUTDOWN_REASON)
     external_location = None
@@ -601,7 +601,7 @@ async def _get_notebook_status(
     if not request.workspace.has_file(session):
         status = replace(status, state=DELETED)
     if request.owner and not arguments.unread:
-        undelivered = undelivered_reports.take_text(session)
+        undelivered = undelivered_reports.pop_text(session)
         status = replace(status, unheard=undelivered)
     return status
 
@@ -660,5 +660,5 @@ async def _evaluate(
     can_start_kernel = request.caller.interface == "mcp"
     async with report_progress(request, session):
         return await notebook_commands.evaluate(
-            session, source, request.caller, starts=can_start_kernel
+            session, source, request.caller, may_start=can_start_kernel
         )

@@ -120,7 +120,7 @@ async def _get_renderer(request: Request, session: Session) -> LaunchConfig:
         request.caller.environ,
         kernel_config.LOCAL,
     )
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     if kernel is None:
         return launch
     description = kernel.describe()

@@ -178,7 +178,7 @@ def _add_undelivered_reports(
         return report
     if report.stop:
         return report
-    undelivered_report = undelivered_reports.take_report(session)
+    undelivered_report = undelivered_reports.pop_report(session)
     if not undelivered_report.text:
         return report
     return run_report.join_reports([undelivered_report, report])
@@ -317,12 +317,12 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
     session = workspace.find_open_work(owner)
     if session is not None:  # the kernel may have died with the machine
         with contextlib.suppress(StepperError):
-            await session.kernel_manager.find()
+            await session.kernel_manager.find_or_attach()
             await session.do_maintenance()
     replaced_lines = workspace.clear_replaced_stops(owner)
     if replaced_lines:
         session = workspace.find_open_work(owner)
-    other_reports = undelivered_reports.take_from_other_notebooks(
+    other_reports = undelivered_reports.pop_from_other_notebooks(
         workspace.sessions.values(), session, None
     )
     texts = [*replaced_lines, other_reports]
@@ -356,7 +356,7 @@ async def take_undelivered(session: Session) -> run_report.Report:
     if session.requests.is_locked and not must_not_wait:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.requests.wait_until_idle(), PATIENCE_SECONDS)
-    return undelivered_reports.take_report(session)
+    return undelivered_reports.pop_report(session)
 
 
 async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
@@ -389,7 +389,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
             command = target.command
         except UsageError as error:
             refusal = f"stepper: {error}"
-    other_reports = undelivered_reports.take_from_other_notebooks(
+    other_reports = undelivered_reports.pop_from_other_notebooks(
         workspace.sessions.values(), session, owner
     )
     texts = [*replaced_lines, other_reports]
@@ -546,7 +546,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
     if edit_gate.check_approval(event.consent, session.limits()):
         return ""
     with contextlib.suppress(NotebookError):
-        undelivered_reports.compare_with_runs(session)
+        undelivered_reports.update_changed_cells(session)
     state = session.state
     open_steps = state.open_steps
     if not (open_steps or state.is_failing or state.open_cells):

@@ -62,7 +62,7 @@ async def _handle(request: Request, session: Session, arguments: Any) -> object:
         case mcp_commands.CellChange():
             return cell_operations.change_cells(session, arguments, request.consent)
         case mcp_commands.CellUndelivered():
-            return responses.TextResponse(undelivered_reports.take_text(session))
+            return responses.TextResponse(undelivered_reports.pop_text(session))
         case mcp_commands.CellRead():
             return await cell_reading.read_cells(session, arguments)
     raise NotImplementedError(type(arguments).__name__)

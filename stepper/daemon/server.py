@@ -246,7 +246,7 @@ class Daemon:
             kernel = session.kernel_manager.kernel
             if kernel is not None:
                 kernel.detach()
-            session.put_late()
+            session.write_late_outputs()
             background_runs.finish_deliveries(session)
 
     async def _remove_old_replays(self, names: list[str]) -> None:
@@ -297,7 +297,7 @@ class Daemon:
         for session in sessions:
             # A backend that fails must not hide the kernels of other backends.
             with contextlib.suppress(StepperError, OSError):
-                await session.kernel_manager.find()
+                await session.kernel_manager.find_or_attach()
         while True:
             for session in list(self.workspace.sessions.values()):
                 background_runs.check_background_calls(session, self.started_at)
@@ -390,7 +390,7 @@ class Daemon:
             reason = _explain_idle_end(limits, idle_seconds, rank)
             if reason:
                 log.info("%s: %s", session.name, reason)
-                await notebook_commands.end_idle_kernel(
+                await notebook_commands.shut_down_idle_kernel(
                     session, session.requests.last_used, reason
                 )
 

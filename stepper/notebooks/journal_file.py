@@ -1,9 +1,8 @@
 """The journal of a notebook: a file with one JSON event per line, synced to disk.
 
-A line is written completely or removed: one that was written in part, or that the
-disk did not confirm, is cut off again. Lines that cannot be written are kept in memory
-and written first, in order. An unreadable journal is renamed, never overwritten. If
-someone deletes the journal, the next line starts a new one.
+If a write fails, the file is truncated to its former size. Lines that could not be
+written are kept in memory and written before the next line. An unreadable journal is
+renamed, never overwritten. If the file is deleted, the next write creates a new one.
 """
 
 from __future__ import annotations
@@ -19,15 +18,17 @@ from typing import Any, NamedTuple
 import orjson
 
 from stepper.common import secure_files
+from stepper.common.text import format_count
 from stepper.notebooks.background_io import run_later
 from stepper.notebooks.notebook_json import load_json_exact
+from stepper.session.protocols import SyncMode
 
 Event = dict[str, Any]
 APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 class BackgroundSync(NamedTuple):
-    """A pending fsync of lines that were written."""
+    """A background fsync of written lines, which may have failed."""
 
     future: Future[None]
     end: int  # the size of the file with the lines
@@ -71,22 +72,20 @@ class JournalFile:
                 events.append(event)
         message = ""
         if unreadable_count:
-            message = (
-                f"ignored {unreadable_count} unreadable line(s) of the journal"
-                f" {self.path}"
-            )
+            lines = format_count(unreadable_count, "unreadable line")
+            message = f"ignored {lines} of the journal {self.path}"
         return events, message
 
     def append(
         self,
         event: Event,
-        sync: bool | None = True,
+        sync: SyncMode = SyncMode.WAIT,
         keep: bool = True,
     ) -> None:
-        """Write an event after all pending ones.
+        """Write an event after all pending events.
 
-        With `sync`, the event is on disk when this returns; with None, shortly after.
-        Raises OSError if the event cannot be written; with `keep`, it stays pending.
+        Raise OSError if the event cannot be written. With `keep`, it then stays
+        pending, otherwise it is discarded.
         """
         self._pending_lines.append(_serialize_event(event))
         try:
@@ -96,8 +95,11 @@ class JournalFile:
                 self._pending_lines.pop()
             raise
 
-    def flush(self, sync: bool | None = True) -> None:
-        """Write all pending lines, or none of them; raise OSError."""
+    def flush(self, sync: SyncMode = SyncMode.WAIT) -> None:
+        """Write all pending lines.
+
+        Raise OSError if this fails. No line is written then.
+        """
         if not self._pending_lines:
             return
         handle = secure_files.open_private(self.path, APPEND_FLAGS)
@@ -134,46 +136,46 @@ class JournalFile:
         handle: int,
         data: bytes,
         end: int,
-        sync: bool | None,
+        sync: SyncMode,
     ) -> None:
         if os.write(handle, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if sync:
+        if sync is SyncMode.WAIT:
             os.fsync(handle)
-        elif sync is None:
+        elif sync is SyncMode.BACKGROUND:
             future = run_later(os.fsync, handle)
             self._background_syncs.append(BackgroundSync(future, end, data))
 
     def _take_lost_lines(self, size: int) -> bytes:
-        """Return lines that were written, but that a failed fsync lost.
+        """Return the written lines that were lost because a background fsync failed.
 
-        `size` is the size of the file: it ends before lost lines.
+        `size` is the present size of the file in bytes. Lines beyond the end of the
+        file are lost. Finished syncs are forgotten.
         """
-        finished = [sync for sync in self._background_syncs if sync.future.done()]
-        self._background_syncs = [
-            sync for sync in self._background_syncs if sync not in finished
-        ]
-        lost_lines = [
-            sync.data
-            for sync in finished
-            if sync.future.exception() is not None and size < sync.end
-        ]
+        lost_lines = []
+        unfinished = []
+        for sync in self._background_syncs:
+            if not sync.future.done():
+                unfinished.append(sync)
+            elif sync.future.exception() is not None and size < sync.end:
+                lost_lines.append(sync.data)
+        self._background_syncs = unfinished
         return b"".join(lost_lines)
 
     def _set_aside(self, reason: OSError) -> str:
-        """Rename an unreadable journal, and return a message about it."""
+        """Rename an unreadable journal; return a message for the user."""
         numbers = itertools.count(1)
         names = (f"{self.path}.unreadable-{number}" for number in numbers)
         new_path = next(itertools.filterfalse(os.path.lexists, names))
         problem = (
-            f"the journal {self.path} can't be read ({reason.strerror}), so earlier"
+            f"the journal {self.path} cannot be read ({reason.strerror}), so earlier"
             " runs are unknown"
         )
         try:
             secure_files.rename(self.path, os.path.basename(new_path))
         except OSError as error:
-            return f"{problem}; it can't be moved aside either ({error.strerror})"
-        return f"{problem}. It was moved to {new_path}, and a new journal was started"
+            return f"{problem}. The file cannot be renamed either ({error.strerror})"
+        return f"{problem}. The file was renamed to {new_path}"
 
 
 def _parse_event(line: bytes) -> Event | None:

@@ -19,7 +19,7 @@ async def attach(session: Session) -> AttachResponse:
 
     Raise StepperError if the notebook has no running kernel.
     """
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
         queue_status = session.kernel_manager.queue_status
         reason = "it has no kernel now"

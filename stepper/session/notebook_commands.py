@@ -54,19 +54,22 @@ from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.changed_outputs import RecordedOutputs
 
-# The answer to `continue` that reopens a skipped step.
+# An answer to `continue` that reopens a skipped step.
 REOPENED_STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
 # A list to which a command appends the finished runs.
 FinishedRuns = list[RunSummary] | None
 
 
 async def create_notebook(session: Session, new_plan: Plan) -> None:
-    """Start the journal of a new notebook."""
-    # A cell of the notebook that it replaces may run for hours.
+    """Start the journal of a new notebook and log its plan.
+
+    The kernel of an earlier notebook with the same name is shut down.
+    """
+    # The running cell of an earlier notebook may take hours.
     await session.interrupt()
     async with session.turn():
         await session.kernel_manager.shut_down(
-            "its notebook was replaced by a new one of that name"
+            "a new notebook with the same name replaced the notebook"
         )
         session.journal.log(journal_events.Created(at=format_now()))
         _log_plan(session, new_plan)
@@ -84,9 +87,10 @@ async def run(
     progress: progress_events.ProgressCallback,
     finished: FinishedRuns = None,
 ) -> responses.RunResponse:
-    """Run the pending, all or stale cells, or restore the state of the kernel.
+    """Run the pending, all or stale cells, or restore the kernel's variables.
 
-    The run ends at the first failure. The results are appended to `finished`.
+    `which` is "pending", "all", "stale" or "restore". The run stops at the first
+    failure. Summaries of the finished runs are appended to `finished`, if it is given.
     """
     if which == "restore":
         return await restore(session, caller, progress, finished)
@@ -103,7 +107,7 @@ async def run(
             to_run = changed_cells.select_not_run(cells, {})
             recorded = RecordedOutputs(session, document, to_run)
             await _shut_down_kernel(
-                session, caller, "it was restarted for a run of all cells"
+                session, caller, "the kernel was restarted for a run of all cells"
             )
         elif which == "stale":
             to_run = stale_cells.select_cells_to_run(session, cells)
@@ -133,14 +137,16 @@ async def restore(
     progress: progress_events.ProgressCallback,
     finished: FinishedRuns = None,
 ) -> responses.RestoreResponse:
-    """Run the cells that succeeded again, in a new kernel.
+    """Rerun the cells whose last run succeeded, in a new kernel.
 
-    The run ends at the first cell that changed or has another result. The notebook
-    stays stopped unless the death of the kernel caused the stop.
+    The restore stops at the first cell that was changed since its last run, or that has
+    another outcome. The notebook stays stopped unless the death of the kernel caused
+    the stop.
     """
     async with session.turn(caller=caller):
         document = session.read_with_unique_ids()
         cells = document.cells
+        # Select the cells to rerun, up to the first changed cell.
         last_runs = {run.cell_id: run for run in session.state.runs}
         succeeded = {
             cell_id: run
@@ -153,9 +159,10 @@ async def restore(
         not_run = changed_cells.select_not_run(to_run, hashes)
         if not_run:
             to_run = to_run[: to_run.index(not_run[0])]
+        # The recorded outputs must be read before the run replaces them.
         recorded = RecordedOutputs(session, document, to_run)
         await _shut_down_kernel(
-            session, caller, "it was restarted to restore the notebook's state"
+            session, caller, "the kernel was restarted to restore its variables"
         )
         is_mcp = caller.interface == "mcp"
         resumes = edit_gate.restore_resumes(session.state, is_mcp)
@@ -178,8 +185,8 @@ async def restore(
         if not_run and response.ok:
             label = capitalize_first(not_run[0].label)
             report = (
-                f"stepper: {format_count(response.ran, 'cell')} ran again. {label} did"
-                " not run again, because its source changed after its last run."
+                f"stepper: {format_count(response.ran, 'cell')} ran again. {label} was"
+                " not run again, because its source was changed after its last run."
             )
             response = replace(response, ok=False, report=report)
         if keeps_stop and response.ok:
@@ -189,33 +196,36 @@ async def restore(
 
 
 async def _shut_down_kernel(session: Session, caller: Caller, reason: str) -> None:
-    """Shut down the kernel before a run in a new one."""
-    await _check_start(session, caller)
+    """Shut down the kernel, so that the next run starts a new kernel.
+
+    Raise KernelError if stepper must not replace the kernel.
+    """
+    await _check_replaceable(session, caller)
     await session.kernel_manager.shut_down(reason)
     session.journal.clear_lost_reason()
 
 
-async def _check_start(session: Session, caller: Caller) -> None:
-    """Raise KernelError if no new kernel may replace the present one.
+async def _check_replaceable(session: Session, caller: Caller) -> None:
+    """Raise KernelError if stepper must not replace the kernel with a new one.
 
-    The user chose a kernel of a Jupyter server by its ID: stepper does not shut it
-    down.
+    This is a kernel that the user selected by its ID: stepper does not shut it down.
     """
     backend = session.kernel_manager.get_launch_config(
         caller.environ, session.state.plan.kernel
     ).backend
     if backend is None or not backend.description.attaches:
         return
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
         return
     description = kernel.describe()
     if description.is_external:
         command = CommandLines(session.name).shell("use --kernel NAME")
         raise KernelError(
-            f"the configuration names {description.location} by its id: stepper does"
-            " not restart it, and it keeps its variables",
-            f"restart it there; or {command}  # another backend",
+            f"the configuration selects {description.location} by its id: stepper does"
+            " not restart this kernel, and its variables are kept",
+            "restart the kernel on its Jupyter server, or select another backend:"
+            f" {command}",
         )
 
 
@@ -231,28 +241,19 @@ async def _run_cells(
     select_next: Callable[[int], Sequence[Cell]] | None = None,
     recorded: RecordedOutputs | None = None,
 ) -> responses.RunResponse:
-    """Run cells until one fails or differs from its run in `earlier_runs`.
+    """Run cells until one fails or has another outcome than in `earlier_runs`.
 
-    `select_next` returns the cells to run below an index. New outputs are compared with
-    the `recorded` ones.
+    `cells` are all cells of the notebook, and `which` names the kind of run in the
+    response. `select_next`, if given, returns the cells to run below a cell index; it
+    is called after each run. New outputs are compared with `recorded`, if given.
     """
     to_run = [*to_run]
     summaries: list[RunSummary] = []
     success_count = 0
     failure: Report | None = None
     for position, cell in enumerate(to_run, 1):
-        progress(
-            progress_events.CellStarted(
-                cell=cell.number, position=position, of=len(to_run)
-            )
-        )
-        summary = await run_cell(session, cells, cell, caller, keep_time=False)
-        progress(
-            progress_events.CellFinished(
-                position=position,
-                of=len(to_run),
-                line=run_report.format_line(summary),
-            )
+        summary = await _run_with_progress(
+            session, cells, cell, caller, progress, position, len(to_run)
         )
         summaries.append(summary)
         if finished is not None:
@@ -267,14 +268,14 @@ async def _run_cells(
         if earlier_runs is not None:
             earlier_outcome = earlier_runs[cell.id].outcome
             if earlier_outcome is not summary.run.outcome:
-                difference = f"Its earlier result was {earlier_outcome.value}."
+                difference = f"The earlier outcome was: {earlier_outcome.value}."
                 failure = replace(report, text=f"{report.text}\n{difference}")
                 break
     is_ok = failure is None
     changed: list[ChangedOutput] = []
     if recorded is not None:
         changed = await recorded.find_changed(summaries)
-    lines = _format_changed_state(session, cells, to_run, changed, recorded, is_ok)
+    lines = _report_changed_state(session, cells, to_run, changed, recorded, is_ok)
     if lines and finished:
         finished[-1] = replace(finished[-1], stale_lines=lines)
     stop_text = ""
@@ -298,7 +299,27 @@ async def _run_cells(
     )
 
 
-def _format_changed_state(
+async def _run_with_progress(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+    position: int,
+    total: int,
+) -> RunSummary:
+    """Run a cell, and report its start and its end.
+
+    `position` counts from 1 to `total`, the number of cells to run.
+    """
+    progress(progress_events.CellStarted(cell=cell.number, position=position, of=total))
+    summary = await run_cell(session, cells, cell, caller, keep_time=False)
+    line = run_report.format_line(summary)
+    progress(progress_events.CellFinished(position=position, of=total, line=line))
+    return summary
+
+
+def _report_changed_state(
     session: Session,
     cells: Sequence[Cell],
     to_run: Sequence[Cell],
@@ -306,7 +327,11 @@ def _format_changed_state(
     recorded: RecordedOutputs | None,
     is_ok: bool,
 ) -> str:
-    """Return the lines on changed outputs, changed modules and stale cells."""
+    """Return report lines on changed outputs, changed modules and stale cells.
+
+    Return an empty string if there are none. The stale cells count as reported
+    afterwards. `is_ok` means that no cell failed.
+    """
     stale_lines = ""
     if to_run and is_ok:
         stale_lines = stale_cells.report_new(session, cells, to_run)
@@ -338,18 +363,18 @@ def _create_result(summary: RunSummary) -> responses.CellResult:
 
 
 async def evaluate(
-    session: Session, source: str, caller: Caller, starts: bool = False
+    session: Session, source: str, caller: Caller, may_start: bool = False
 ) -> responses.EvalResponse:
-    """Run code in the kernel without changing the notebook.
+    """Execute code in the kernel without changing the notebook.
 
-    Raise StepperError if there is no kernel; `starts` allows a new one if no state was
-    lost.
+    Raise UsageError if the code cannot be encoded, and StepperError if no kernel is
+    running. With `may_start`, start a kernel instead, unless variables were lost.
     """
     problem = changed_cells.find_encoding_problem(source)
     if problem:
         raise UsageError(problem)
     async with session.turn(caller=caller):
-        kernel = await _get_live_kernel(session, caller, starts)
+        kernel = await _get_or_start_kernel(session, caller, may_start)
         limits = session.limits()
         timeout = cell_directives.select_deadline(
             cell_directives.parse(source),
@@ -370,24 +395,7 @@ async def evaluate(
         execution, elapsed = await _execute_scratch(
             session, kernel, started, caller, limits
         )
-        cells: Sequence[Cell] = ()
-        if execution.outcome is not Outcome.OK:
-            # The code has run: report its result even if the notebook is unreadable.
-            with contextlib.suppress(NotebookError):
-                cells = session.read().cells
-        fault, verdict = await judge_execution(session, cell, execution, cells)
-        session.record_death(execution, "`stepper eval`")
-        seconds = measured_duration.measure_busy_seconds(execution.timings, elapsed)
-        run = started.create_run(execution.outcome, verdict, fault, seconds)
-        session.journal.log(
-            journal_events.ScratchExecuted(
-                at=started_at,
-                source=source,
-                outcome=run.outcome,
-                duration_s=run.duration_s,
-                fault=fault,
-            )
-        )
+        run = await _record_scratch_run(session, cell, started, execution, elapsed)
         figure_lines: list[str] = []
         if execution.images:
             figure_lines = await asyncio.to_thread(
@@ -410,26 +418,64 @@ async def evaluate(
             source,
             run.outcome,
             run.duration_s,
-            fault,
+            run.fault,
             run_report.format_scratch(summary),
             get_terminal_text(execution.outputs),
             figures[: len(execution.images)],
         )
 
 
-async def _get_live_kernel(session: Session, caller: Caller, starts: bool) -> Kernel:
-    """Return the kernel for a scratch execution; raise StepperError if there is none.
+async def _record_scratch_run(
+    session: Session,
+    cell: Cell,
+    started: journal_events.RunStarted,
+    execution: Execution,
+    elapsed: float,
+) -> Run:
+    """Judge a scratch execution and log it; return the run.
 
-    `starts` allows a new kernel if no state was lost.
+    `cell` stands for the executed code; `elapsed` is the time in seconds, including the
+    wait for the kernel.
+    """
+    cells: Sequence[Cell] = ()
+    if execution.outcome is not Outcome.OK:
+        # The code has run: report its result even if the notebook is unreadable.
+        with contextlib.suppress(NotebookError):
+            cells = session.read().cells
+    judgement = await judge_execution(session, cell, execution, cells)
+    session.record_death(execution, "`stepper eval`")
+    seconds = measured_duration.measure_busy_seconds(execution.timings, elapsed)
+    run = started.create_run(
+        execution.outcome, judgement.verdict, judgement.fault, seconds
+    )
+    session.journal.log(
+        journal_events.ScratchExecuted(
+            at=started.at,
+            source=started.source,
+            outcome=run.outcome,
+            duration_s=run.duration_s,
+            fault=run.fault,
+        )
+    )
+    return run
+
+
+async def _get_or_start_kernel(
+    session: Session, caller: Caller, may_start: bool
+) -> Kernel:
+    """Return the kernel for a scratch execution.
+
+    Raise StepperError if no kernel is running. With `may_start`, start a kernel
+    instead, unless variables were lost.
     """
     kernel = session.kernel_manager.kernel
-    if kernel is None and starts and not session.state.lost_reason:
+    if kernel is None and may_start and not session.state.lost_reason:
         session.read()  # raises an error for a notebook in another language
-        kernel = await session.kernel_manager.get_kernel(
+        kernel = await session.kernel_manager.get_or_start_kernel(
             caller.environ, caller.disconnected
         )
     if kernel is not None:
-        # The request also detects a kernel that has just died.
+        # This request also detects the death of the kernel.
         await session.namespace_tracker.fetch(kernel)
         if await kernel.check_death() is None:
             return kernel
@@ -446,7 +492,7 @@ async def _execute_scratch(
     caller: Caller,
     limits: Limits,
 ) -> tuple[Execution, float]:
-    """Execute code outside a cell; return the result and the seconds that it took."""
+    """Execute code outside a cell; return the result and the duration in seconds."""
     started_at = time.monotonic()
     with session.requests.track_scratch_run(started):
         execution = await session.execute(
@@ -456,32 +502,40 @@ async def _execute_scratch(
 
 
 async def restart(session: Session, caller: Caller) -> bool:
-    """Start a new kernel in place of the old one; return whether there was one."""
-    await _check_start(session, caller)
+    """Replace the kernel with a new one; return whether a kernel was running.
+
+    Raise KernelError if stepper must not replace the kernel, or if the new one cannot
+    start.
+    """
+    await _check_replaceable(session, caller)
     await session.interrupt()
     async with session.turn():
-        had_kernel = await session.kernel_manager.shut_down("its restart was requested")
+        had_kernel = await session.kernel_manager.shut_down("the kernel was restarted")
         if not had_kernel:
             session.read()  # raises an error for a notebook in another language
         stop = session.state.stop
         if stop is not None and stop.key is None:
             # The death of the kernel, not a cell, stopped the notebook.
             session.journal.log(journal_events.Continued(at=format_now()))
-        await session.kernel_manager.get_kernel(caller.environ, caller.disconnected)
+        await session.kernel_manager.get_or_start_kernel(
+            caller.environ, caller.disconnected
+        )
         return had_kernel
 
 
 async def shutdown(session: Session, reason: str) -> bool:
-    """Shut down the kernel; return whether there was one."""
+    """Shut down the kernel; return whether a kernel was running."""
     await session.interrupt()
     async with session.turn():
         return await session.kernel_manager.shut_down(reason)
 
 
-async def end_idle_kernel(session: Session, last_used: float, reason: str) -> bool:
-    """Shut down the kernel unless something ran after `last_used`.
+async def shut_down_idle_kernel(
+    session: Session, last_used: float, reason: str
+) -> bool:
+    """Shut down the kernel unless code ran after `last_used` (monotonic clock).
 
-    Return whether it was shut down.
+    Return whether the kernel was shut down.
     """
     async with session.turn():
         if session.requests.last_used != last_used or not session.kernel_manager.kernel:
@@ -490,7 +544,10 @@ async def end_idle_kernel(session: Session, last_used: float, reason: str) -> bo
 
 
 async def resume(session: Session, answer: str = "") -> str:
-    """Resume a stopped notebook; return the context and the user's answer."""
+    """Resume a stopped notebook, or reopen the skipped step that `answer` names.
+
+    Return the text for the agent: the context and the user's answer.
+    """
     resumed_stop = session.state.stop
     skipped_step = find_skipped_step(session, answer)
     if skipped_step is not None:
@@ -500,14 +557,17 @@ async def resume(session: Session, answer: str = "") -> str:
         session.journal.log(
             journal_events.Continued(at=format_now(), answer=answer.strip())
         )
-    namespace, is_alive = await status_queries.get_namespace(session)
+    namespace, is_alive = await status_queries.fetch_namespace(session)
     return command_messages.format_continue(
         session.name, session.state, namespace, is_alive, resumed_stop, answer
     )
 
 
 def find_skipped_step(session: Session, answer: str) -> int | None:
-    """Return the skipped step that `continue step 3` reopens, or None."""
+    """Return the ID of the skipped step that an answer such as "step 3" names.
+
+    Return None if the answer names no skipped step, or if the notebook is stopped.
+    """
     match = REOPENED_STEP.fullmatch(answer.strip())
     if match is None or session.state.stop is not None:
         return None
@@ -518,7 +578,10 @@ def find_skipped_step(session: Session, answer: str) -> int | None:
 
 
 async def fix(session: Session, hint: str = "") -> str:
-    """Resume with new retries for the failed step; return the error and the hint."""
+    """Resume a stopped notebook with new retries for the failed step.
+
+    Return the text for the agent: the error and the user's hint.
+    """
     key = find_failed_key(session)
     stop = session.state.stop
     session.journal.log(
@@ -535,7 +598,11 @@ async def fix(session: Session, hint: str = "") -> str:
 
 
 async def skip(session: Session, reason: str) -> str:
-    """Skip the failed step, or the next one, and resume; return the next step."""
+    """Skip the failed step, or else the next open step, and resume.
+
+    If no cell caused the stop, only resume. Return the text for the agent, which names
+    the next step.
+    """
     key = find_failed_key(session)
     if session.state.stop is not None and key is None:
         return await resume(session)  # no cell caused the stop
@@ -554,10 +621,15 @@ async def skip(session: Session, reason: str) -> str:
 
 
 def reopen(session: Session, number: int) -> responses.PlanResponse:
-    """Reopen a skipped step; return the plan. Raise UsageError."""
+    """Reopen a skipped step; return the plan.
+
+    Raise UsageError if the step does not exist or is not skipped.
+    """
     state = session.state
     if state.plan.find_step(number) is None:
-        raise UsageError(f"there is no step {number}", _suggest_plan(session))
+        raise UsageError(
+            f"the plan of {session.name} has no step {number}", _suggest_plan(session)
+        )
     if state.get_or_add_progress(number).status is not StepStatus.SKIPPED:
         raise UsageError(f"step {number} is not skipped", _suggest_plan(session))
     cell = _find_cell(session, number)
@@ -572,9 +644,10 @@ def _suggest_plan(session: Session) -> str:
 
 
 def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
-    """Select the backend of the notebook's next kernel; raise NotebookError.
+    """Select the backend of the notebook's next kernel by its name.
 
-    '' selects the project's default.
+    An empty name selects the project's default. `kernel` is the kernelspec to write to
+    the notebook. Raise NotebookError if the notebook cannot be written.
     """
     changed_plan = replace(session.state.plan, kernel=name)
     session.file.write_plan(changed_plan, kernel)
@@ -582,9 +655,10 @@ def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
 
 
 def confirm(session: Session, reason: str) -> str:
-    """Mark a step done although its criterion is false; return the next step.
+    """Mark a step as done although its criterion is false.
 
-    Raise UsageError without a reason or such a step.
+    Return the text for the agent, which names the next step. Raise UsageError if no
+    step has a false criterion, or if the reason is empty.
     """
     state = session.state
     step_ids = [
@@ -601,7 +675,7 @@ def confirm(session: Session, reason: str) -> str:
     reason = " ".join(reason.split())
     if not reason:
         raise UsageError(
-            "say why the step is done although its criterion is false",
+            "give a reason why the step is done although its criterion is false",
             state.commands.shell("confirm", '"REASON"'),
         )
     step_id = step_ids[0]
@@ -612,10 +686,10 @@ def confirm(session: Session, reason: str) -> str:
 
 
 def find_failed_key(session: Session) -> Key | None:
-    """Return the step or cell that `fix` and `skip` apply to, or None.
+    """Return the key of the step or cell that `fix` and `skip` apply to, or None.
 
-    This is the one that stopped the notebook, else the last failed step, else the last
-    failed cell that still exists.
+    Prefer the step or cell that stopped the notebook, then the last failed step, then
+    the last failed cell that still exists.
     """
     state = session.state
     if state.stop is not None:
@@ -635,7 +709,7 @@ def find_failed_key(session: Session) -> Key | None:
 
 
 def _find_cell(session: Session, key: Key | None) -> Cell | None:
-    """Return the cell of a step or key, or None if it was removed."""
+    """Return the cell of a step or cell key, or None if it cannot be found."""
     if key is None:
         return None
     cell_id = session.state.get_or_add_progress(key).cell_id or key
@@ -649,9 +723,12 @@ def _find_cell(session: Session, key: Key | None) -> Cell | None:
 async def change_plan(
     session: Session, change: Callable[[State], Plan]
 ) -> responses.PlanResponse:
-    """Change the plan with a function; return it. Raise UsageError."""
-    # A change of the plan does not wait for the end of a background run. It is safe
-    # without a turn, because file and journal change without an `await` in between.
+    """Replace the plan with the result of `change`; return the new plan.
+
+    Raise UsageError if `change` raises ValueError.
+    """
+    # A change of the plan does not wait for a background run. It is safe without a
+    # turn, because file and journal change without an `await` in between.
     in_background = session.runs_in_background
     async with contextlib.nullcontext() if in_background else session.turn():
         try:

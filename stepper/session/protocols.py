@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import journal_events
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WidgetState:
-    """The state of a kernel's widgets, at most `limit` bytes."""
+    """The states of a kernel's widgets by model ID, at most `limit` bytes in total."""
 
     states: Mapping[str, dict[str, Any]]
     limit: int
@@ -42,14 +43,14 @@ class WidgetState:
 
 @dataclass(frozen=True)
 class CellVersion:
-    """A cell with a given source, as the target of outputs."""
+    """A cell and the hash of its source, which identify the target of outputs."""
 
     cell_id: str
     source_hash: str
 
     @classmethod
     def from_cell(cls, cell: Cell) -> CellVersion:
-        """Return the present version of a cell."""
+        """Return the current version of a cell."""
         return cls(cell.id, hash_source(cell.source))
 
 
@@ -59,7 +60,7 @@ Outputs = Mapping[CellVersion, Sequence[dict[str, Any]]]
 
 @dataclass
 class Execution:
-    """The result of one execution; `outputs` are nbformat dicts."""
+    """The result of executing code in a kernel; `outputs` are nbformat dicts."""
 
     outcome: Outcome
     outputs: list[dict[str, Any]] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Execution:
     namespace_before: Namespace = UNKNOWN_NAMESPACE
     # Facts from the diagnosis helper in the kernel; only the diagnosis reads them.
     diagnosis_data: dict[str, Any] = field(default_factory=dict)
-    # The result of the step's criterion, None if it is unknown.
+    # The result of the step's criterion, or None if the result is unknown.
     criterion_result: CriterionResult | None = None
     notes: list[str] = field(default_factory=list)
     # Project modules that changed since they were imported.
@@ -114,7 +115,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """The kernel as a notebook's metadata describes it."""
+    """The kernelspec in a notebook's metadata."""
 
     name: str
     display_name: str
@@ -125,11 +126,12 @@ class KernelMetadata:
 class KernelDescription:
     """A kernel's interpreter, process and location.
 
-    `pid` is None unless the process runs on this machine. `install_command` adds
-    ipykernel to an interpreter that lacks it. `limitation` is a sentence on what the
-    backend cannot do. An `is_external` kernel was not started by stepper and is not
-    shut down. For a remote kernel, `location` is a short text (job 12 on n1),
-    `walltime_left` is in seconds and `problem` describes a lost connection.
+    `pid` is None unless the process runs on this machine. `install_command` installs
+    ipykernel if the interpreter lacks it, otherwise it is empty. `limitation` is a
+    sentence on what the backend cannot do. stepper did not start an `is_external`
+    kernel and does not shut it down. For a remote kernel, `location` is a short text
+    such as "job 12 on n1", `walltime_left` is in seconds and `problem` describes a lost
+    connection.
     """
 
     python: str
@@ -145,26 +147,26 @@ class KernelDescription:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """Why a kernel has not started: its request waits in a queue.
+    """A wait for a kernel, for example for a queued job.
 
-    `since` is a time of the monotonic clock. `wait_seconds` is how long a caller should
-    wait, or None if the backend does not say. `request` is what is withdrawn if the
-    start is cancelled.
+    `text` is the state of the queue, for messages. `since` is a time of the monotonic
+    clock. `wait_seconds` is how long a caller should wait, or None for the configured
+    time. `request` names the request that is withdrawn if the start is cancelled.
     """
 
     text: str
     since: float
     wait_seconds: float | None
-    # When the cell runs; '' if the request is being withdrawn.
+    # The event that ends the wait; empty if the request is being withdrawn.
     until: str = "the job starts"
     request: str = ""
 
 
 @dataclass
 class ExternalExecution:
-    """An execution requested by another client, such as a console.
+    """An execution that another client, such as a console, requested.
 
-    `is_silent` means that the code is not stored in the history.
+    The kernel does not store the code of a silent execution in its history.
     """
 
     started_at: str
@@ -176,7 +178,7 @@ class ExternalExecution:
 
 
 class PartialOutput(Protocol):
-    """The output so far of the running cell."""
+    """The output that the running cell has produced so far."""
 
     change_count: int  # increases with each change
 
@@ -185,10 +187,10 @@ class PartialOutput(Protocol):
         """The first printed line that matches the wake pattern, or an empty string."""
 
     def outputs(self) -> list[dict[str, Any]]:
-        """Return the present outputs as nbformat dicts."""
+        """Return the outputs so far as nbformat dicts."""
 
     def last_line(self) -> str:
-        """Return the last progress bar, or the last printed line."""
+        """Return the last progress bar, or the last printed line if there is none."""
 
     def last_lines(self) -> list[str]:
         """Return the last printed lines, from top to bottom."""
@@ -201,12 +203,12 @@ class ExternalExecutions(Protocol):
 
     @property
     def running_since(self) -> float:
-        """When the present one started (monotonic clock), or 0 if none runs."""
+        """The start of the running execution (monotonic clock), or 0 if none runs."""
 
     def forget_before(self, before: float) -> None:
-        """Treat executions that started before that time as finished.
+        """Treat executions that started before a time as finished.
 
-        The kernel has answered a later request.
+        A kernel that answers a later request has finished the earlier executions.
         """
 
 
@@ -216,36 +218,39 @@ class Kernel(Protocol):
     id: str
     language: str  # as the kernel reports it, '' before the first request
     is_busy: bool
-    # Called with each display message, and whether it is late, which means that its
-    # request has finished. Returns whether it belongs to a cell that is not running.
+    # Called with each display message, and whether the message is late, which means
+    # that its request has finished. Returns whether the message was handled.
     on_display: Callable[[dict[str, Any], bool], bool]
 
     @property
     def external_executions(self) -> ExternalExecutions:
-        """Executions that other clients request."""
+        """The executions that other clients request."""
 
     @property
     def partial_output(self) -> PartialOutput | None:
-        """The output so far of the running cell, or None."""
+        """The output so far of the running cell, or None if no cell runs."""
 
     def describe(self) -> KernelDescription:
         """Return the kernel's interpreter, process and location."""
 
     @property
     def unreachable_reason(self) -> str:
-        """Why the kernel cannot be reached now, or ''; it may still run."""
+        """The reason why the kernel cannot be reached, or an empty string.
+
+        An unreachable kernel may still be running.
+        """
 
     def get_connection_file(self) -> str:
-        """Return the path of the connection file, or an empty string."""
+        """Return the path of the connection file, or an empty string if none exists."""
 
     def measure_memory(self) -> int:
-        """Return the resident memory of kernel and children in bytes."""
+        """Return the resident memory of the kernel and its children, in bytes."""
 
     def receive_pending(self) -> None:
         """Process messages that the kernel sent while no cell ran."""
 
     def take_widget_state(self) -> WidgetState | None:
-        """Return the widget state, or None if it did not change."""
+        """Return the widget state, or None if it is unchanged since the last call."""
 
     async def execute(
         self,
@@ -259,18 +264,18 @@ class Kernel(Protocol):
     ) -> Execution:
         """Run code until it finishes, or a limit or an interrupt stops it.
 
-        `timeout` is in seconds. `request` identifies the execution for
-        `await_earlier_request`. A `scratch` execution gets no execution count and is
-        not in the history. `criterion` is an expression to evaluate afterwards; `wake`
-        is the pattern of a line to look for. Raise KernelUnreachableError if the result
-        cannot be determined.
+        `timeout` is in seconds. `request` is the message ID of the execute request, by
+        which `await_earlier_request` finds it. A `scratch` execution gets no execution
+        count and is not stored in the history. `criterion` is an expression to evaluate
+        afterwards; `wake` is a pattern for `PartialOutput.matched_line`. Raise
+        KernelUnreachableError if the result cannot be determined.
         """
 
     async def take_over(self) -> Death | None:
-        """Take over a kernel of an earlier daemon; interrupt what it runs.
+        """Take over a kernel of an earlier daemon and interrupt its execution.
 
-        Return how the kernel died if it does not answer. Raise KernelUnreachableError
-        if it cannot be reached but may still run.
+        Return how the kernel died if it does not answer, otherwise None. Raise
+        KernelUnreachableError if it cannot be reached but may still be running.
         """
 
     async def await_earlier_request(
@@ -278,19 +283,19 @@ class Kernel(Protocol):
     ) -> Execution | None:
         """Wait for a request of an earlier daemon; return its result.
 
-        Wait `seconds` at most. Return None if the request never started. Raise
-        KernelError if the kernel does not answer. Meanwhile `partial_output` contains
-        new output only.
+        Interrupt the execution after `seconds`. Return None if the request never
+        started. Raise KernelError if the kernel does not answer. During the wait,
+        `partial_output` contains only new output.
         """
 
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
         """Return messages of a finished request that no daemon received.
 
-        They are limited to those that the kernel still stores.
+        Messages that the kernel no longer stores are missing.
         """
 
     async def fetch_namespace(self) -> Namespace:
-        """Return a summary of the namespace, UNKNOWN if not available."""
+        """Return the kernel's namespace, or UNKNOWN_NAMESPACE if it is unavailable."""
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt the running execution."""
@@ -301,7 +306,7 @@ class Kernel(Protocol):
     async def shutdown(self) -> None:
         """Kill the kernel and its children and wait until they have exited.
 
-        Raise KernelError if they may still run.
+        Raise KernelError if they may still be running.
         """
 
     def detach(self) -> None:
@@ -313,21 +318,24 @@ class KernelLauncher(Protocol):
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the present start waits for in a queue, or None."""
+        """The queue in which the starting kernel waits, or None if it is not queued."""
 
-    async def start(self, place: LaunchConfig) -> Kernel:
-        """Start a kernel; return it when it is ready. Raise KernelError."""
+    async def start(self, config: LaunchConfig) -> Kernel:
+        """Start a kernel; return it when it is ready.
+
+        Raise KernelError if the kernel cannot start.
+        """
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel of an earlier daemon, or how it died.
 
-        Return None if there was no kernel. No request is sent to it.
+        Return None if there was no kernel. This sends no request to the kernel.
         """
 
     async def cancel_request(self) -> None:
-        """Cancel a request that is not a kernel yet, such as a queued job.
+        """Cancel a request for a kernel that has not started, such as a queued job.
 
-        Raise KernelError if this fails.
+        Do nothing if there is no such request. Raise KernelError if cancelling fails.
         """
 
 
@@ -335,7 +343,7 @@ class Notebook(Protocol):
     """The contents of a notebook file."""
 
     language: str
-    plan: Any  # metadata.stepper, unchecked
+    plan: Any  # the value of `metadata.stepper`, not validated
 
     @property
     def figure_count(self) -> int:
@@ -346,7 +354,7 @@ class Notebook(Protocol):
         """All cells, in order."""
 
     def get_displayed_execution_count(self, cell: Cell) -> int | None:
-        """Return the execution count of a cell with outputs, or None."""
+        """Return the execution count of a cell, or None if it has no outputs."""
 
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return a code cell's outputs, or None if it has no recorded run."""
@@ -356,13 +364,13 @@ class NotebookFile(Protocol):
     """A notebook on disk."""
 
     path: str
-    inode: int  # of the file that was read or written last, 0 before
+    inode: int  # of the file when it was last read or written, 0 before
     last_written: tuple[int, ...]  # inode, size and time of the last write
 
     def set_relocate(self, relocate: Callable[[], bool]) -> None:
         """Set a function to call if the file does not exist.
 
-        It searches for the renamed file and returns whether `path` has changed.
+        `relocate` searches for the renamed file and returns whether `path` has changed.
         """
 
     def move(self, path: str) -> None:
@@ -372,55 +380,71 @@ class NotebookFile(Protocol):
         """Read the notebook; raise NotebookError if the file is invalid."""
 
     def read_uncached(self) -> Notebook:
-        """Read it without keeping it in memory; raise NotebookError."""
+        """Read the notebook without keeping it in memory.
+
+        Raise NotebookError if the file is invalid.
+        """
 
     def parse(self, text: str) -> Notebook:
-        """Return the notebook that the text would be; raise NotebookError."""
+        """Parse the text of a notebook; raise NotebookError if it is invalid."""
 
     def write_execution(
         self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
     ) -> str:
-        """Write outputs to a cell; return '' or why this is impossible.
+        """Write the outputs of an execution to a cell.
 
-        Raise NotebookError if a later attempt may succeed.
+        Return an empty string, or the reason if the outputs can never be written. Raise
+        NotebookError if a later attempt may succeed. `keep_time` preserves the file's
+        modification time.
         """
 
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
-        """Give cells with a duplicate ID a new one.
+        """Give new IDs to cells that have the ID of a cell above them.
 
-        Return the former ID and the cell for each. Raise NotebookError.
+        Return the former ID and the cell with its new ID, for each changed cell. Raise
+        NotebookError if the file cannot be read or written.
         """
 
     def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
-        """Read a cell's outputs from the file.
+        """Return a cell's outputs in the file.
 
-        They are empty if the cell was removed or changed. Raise NotebookError.
+        Return an empty list if the cell was deleted or its source was changed. Raise
+        NotebookError if the file cannot be read.
         """
 
     def add_tag(self, cell: Cell, tag: str) -> None:
-        """Add a tag to a cell if it still exists; raise NotebookError."""
+        """Add a tag to a cell; do nothing if the cell no longer exists.
+
+        Raise NotebookError if the file cannot be read or written.
+        """
 
     def remove_tag(self, cell: Cell, tag: str) -> None:
-        """Remove a tag from the cell; do nothing if the cell no longer exists.
+        """Remove a tag from a cell; do nothing if the cell no longer exists.
 
-        Raise NotebookError.
+        Raise NotebookError if the file cannot be read or written.
         """
 
     def rearrange_cells(
         self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
     ) -> tuple[Sequence[Cell], list[Cell]]:
-        """Write the cells as `order` arranges them; keep the mtime.
+        """Replace the notebook's cells with the list that `order` returns for them.
 
-        Return all cells, and the new and changed ones. Raise NotebookError.
+        Return all cells, and the new and changed cells among them. The file's
+        modification time is preserved. Raise NotebookError if the file cannot be read
+        or written.
         """
 
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
-        """Remove the outputs of code cells; raise NotebookError."""
+        """Remove the outputs of code cells.
+
+        Raise NotebookError if the file cannot be read or written.
+        """
 
     def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
-        """Write the plan and the kernel metadata; keep the mtime.
+        """Write the plan and, if given, the kernelspec to the notebook's metadata.
 
-        Raise NotebookError if this fails.
+        The file's modification time is preserved. Raise NotebookError if the file
+        cannot be read or written.
         """
 
     def touch(self) -> None:
@@ -428,11 +452,11 @@ class NotebookFile(Protocol):
 
 
 class LateOutputs(Protocol):
-    """Outputs that arrive after the run of their cell, until they are written."""
+    """The outputs that arrived after the run of their cell and are not written yet."""
 
     @property
     def has_pending(self) -> bool:
-        """Whether there is something to write."""
+        """Whether there are outputs to write."""
 
     def add_message(
         self,
@@ -443,32 +467,46 @@ class LateOutputs(Protocol):
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Add a message for a cell that shows these displays.
+        """Add an iopub message to the outputs of a cell.
 
-        `waiting` are outputs of its run that are not written yet. Raise NotebookError,
-        without adding anything, if the notebook cannot be read.
+        `displays` are the indexes of the cell's outputs by display ID, `missing` the
+        outputs omitted so far, `limit` the output limit in bytes and `waiting` the
+        outputs of the cell's run if they are not written yet. Raise NotebookError,
+        without adding the message, if the notebook cannot be read.
         """
 
     def write(
         self, models: WidgetState | None, so_far: Outputs
     ) -> list[journal_events.LateOutput]:
-        """Write everything to the cells; return the journal events.
+        """Write the late outputs and the widget state to the notebook.
 
-        `so_far` are the outputs of a running cell. Raise NotebookError.
+        `so_far` are the outputs of the running cell, which are also written. Return the
+        journal events to log. Raise NotebookError if the file cannot be written.
         """
+
+
+class SyncMode(Enum):
+    """When the journal syncs an event to disk."""
+
+    WAIT = "wait"  # before the write returns
+    BACKGROUND = "background"  # shortly after the write returns
+    NONE = "none"  # the operating system decides
 
 
 class Journal(Protocol):
     """The append-only file of a notebook's runs and decisions."""
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
-        """Return all events, and a message if parts are unreadable."""
+        """Return all events, and a message about lines that could not be read.
+
+        The message is empty if all lines could be read.
+        """
 
     def append(
-        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+        self, event: dict[str, Any], sync: SyncMode = SyncMode.WAIT, keep: bool = True
     ) -> None:
-        """Write an event after those that wait to be written.
+        """Write an event after earlier events that could not be written.
 
-        With `sync` true the event is on disk on return, with None soon after. Raise
-        OSError if writing fails; with `keep` the event is written before the next one.
+        Raise OSError if writing fails. With `keep`, the event is then kept and written
+        before the next one; otherwise it is discarded.
         """

@@ -1,4 +1,4 @@
-"""The session of one notebook: connects the owners of its state and gives the turn."""
+"""The session of one notebook: connects the owners of its state and orders requests."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from stepper.session.protocols import (
     Notebook,
     NotebookFile,
     PartialOutput,
+    SyncMode,
 )
 from stepper.session.session_state.background_calls import BackgroundCalls
 from stepper.session.session_state.kernel_manager import KernelManager
@@ -117,7 +118,7 @@ class Session:
         return self.journal.state
 
     def _handle_event(self, event: journal_events.Event) -> None:
-        """Pass on that the journal logged an event."""
+        """Handle an event that the journal logged."""
         if isinstance(event, journal_events.KernelChanged):
             self.namespace_tracker.reset()
         self._on_change()
@@ -128,10 +129,11 @@ class Session:
     async def turn(
         self, again: Caller | None = None, caller: Caller | None = None
     ) -> AsyncIterator[None]:
-        """Wait until earlier requests have finished, then recover and run.
+        """Wait until earlier requests have finished, and let later requests wait.
 
-        Work of an earlier daemon is recovered first. If the caller `again` disconnects,
-        its run is cancelled. If `caller` disconnects while waiting, raise StepperError.
+        The run and the kernel of an earlier daemon are recovered first. `again` is a
+        caller that requests the result of its earlier tool call. Raise StepperError if
+        `caller` disconnects while waiting.
         """
         with self.requests.register_reconnecting(again):
             while True:
@@ -151,7 +153,7 @@ class Session:
                     self.requests.release()
 
     async def _wait_until_reachable(self, again: Caller) -> None:
-        """Wait for a lost connection to the kernel that may run that call.
+        """Wait until the kernel that may be running a caller's cell can be reached.
 
         This takes no lock, so that other requests do not wait for the connection.
         """
@@ -163,8 +165,11 @@ class Session:
             await asyncio.sleep(RECONNECT_POLL_SECONDS)
 
     async def _find_unreachable_kernel(self, again: Caller) -> Kernel | None:
-        """Return the unreachable kernel that may run that call, or None."""
-        kernel = await self.kernel_manager.find()
+        """Return the kernel if it may be running a caller's cell but is unreachable.
+
+        Otherwise return None.
+        """
+        kernel = await self.kernel_manager.find_or_attach()
         running = self.state.running
         if kernel is None or running is None or again.disconnected.is_set():
             return None
@@ -173,12 +178,12 @@ class Session:
         return kernel if await kernel.check_death() is None else None
 
     async def do_maintenance(self) -> None:
-        """Write late outputs and detect a dead kernel; never wait for a turn."""
+        """Write late outputs and handle a dead kernel, without waiting for the turn."""
         kernel = self.kernel_manager.kernel
         if kernel is not None and not self.requests.is_locked:
             kernel.receive_pending()
         if time.monotonic() >= self.outputs.next_late_write:
-            self.put_late()
+            self.write_late_outputs()
         if self.requests.is_locked:
             return
         has_died = self.kernel_manager.unhandled_death or (
@@ -194,18 +199,18 @@ class Session:
                 pass
 
     async def handle_idle_death(self) -> None:
-        """Record the death of a kernel that happened without a daemon."""
-        await self.kernel_manager.find()
+        """Record the death of a kernel that died while no daemon was running."""
+        await self.kernel_manager.find_or_attach()
         if self.kernel_manager.unhandled_death is not None:
             await self.do_maintenance()
 
     async def _catch_up(self) -> None:
-        """Recover a run, take over a kernel and write what waits, before a turn."""
+        """Recover a run, take over the kernel and write pending outputs."""
         manager = self.kernel_manager
-        kernel = await manager.find()
+        kernel = await manager.find_or_attach()
         if self.state.running is not None:
             if kernel is not None and kernel.unreachable_reason:
-                return  # the cell may still run: ask the kernel when it is reachable
+                return  # recover the run when the kernel is reachable again
             await self._recover_run(self)
         elif manager.needs_takeover:
             await manager.take_over()
@@ -219,10 +224,10 @@ class Session:
         self.outputs.write_waiting()
         if manager.kernel is not None:
             manager.kernel.receive_pending()
-        self.put_late()
+        self.write_late_outputs()
 
     async def _handle_idle_death(self, death: Death) -> None:
-        """Record that the kernel died; stop the notebook if state was lost."""
+        """Record that the kernel died; stop the notebook if variables were lost."""
         rebuild = command_messages.format_rebuild(self.state)
         reason = f"the kernel died ({death.reason}) while no cell was running"
         await self.kernel_manager.shut_down(reason)
@@ -240,23 +245,28 @@ class Session:
     # --- the notebook
 
     def read(self) -> Notebook:
-        """Read the notebook, its plan and its kernel; raise NotebookError."""
+        """Read the notebook; update the plan and the language from the file.
+
+        Raise NotebookError if the file cannot be read, or if the selected kernel cannot
+        run the notebook's language.
+        """
         document = self.file.read()
         self._update_plan(document)
         if not self.can_run(document):
             command = CommandLines(self.name).shell("use --kernel NAME")
             raise NotebookError(
-                f"{self.name} is a notebook in {document.language!r}, but its kernel"
-                " here runs Python",
-                f"choose a backend of `kernels:` in .stepper/config.yaml: {command}",
+                f"the language of {self.name} is {document.language!r}, but the"
+                " selected kernel runs Python",
+                f"{command}  # a backend from `kernels:` in .stepper/config.yaml",
             )
         self.language.select(document.language)
         return document
 
     def _update_plan(self, document: Notebook) -> None:
-        """Take the plan, or only its kernel, from the notebook file.
+        """Log the plan in the notebook file if it differs from the plan in the journal.
 
-        Once the journal has a plan, only commands change its steps.
+        If the journal already has steps, take only the kernel from the file: only
+        commands change the steps.
         """
         journal_plan = self.state.plan
         file_plan = plan.from_json(document.plan)
@@ -277,7 +287,10 @@ class Session:
         path: str,
         get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> None:
-        """Use another name and path, also while a cell runs."""
+        """Use another name and path after the notebook was renamed.
+
+        This is possible while a cell runs.
+        """
         self.name = name
         self.file.move(path)
         self.kernel_manager.set_launch_config(get_launch_config)
@@ -287,15 +300,19 @@ class Session:
         self._on_change()
 
     def can_run(self, document: Notebook) -> bool:
-        """Return whether the kernel may support the notebook's language."""
+        """Return whether the selected kernel may support the notebook's language.
+
+        The default backend supports only Python; other backends may support any
+        language.
+        """
         if document.language in PYTHON_LANGUAGES:
             return True
         return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
 
     def read_with_unique_ids(self) -> Notebook:
-        """Read the notebook; replace duplicate cell IDs.
+        """Read the notebook, and give cells with duplicate IDs new ones first.
 
-        Raise NotebookError.
+        Raise NotebookError if the file cannot be read or written.
         """
         document = self.read()
         if len({cell.id for cell in document.cells}) == len(document.cells):
@@ -303,13 +320,13 @@ class Session:
         for duplicate_id, cell in self.file.replace_duplicate_ids():
             new_name = cell.label if cell.is_code else f"id {cell.id}"
             self.notices.add(
-                f"two cells had the id {duplicate_id!r}; the lower one has a new id"
-                f" now: {new_name}"
+                f"two cells had the id {duplicate_id!r}: the lower cell has a new id"
+                f" and is now {new_name}"
             )
         return self.read()
 
-    def put_late(self) -> None:
-        """Write late outputs, and widget state if no cell runs."""
+    def write_late_outputs(self) -> None:
+        """Write late outputs and, if no cell is running, the widget state."""
         kernel = self.kernel_manager.kernel
         is_busy = self.requests.is_locked or self.state.pending_outputs
         widgets = None
@@ -331,7 +348,7 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the notebook has a kernel of its own that runs nothing."""
+        """Whether stepper manages the notebook's kernel and the kernel is idle."""
         kernel = self.kernel_manager.kernel
         if kernel is None or self.requests.is_locked or self.state.running is not None:
             return False
@@ -341,7 +358,10 @@ class Session:
 
     @property
     def long_run_output(self) -> PartialOutput | None:
-        """The output so far of a cell that has run for some time, or None."""
+        """The output so far of a cell that has run for more than SHOWN_SECONDS.
+
+        It is None if there is no such cell.
+        """
         kernel = self.kernel_manager.kernel
         if self.requests.running_caller is None or kernel is None:
             return None
@@ -363,9 +383,9 @@ class Session:
         criterion: str = "",
         wake: str = "",
     ) -> Execution:
-        """Run code for a caller and record the namespace.
+        """Execute code for a caller, and record the namespace afterwards.
 
-        The arguments are those of `Kernel.execute`.
+        See `Kernel.execute` for the other parameters.
         """
         # Analyze the source while the kernel executes it: the result is needed later.
         if self.language.is_python and not scratch:
@@ -386,9 +406,10 @@ class Session:
         cell: Cell,
         cells: Sequence[Cell],
     ) -> Fault:
-        """Return a fault with its suggestion, if there is one.
+        """Return a fault, with a suggestion if the diagnosis has one.
 
-        `kernel_facts` is what the helper in the kernel reported with the error.
+        `kernel_facts` are the facts that the helper in the kernel reported with the
+        error.
         """
         kernel = self.kernel_manager.kernel
         python = kernel.describe().python if kernel else ""
@@ -428,19 +449,26 @@ class Session:
                 error=execution.error,
                 bound=bindings,
             ),
-            sync=False,
+            sync=SyncMode.NONE,
         )
 
     def record_death(self, execution: Execution, where: str) -> None:
-        """Record the death of the kernel, if it died."""
+        """Record the loss of the kernel if it died during an execution.
+
+        `where` names the executed code, for example "cell 5".
+        """
         if execution.death is not None:
             self.kernel_manager.record_loss(
                 f"the kernel died ({execution.death.reason}) in {where}"
             )
 
     async def interrupt(self) -> bool:
-        """Interrupt the running cell; return whether there was one. Take no lock."""
-        # Background runs that wait in line behind it do not run either.
+        """Interrupt the running cell, its retry or the start of its kernel.
+
+        Return whether something was interrupted. Queued background runs are cancelled.
+        This takes no lock.
+        """
+        # Cancel the background runs that wait behind the running cell.
         running = self.state.running
         running_call_id = running.tool_use_id if running else None
         for call in self.background_calls:
@@ -454,7 +482,7 @@ class Session:
         return is_interrupted
 
     async def cancel_for_caller(self, caller: Caller) -> None:
-        """Cancel the run of a caller that disconnected."""
+        """Cancel the run or the retry of a caller that disconnected."""
         caller.disconnected.set()
         running = self.state.running
         call_id = running.tool_use_id if running else None
@@ -463,6 +491,6 @@ class Session:
             await self.kernel_manager.interrupt("client disconnected")
 
     def pop_notices(self) -> list[str]:
-        """Return the notices for the next report and clear them."""
+        """Return the notices for the next report, and clear them."""
         notices = [*self.notices.pop_all(), self.kernel_manager.pop_notice()]
         return [notice for notice in notices if notice]

@@ -1,13 +1,14 @@
-"""Stale cells and hidden state of one notebook: reported once, run again on request.
+"""The stale cells and the hidden state of one notebook.
 
-`policy/dataflow/cell_dependencies` finds them. A report names a cause once; a cause
-counts as new when the cell that provides the value has run again.
+`policy/dataflow/cell_dependencies` finds the cells. Each cause of a stale cell is
+reported once, and again after the cell that provides the value has run again.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from stepper.common.errors import NotebookError
 from stepper.messages import stale_cells as messages
@@ -18,11 +19,11 @@ from stepper.policy.model import Cell
 from stepper.session.session import Session
 
 
-def find_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
-    """Return which cells are stale and which used hidden state.
+def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
+    """Update the stale cells of a notebook; return the dependencies of its cells.
 
-    The result is empty for a kernel of another language, whose sources are not
-    analyzed.
+    The result is empty for a notebook in another language than Python, because its
+    sources are not analyzed.
     """
     if not session.language.is_python:
         return Dependencies()
@@ -37,17 +38,18 @@ def find_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
 def report_new(
     session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()
 ) -> str:
-    """Return the lines on stale cells and hidden state that were not reported yet.
+    """Return report lines on stale cells and hidden state that are not reported yet.
 
-    Everything returned counts as reported. Nothing is searched if the cells that just
-    `ran` are below all others that ran.
+    They count as reported afterwards. Return an empty string if there is nothing new.
+    `ran` are the cells that have just run. If they are below all other cells that ran,
+    no cell can have become stale, and none is searched for.
     """
     if not session.language.is_python:
         return ""
     session.journal.update_run_history()
     if ran and cell_dependencies.ran_in_order(cells, ran, session.journal.run_history):
         return ""
-    dependencies = find_dependencies(session, cells)
+    dependencies = update_dependencies(session, cells)
     reported = set[Hashable]()
     stale = _select_new(session, dependencies.stale, reported)
     hidden = _select_new(session, dependencies.hidden, reported)
@@ -60,7 +62,10 @@ def report_new(
 def _select_new(
     session: Session, marked: Sequence[MarkedCell], reported: set[Hashable]
 ) -> list[MarkedCell]:
-    """Return the cells with the causes that are new; add all causes to `reported`."""
+    """Return the cells that have new causes, each with only its new causes.
+
+    All causes are added to `reported`.
+    """
     selected = []
     for entry in marked:
         new_causes = []
@@ -83,37 +88,45 @@ def _select_new(
 
 
 def report_new_after_edit(session: Session) -> str:
-    """Return the lines of `report_new` after an edit that ran nothing."""
+    """Return the lines of `report_new` after an edit that ran no cell.
+
+    Return an empty string if the notebook cannot be read.
+    """
     with contextlib.suppress(NotebookError):  # the caller reports that error
         return report_new(session, session.read().cells)
     return ""
 
 
-def format_marks(
-    session: Session, cells: Sequence[Cell]
-) -> tuple[list[messages.Mark], list[messages.Mark]]:
-    """Return the stale cells and those with hidden state for a status response."""
-    dependencies = find_dependencies(session, cells)
+class CellMarks(NamedTuple):
+    """The marks of stale cells and of cells that used hidden state."""
+
+    stale: list[messages.Mark]
+    hidden: list[messages.Mark]
+
+
+def collect_marks(session: Session, cells: Sequence[Cell]) -> CellMarks:
+    """Update the stale cells of a notebook; return the marks for a status response."""
+    dependencies = update_dependencies(session, cells)
     stale = messages.format_marks(dependencies.stale, "stale")
     hidden = messages.format_marks(dependencies.hidden, "hidden state")
-    return stale, hidden
+    return CellMarks(stale, hidden)
 
 
 def select_cells_to_run(
     session: Session, cells: Sequence[Cell], below: int = -1
 ) -> list[Cell]:
-    """Return the cells that `run --stale` has to run below the cell at an index.
+    """Return the cells that `run --stale` runs below the cell at an index.
 
-    These are the stale cells, and the cells that they read from if those changed since
-    they ran or did not run in the present kernel.
+    These are the stale cells, and the cells that provide their values but have changed
+    since their last run or have not run in the current kernel.
     """
-    dependencies = find_dependencies(session, cells)
+    dependencies = update_dependencies(session, cells)
     state = session.state
     selected = {entry.cell.id for entry in dependencies.stale}
     changed = {
         cell.id for cell in changed_cells.select_changed(cells, state.last_sources)
     }
-    # Cells that ran in the present kernel, also those that failed there.
+    # Cells that ran in the current kernel, including cells that failed.
     in_kernel = {*state.succeeded_sources}
     if state.succeeded_sources:
         in_kernel.update(state.cells_by_execution_count.values())
@@ -130,11 +143,11 @@ def select_cells_to_run(
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
     """Return a sentence on whether a run from top to bottom gives the same results.
 
-    Return an empty string if this is unknown.
+    Return an empty string for a notebook in another language than Python.
     """
     if not session.language.is_python:
         return ""
-    stale_count = len(find_dependencies(session, cells).stale)
+    stale_count = len(update_dependencies(session, cells).stale)
     unresolved = cell_dependencies.find_unresolved_names(
         cells, session.journal.run_history
     )

@@ -44,7 +44,7 @@ async def get_status(session: Session) -> responses.StatusResponse:
         steps, cells = _list_statuses(session)
         document = session.file.read_uncached()
         if document.language in PYTHON_LANGUAGES:
-            stale, hidden = stale_cells.format_marks(session, document.cells)
+            stale, hidden = stale_cells.collect_marks(session, document.cells)
         if session.can_run(document):
             session.journal.compare_with_notebook(document.cells)
         off_plan = _list_off_plan(session, document.cells)
@@ -216,7 +216,7 @@ async def get_entry(
     session: Session, current: bool, age: float
 ) -> responses.NotebookEntry:
     """Return the entry of a notebook in the list of notebooks."""
-    await session.kernel_manager.find()
+    await session.kernel_manager.find_or_attach()
     statuses: list[responses.StepStatus | responses.CellStatus] = []
     unit = "steps"
     try:
@@ -250,7 +250,7 @@ def _list_statuses(
     if journal_plan.steps:
         _refresh_statuses(session)
         return [_get_step_status(session, step) for step in journal_plan.steps], []
-    document, _ = undelivered_reports.compare_with_runs(session)
+    document = undelivered_reports.update_changed_cells(session).document
     # The file may have a plan that is not in the journal yet.
     file_plan = plan.from_json(document.plan)
     if file_plan and file_plan.steps:
@@ -264,7 +264,7 @@ def _refresh_statuses(session: Session) -> None:
     """Update the statuses of cells that changed since they ran."""
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
-        undelivered_reports.compare_with_runs(session)
+        undelivered_reports.update_changed_cells(session)
 
 
 def get_cell_status(session: Session, cell: Cell) -> responses.CellStatus:
@@ -407,7 +407,7 @@ def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
 async def get_context(session: Session) -> responses.ContextResponse:
     """Return what another agent needs to continue the work."""
     await session.handle_idle_death()
-    namespace, is_alive = await get_namespace(session)
+    namespace, is_alive = await fetch_namespace(session)
     steps = get_plan(session).steps
     text = command_messages.format_context(
         session.name, session.state, namespace, is_alive
@@ -418,7 +418,7 @@ async def get_context(session: Session) -> responses.ContextResponse:
 
 async def get_namespace_summary(session: Session) -> responses.NamespaceSummary:
     """Return the names in the kernel. Does not wait for a running cell."""
-    namespace, _ = await get_namespace(session)
+    namespace, _ = await fetch_namespace(session)
     return _summarize_namespace(session, namespace)
 
 
@@ -434,9 +434,9 @@ def _summarize_namespace(
     )
 
 
-async def get_namespace(session: Session) -> tuple[Namespace, bool]:
+async def fetch_namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace and whether the kernel is alive."""
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
         return UNKNOWN_NAMESPACE, False
     if not session.namespace_tracker.current and not session.requests.is_locked:

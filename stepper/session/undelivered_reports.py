@@ -1,22 +1,30 @@
-"""Reports that were not delivered yet, and cells changed outside stepper."""
+"""Reports that were not delivered yet, and cells that were changed outside stepper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from stepper.common.text import clean
 from stepper.messages import command_messages, run_report
 from stepper.policy import journal_events
 from stepper.policy.model import Cell
-from stepper.session.protocols import Notebook
+from stepper.session.protocols import Notebook, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
+
+
+class ChangedCells(NamedTuple):
+    """A notebook and its cells that are new or changed since their last run."""
+
+    document: Notebook
+    cells: list[Cell]
 
 
 def add_undelivered(session: Session, text: str, line: str) -> None:
     """Record a report that could not be delivered.
 
-    Agent and user get it with the next response.
+    The next response contains `text` for the agent and `line` for the user.
     """
     session.journal.log(
         journal_events.Undelivered(
@@ -34,19 +42,24 @@ def format_undelivered(session: Session) -> str:
 
 
 def mark_delivered(session: Session) -> None:
-    """Record that all reports were delivered."""
-    session.journal.log(journal_events.Delivered(at=format_now()), sync=None)
+    """Record that all undelivered reports have been delivered."""
+    session.journal.log(
+        journal_events.Delivered(at=format_now()), sync=SyncMode.BACKGROUND
+    )
 
 
-def take_text(session: Session) -> str:
-    """Return the undelivered reports as text, and mark them as delivered."""
-    return take_report(session).text
+def pop_text(session: Session) -> str:
+    """Return the undelivered reports as text, and mark them as delivered.
+
+    Return an empty string if there are none.
+    """
+    return pop_report(session).text
 
 
-def take_report(session: Session) -> run_report.Report:
-    """Return the undelivered reports with the line for the user.
+def pop_report(session: Session) -> run_report.Report:
+    """Join the undelivered reports into one report, and mark them as delivered.
 
-    They are marked as delivered.
+    The text of the report is empty if there are none.
     """
     text = format_undelivered(session)
     lines = [report.line for report in session.state.undelivered if report.line]
@@ -55,12 +68,13 @@ def take_report(session: Session) -> run_report.Report:
     return run_report.Report(text, "; ".join(lines))
 
 
-def take_from_other_notebooks(
+def pop_from_other_notebooks(
     sessions: Iterable[Session], current: Session | None, owner: str | None
 ) -> str:
-    """Return undelivered reports on background runs of other notebooks.
+    """Return undelivered reports on background runs of other notebooks as text.
 
-    They are marked as delivered. Without `owner`, return those of all agent sessions.
+    Mark the reports as delivered. `owner` is the agent session that started the runs;
+    if it is None, return the reports of all agent sessions.
     """
     texts = []
     for session in sessions:
@@ -71,28 +85,29 @@ def take_from_other_notebooks(
             for report in session.state.undelivered
         )
         if has_reports:
-            texts.append(take_text(session))
+            texts.append(pop_text(session))
     return "\n".join(texts)
 
 
-def compare_with_runs(
+def update_changed_cells(
     session: Session, document: Notebook | None = None
-) -> tuple[Notebook, list[Cell]]:
-    """Return the notebook and the cells that changed since they ran.
+) -> ChangedCells:
+    """Update the session's changed and deleted cells; return the changed cells.
 
-    Pass `document` to avoid reading the file again. Raise NotebookError.
+    Pass `document` to avoid reading the file again. Raise NotebookError if the file
+    cannot be read.
     """
     document = document or session.file.read_uncached()
     if not session.can_run(document):
-        return document, []
+        return ChangedCells(document, [])
     changed_cells = session.journal.compare_with_notebook(document.cells)
     session.reported_changes.forget_other_cells(changed_cells)
     session.journal.forget_deleted_last_cell(document.cells)
-    return document, changed_cells
+    return ChangedCells(document, changed_cells)
 
 
 def pop_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
-    """Return changed cells that were not reported; mark them as reported."""
+    """Return the changed cells that no report has named, and mark them as reported."""
     unreported = session.reported_changes.select_unreported(cells)
     session.reported_changes.add_cells(cells)
     return unreported

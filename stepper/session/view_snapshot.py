@@ -44,7 +44,7 @@ async def take_snapshot(
 
     An unreadable notebook raises no error; its marks are left out.
     """
-    kernel = await session.kernel_manager.find()
+    kernel = await session.kernel_manager.find_or_attach()
     partial = kernel.partial_output if kernel else None
     running = session.state.running
     run = running.run if running else 0
@@ -59,7 +59,7 @@ async def take_snapshot(
         with contextlib.suppress(NotebookError):
             document = session.file.read_uncached()
             if document.language in PYTHON_LANGUAGES:
-                stale, hidden = stale_cells.format_marks(session, document.cells)
+                stale, hidden = stale_cells.collect_marks(session, document.cells)
     queued = session.kernel_manager.queue_status
     return ViewSnapshot(
         run,

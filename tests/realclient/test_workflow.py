@@ -901,7 +901,7 @@ def test_transient_error_is_retried(
     assert (
         "ran ok in" in said
         and "HTTPError" in said
-        and "stepper ran it again after 1 s" in said
+        and "stepper ran the cell again after 1 s" in said
     )
     assert 'Step 1 of 3 "Load": done' in said
     assert outcomes(notebook) == ["error", "ok"]

@@ -268,7 +268,7 @@ def _take_change_report(session: Session) -> list[str]:
     The list is empty if every cell ran with its current source or was reported.
     """
     try:
-        document, cells = undelivered_reports.compare_with_runs(session)
+        document, cells = undelivered_reports.update_changed_cells(session)
     except NotebookError as error:
         return [messages.format_unreadable(session.name, error.message)]
     replaced_notebook.record_agent_version(session)

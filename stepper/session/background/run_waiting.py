@@ -73,7 +73,7 @@ async def run_with_limit(
     if caller.disconnected.is_set():
         _record_undelivered(session, response)
         return response
-    earlier_reports = undelivered_reports.take_text(session)
+    earlier_reports = undelivered_reports.pop_text(session)
     if not earlier_reports:
         return response
     text = limit_report(f"{earlier_reports}\n{response.text}")

@@ -245,7 +245,7 @@ async def _check_before_run(
 ) -> RunSummary | None:
     """Return the result of a failed preflight check; None if the cell may run."""
     try:
-        kernel = await session.kernel_manager.get_kernel(
+        kernel = await session.kernel_manager.get_or_start_kernel(
             caller.environ, caller.disconnected
         )
         namespace = await session.namespace_tracker.fetch(kernel)

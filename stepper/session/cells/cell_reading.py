@@ -37,9 +37,8 @@ async def read_cells(
 
     Files are read in a thread, and outputs only as far as the pages need them.
     """
-    document, _ = undelivered_reports.compare_with_runs(
-        session, await asyncio.to_thread(session.file.read)
-    )
+    document = await asyncio.to_thread(session.file.read)
+    undelivered_reports.update_changed_cells(session, document)
     cells = _select_cells(session, document, arguments.cells or ())
     descriptions = list(_describe_cells(session, cells, document, arguments.outputs))
     last_page = max(1, arguments.page + arguments.many - 1)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from stepper.common.errors import (
     KernelError,
@@ -40,33 +41,43 @@ from stepper.policy.model import (
 )
 from stepper.policy.namespace_report import UNKNOWN_NAMESPACE
 from stepper.session.clients import Caller
-from stepper.session.protocols import Execution, Kernel
+from stepper.session.protocols import Execution, Kernel, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 from stepper.session.stale_cells import format_order
 
 
+class Judgement(NamedTuple):
+    """The fault of an execution, with a suggestion, and the consequence."""
+
+    fault: Fault | None
+    verdict: Verdict
+
+
 @dataclass
 class CellWork:
-    """A cell to run, with its limits and notes."""
+    """A cell to run, the parameters of the run and the notes for its report."""
 
     cells: Sequence[Cell]  # all cells of the notebook
     cell: Cell
     key: Key  # the step or cell that the attempt counts for
-    timeout: float  # its deadline in seconds
+    timeout: float  # in seconds
     limits: Limits
-    keeps_mtime: bool  # keep the time of the file, for clients that poll it
+    keeps_mtime: bool  # preserve the modification time of the file
     notes: list[str]
-    was_complete: bool
+    was_complete: bool  # whether the notebook was complete before the run
     criterion: str = ""
-    wake: str = ""  # the pattern of a line that wakes the agent
-    repeat_count: int = 0  # how often stepper ran it again after a transient error
+    wake: str = ""  # the pattern of an output line that wakes the agent
+    repeat_count: int = 0  # how often stepper ran the cell again
 
     def create_started_event(
         self, run: int, caller: Caller, kernel: str = ""
     ) -> journal_events.RunStarted:
-        """Return the journal event that the run started."""
+        """Return the journal event for the start of a run.
+
+        `run` is the number of the run, and `kernel` the ID of the kernel.
+        """
         cell = self.cell
         return journal_events.RunStarted(
             run=run,
@@ -93,23 +104,27 @@ def create_work(
     keep_time: bool = True,
     timeout_of_call: float | None = None,
 ) -> CellWork:
-    """Return the work for a cell."""
+    """Create the work for a cell, with parameters from the plan and the limits.
+
+    `timeout_of_call` is the timeout in seconds that the caller requested, if any.
+    """
     limits = session.limits()
-    task = run_decisions.make_run_parameters(
+    parameters = run_decisions.make_run_parameters(
         session.state, cells, cell, limits, timeout_of_call
     )
+    # A criterion is a Python expression.
+    criterion = parameters.criterion if session.language.is_python else ""
     return CellWork(
         cells,
         cell,
-        task.key,
-        task.timeout,
+        parameters.key,
+        parameters.timeout,
         limits,
         keep_time,
-        [*task.notes],
+        [*parameters.notes],
         session.state.is_complete,
-        # In another language, text that looks like Python can mean something else.
-        task.criterion if session.language.is_python else "",
-        task.wake,
+        criterion,
+        parameters.wake,
     )
 
 
@@ -120,10 +135,10 @@ async def run_cell(
     caller: Caller,
     keep_time: bool = True,
 ) -> RunSummary:
-    """Run a cell, again after a transient error; stop the notebook if required.
+    """Run a cell and retry it after transient errors; stop the notebook if required.
 
-    Raise StepperError if the cell did not run, or if it is not known whether it did
-    (`accepted` is true then).
+    Raise StepperError if the cell did not run. If it is unknown whether the cell ran,
+    the error's `accepted` attribute is true.
     """
     problem = changed_cells.find_encoding_problem(cell.source)
     if problem:
@@ -131,7 +146,7 @@ async def run_cell(
     work = create_work(session, cells, cell, keep_time, caller.timeout)
     while True:
         try:
-            kernel = await session.kernel_manager.get_kernel(
+            kernel = await session.kernel_manager.get_or_start_kernel(
                 caller.environ, caller.disconnected
             )
         except KernelError as error:
@@ -148,7 +163,7 @@ async def run_cell(
             )
         started = work.create_started_event(session.state.next_run, caller, kernel.id)
         started_at = time.monotonic()
-        session.journal.log(started, sync=False)
+        session.journal.log(started, sync=SyncMode.NONE)
         execution = await _execute(session, kernel, work, started, caller)
         elapsed = time.monotonic() - started_at
         run, decision = await record_execution(
@@ -157,7 +172,7 @@ async def run_cell(
         if decision.action is not run_decisions.NextAction.RETRY:
             break
         work.notes.append(
-            f"run {run.run}: {run.error}; stepper ran it again after"
+            f"run {run.run} failed: {run.error}; stepper ran the cell again after"
             f" {decision.wait:g} s"
         )
         if not await session.requests.wait_for_retry(decision.wait, caller):
@@ -214,10 +229,10 @@ async def record_execution(
     execution: Execution,
     elapsed: float,
 ) -> tuple[journal_events.RunEnded, run_decisions.RunDecision]:
-    """Evaluate an execution, write its outputs and record the run.
+    """Evaluate an execution, write its outputs and log the run.
 
-    `elapsed` is the time in seconds, including the wait for the kernel. Return the run
-    and the decision on what happens next.
+    `elapsed` is the time in seconds, including the wait for the kernel. Return the
+    logged run and the decision on the next action (retry, stop or continue).
     """
     state = session.state
     cell = work.cell
@@ -228,6 +243,7 @@ async def record_execution(
     fault, verdict = await judge_execution(
         session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
+    # Find out whether the step's criterion is true.
     execution.criterion_result = None
     if work.criterion:
         execution.criterion_result = session.language.diagnosis.get_criterion_result(
@@ -238,6 +254,7 @@ async def record_execution(
         unmet_criterion = run_decisions.explain_false_criterion(
             state, started, work.criterion, execution.criterion_result
         )
+    # Create the journal event of the run.
     bindings = {}
     if session.language.is_python:
         bindings = cell_dependencies.list_reported_bindings(
@@ -258,12 +275,13 @@ async def record_execution(
         bound=bindings,
     )
     decision = run_decisions.decide_after_run(state, run, work.limits)
+    # A retry replaces the outputs.
     if decision.action is not run_decisions.NextAction.RETRY:
         work.notes += session.outputs.write_outputs(
             cell, execution, run.step, run.run, work.keeps_mtime
         )
     work.notes += decision.notes
-    session.journal.log(run, sync=None)
+    session.journal.log(run, sync=SyncMode.BACKGROUND)
     session.record_death(execution, f"cell {cell.number}")
     has_failed = verdict is Verdict.RECOVERABLE
     session.outputs.set_failed_execution(execution if has_failed else None)
@@ -276,16 +294,17 @@ async def judge_execution(
     execution: Execution,
     cells: Sequence[Cell],
     lost_state: str = "",
-) -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution, with its suggestion, and the verdict.
+) -> Judgement:
+    """Return the fault of an execution, with a suggestion, and the verdict.
 
-    `lost_state` describes what is lost if the kernel died.
+    `cells` are all cells of the notebook. `lost_state` is a text on the variables that
+    are lost if the kernel died.
     """
     memory = execution.memory
     if memory:
         before = execution.namespace_before
         after = execution.namespace
-        if after is before:  # the kernel did not report it at the end
+        if after is before:  # the kernel did not report its namespace afterwards
             after = UNKNOWN_NAMESPACE
         memory = "; ".join([memory, *command_messages.format_largest(before, after)])
     fault, verdict = run_decisions.judge_run(
@@ -300,7 +319,7 @@ async def judge_execution(
         fault = await session.add_suggestion(
             fault, execution.diagnosis_data, execution.namespace, cell, cells
         )
-    return fault, verdict
+    return Judgement(fault, verdict)
 
 
 async def finish_run(
@@ -310,8 +329,8 @@ async def finish_run(
     execution: Execution,
     decision: run_decisions.RunDecision,
 ) -> RunSummary:
-    """Return the data for the report of a run; stop the notebook if required."""
-    session.put_late()
+    """Finish a logged run: stop the notebook if required, and summarize the run."""
+    session.write_late_outputs()
     summary = summarize_run(session, work, run, execution)
     # Scaling images and listing folders takes time.
     is_slow = bool(execution.images) or run.verdict is not Verdict.FINE
@@ -345,7 +364,11 @@ async def finish_run(
 def _add_completion(
     session: Session, work: CellWork, summary: RunSummary
 ) -> RunSummary:
-    """Add what the report says after the last step of the plan."""
+    """Add the text on the completed plan or on open cells to a summary.
+
+    Called after a run that leaves no step open. Request a replay if the notebook should
+    be verified.
+    """
     state = session.state
     if state.is_complete and not work.was_complete:
         # The notebook may have been deleted by now.
@@ -368,7 +391,7 @@ def _add_completion(
             return replace(summary, tail=tail, completion=completion)
     elif state.open_cells:
         open_cells = command_messages.format_open_cells(state)
-        line = f"No step is left, but the notebook is not complete. {open_cells}"
+        line = f"No step is open, but the notebook is not complete. {open_cells}"
         return replace(summary, tail=[line])
     return summary
 
@@ -376,9 +399,9 @@ def _add_completion(
 def summarize_run(
     session: Session, work: CellWork, run: Run, execution: Execution
 ) -> RunSummary:
-    """Return the data for the report of a run."""
+    """Return the summary of a run from which its report is formatted."""
     state = session.state
-    # A step with a false criterion comes last.
+    # A step with a false criterion is the next step only if no other step is open.
     next_id = state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
     next_step = state.plan.find_step(next_id)
     kernel = session.kernel_manager.kernel
@@ -416,7 +439,7 @@ def summarize_run(
 
 
 def _get_completeness(execution: Execution) -> Completeness:
-    """Return how much of a run's outputs the notebook contains."""
+    """Return whether the notebook contains all outputs of a run, a part or unknown."""
     if not execution.in_notebook:
         return Completeness.UNKNOWN
     return Completeness.PART if execution.left_out else Completeness.WHOLE
@@ -425,12 +448,15 @@ def _get_completeness(execution: Execution) -> Completeness:
 def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
-    """Return the figure summary, and side effects or warnings."""
+    """Return the lines of the figure summary and the lines of warnings.
+
+    The warnings on a failed run are its side effects.
+    """
     diagnosis = session.language.diagnosis
     if run.verdict is Verdict.FINE:
         warnings = diagnosis.find_warnings(execution)
     else:
-        # The file system's clock: the times of files are compared with it.
+        # File times are compared with this time; a remote host has another clock.
         started_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
         is_cancelled = run.outcome is Outcome.CANCELLED
         warnings = diagnosis.describe_side_effects(
@@ -450,7 +476,10 @@ def _describe_figures_and_effects(
 def _handle_start_failure(
     session: Session, work: CellWork, caller: Caller, error: KernelError
 ) -> RunSummary:
-    """Report that no kernel could start; stop the notebook if required."""
+    """Summarize a run for which no kernel could start; stop the notebook if required.
+
+    Raise `error` if it does not stop the notebook.
+    """
     if not error.stops_notebook:
         raise error
     fault = Fault(
@@ -470,7 +499,7 @@ def _handle_start_failure(
 
 
 def _label_origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
-    """Return the labels of the cells that ran, by execution count."""
+    """Return the label of the cell for each execution count."""
     labels = {cell.id: cell.label for cell in cells if cell.is_code}
     return {
         count: labels.get(cell_id, "a deleted cell")

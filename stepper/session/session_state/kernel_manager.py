@@ -90,7 +90,7 @@ class KernelManager:
         # The backend of the last start by this daemon.
         self.backend_name = ""
 
-    async def find(self) -> Kernel | None:
+    async def find_or_attach(self) -> Kernel | None:
         """Return the kernel, also one of an earlier daemon, or None.
 
         No request is sent to the kernel.
@@ -172,7 +172,7 @@ class KernelManager:
         busy = self.kernel is not None and self.kernel.is_busy
         return Activity.RUNNING if busy else Activity.NONE
 
-    async def get_kernel(
+    async def get_or_start_kernel(
         self, environ: Mapping[str, str], disconnected: asyncio.Event | None = None
     ) -> Kernel:
         """Return the running kernel; start one if there is none.

@@ -1,4 +1,4 @@
-"""The names in a notebook's kernel, as the helper in the kernel reports them."""
+"""The namespace of a notebook's kernel, as the helper in the kernel reports it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from stepper.session.protocols import Execution, Kernel
 class NamespaceTracker:
     """Owns the last namespace that the kernel reported.
 
-    The session records each execution, `run_recovery` the result of a recovered run.
-    Everybody may read `current` and call `fetch`.
+    Only `Session` and `run_recovery` record namespaces. Any code may read `current` and
+    call `fetch`.
     """
 
     def __init__(self) -> None:
@@ -21,8 +21,9 @@ class NamespaceTracker:
     def record_execution(self, execution: Execution) -> None:
         """Record the namespace after an execution.
 
-        The execution gets the namespace before it. If the kernel reported none
-        afterwards, that one counts as its namespace, too, but as unknown here.
+        Also set `execution.namespace_before`. If the kernel did not report a namespace,
+        set `execution.namespace` to the earlier namespace, but record the current one
+        as unknown.
         """
         execution.namespace_before = self.current
         self.current = execution.namespace
@@ -33,16 +34,19 @@ class NamespaceTracker:
         self.current = namespace
 
     def record_external(self, namespace: Namespace) -> None:
-        """Record the namespace after another client's execution, unknown if silent."""
+        """Record the namespace after another client's execution.
+
+        The namespace is unknown after a silent execution, and `fetch` then requests it.
+        """
         self._is_outdated = not namespace
         self.current = namespace or self.current
 
     def reset(self) -> None:
-        """Forget the namespace: the kernel is new or lost."""
+        """Forget the namespace because the kernel is new or lost."""
         self.current = UNKNOWN_NAMESPACE
 
     async def fetch(self, kernel: Kernel) -> Namespace:
-        """Return the namespace; request it from the kernel if it is unknown."""
+        """Return the namespace; request it from the kernel if it may have changed."""
         if self._is_outdated or not self.current:
             self._is_outdated = False
             self.current = await kernel.fetch_namespace()

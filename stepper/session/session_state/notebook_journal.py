@@ -1,7 +1,7 @@
 """The journal of a notebook and the state that its events produce.
 
-`NotebookJournal.log` applies each event to the state. The journal file alone must be
-able to restore the state: what an event does not describe is lost with the daemon.
+`NotebookJournal.log` applies each event to the state. The next daemon restores the
+state from the journal file alone, so an event must contain all values that it needs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stepper.common.errors import StepperError
+from stepper.common.text import format_count
 from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import journal_events, journal_reducer
@@ -20,12 +21,12 @@ from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import Cell, Key, Moment
 from stepper.policy.notebook_state import State
-from stepper.session.protocols import Journal
+from stepper.session.protocols import Journal, SyncMode
 from stepper.session.session_state.notices import Notices
 
 
 def format_now() -> Moment:
-    """Return the present time in UTC as ISO 8601, for a journal event."""
+    """Return the current time in UTC as ISO 8601, for a journal event."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     return now.replace("+00:00", "Z")
 
@@ -54,16 +55,15 @@ class NotebookJournal:
         if problem:
             notices.add(problem)
         if self.state.unreadable_events:
-            notices.add(
-                f"{self.state.unreadable_events} line(s) of the journal are not valid"
-                " and were ignored"
-            )
+            lines = format_count(self.state.unreadable_events, "invalid line")
+            notices.add(f"ignored {lines} of the journal")
 
-    def log(self, event: journal_events.Event, sync: bool | None = True) -> None:
+    def log(self, event: journal_events.Event, sync: SyncMode = SyncMode.WAIT) -> None:
         """Write an event to the journal and apply it to the state.
 
-        `sync` is that of `Journal.append`. Raise StepperError if the start of a run
-        cannot be written: the cell must not run then.
+        Raise StepperError if the start of a run cannot be written, because the cell
+        must not run then. Other events that cannot be written stay in memory, and a
+        notice reports the problem.
         """
         is_start = isinstance(event, journal_events.RunStarted)
         try:
@@ -75,28 +75,28 @@ class NotebookJournal:
                     problem, "df -h .stepper; ls -l .stepper/journal"
                 ) from error
             self._notices.add(
-                f"{problem}: its entries are only in memory, and are lost if the daemon"
-                " exits before it can write them",
+                f"{problem}: new entries are kept in memory, and are lost if the daemon"
+                " exits before they can be written",
                 error.strerror,
             )
         journal_reducer.apply(event, self.state)
         self._on_event(event)
 
     def load_events(self) -> Sequence[Mapping[str, Any]]:
-        """Return all events of the file; the state has only the newest reports."""
+        """Return all events of the file, including reports that the state dropped."""
         events, _ = self._file.load()
         return events
 
     # Reports
 
     def has_handled(self, tool_use_id: str | None) -> bool:
-        """Return whether a tool call was handled already."""
+        """Return whether the journal already has the result of a tool call."""
         return tool_use_id in self.state.tool_use_ids
 
     def deliver_report(self, tool_use_id: str | None) -> Report | None:
-        """Return the report on the last run of a tool call, or None.
+        """Return the report on the last run of a tool call, or None if it has no run.
 
-        The report replaces the notice on that run, which is discarded.
+        Discard the notice on that run, because the report replaces it.
         """
         last_run = None
         for run in self.state.runs:
@@ -110,11 +110,18 @@ class NotebookJournal:
         return command_messages.format_journaled_run(last_run, text, self.state.stop)
 
     def log_report(self, report: Report, summary: RunSummary) -> Report:
-        """Log a report; return it with the stop of the notebook, if there is one."""
+        """Log the report on a run; return it.
+
+        If the run failed and the notebook is stopped, the returned report contains the
+        message on the stop.
+        """
         if self.state.stop and not report.ok:
             report = replace(report, stop=self.state.stop.block)
         text = f"{report.text}\n{report.stop}".strip()
-        self.log(journal_events.RunReported(run=summary.run.run, text=text), sync=False)
+        self.log(
+            journal_events.RunReported(run=summary.run.run, text=text),
+            sync=SyncMode.NONE,
+        )
         return report
 
     def stop_notebook(
@@ -122,7 +129,7 @@ class NotebookJournal:
     ) -> None:
         """Stop the notebook until the user resumes it.
 
-        `fix` is the command that fixes the cause, or an empty string.
+        `fix` is the command that fixes the cause, or an empty string if there is none.
         """
         block = run_report.format_stop_block(summary, attempts, fix)
         question = run_report.format_question(summary)
@@ -142,14 +149,17 @@ class NotebookJournal:
     # Values that are not in the journal
 
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Update the changed and open cells; return the cells that changed or are new.
+        """Update the changed and open cells; return the new and changed cells.
 
         `cells` are all cells of the notebook.
         """
         return self.state.compare_with_notebook(cells)
 
     def forget_deleted_last_cell(self, cells: Sequence[Cell]) -> None:
-        """Forget which cell ran last if it is not among the notebook's cells."""
+        """Forget which cell ran last if the cell was deleted.
+
+        `cells` are all cells of the notebook.
+        """
         last_key = self.state.last_key
         if last_key is None:
             return
@@ -158,11 +168,11 @@ class NotebookJournal:
             self.state.last_key = None
 
     def set_stale_cells(self, cell_ids: set[str]) -> None:
-        """Set which cells are stale, as the analysis of their sources found."""
+        """Set the IDs of the stale cells."""
         self.state.stale_ids = cell_ids
 
     def set_command_lines(self, commands: CommandLines) -> None:
-        """Set how messages write commands for this notebook."""
+        """Set the object that formats commands for this notebook in messages."""
         self.state.commands = commands
 
     def clear_lost_reason(self) -> None:

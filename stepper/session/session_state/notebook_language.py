@@ -16,8 +16,8 @@ ANALYSES = 5000  # sources whose analysis is cached
 class NotebookLanguage:
     """Owns the language of a notebook and the diagnosis for it.
 
-    `Session.read` sets the language whenever it reads the notebook. Everybody may read
-    the attributes. A new notebook counts as Python.
+    Only `Session.read` sets the language. Any code may read the attributes. The
+    language is Python until the notebook is read.
     """
 
     def __init__(self, diagnosis: Diagnosis) -> None:
@@ -29,13 +29,13 @@ class NotebookLanguage:
         self.analyze_names = functools.lru_cache(ANALYSES)(self._analyze_names)
 
     def select(self, language: str) -> None:
-        """Use the language that the notebook's metadata name."""
+        """Use a language, which is the one in the notebook's metadata."""
         self.is_python = language in PYTHON_LANGUAGES
         self.diagnosis = self._python_diagnosis.for_language(language)
         self.comment = cell_directives.get_comment_marker(language)
 
     def move(self, path: str) -> None:
-        """Diagnose errors for another path: the notebook was renamed."""
+        """Pass the new path of a renamed notebook to the diagnosis."""
         self._python_diagnosis.move(path)
 
     def _analyze_names(self, source: str) -> NameUsage:

@@ -1,4 +1,4 @@
-"""One-time notices to the agent, which the next report contains."""
+"""One-time notices to the agent, which are part of the next report."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Hashable
 
 
 class Notices:
-    """Owns the notices that no report contains yet.
+    """Owns the notices that the next report will contain.
 
-    Every owner may add a notice. Only the code that formats a report removes them.
+    Any code may add a notice. Only the code that formats a report removes notices.
     """
 
     def __init__(self) -> None:
         self._texts: dict[Hashable, str] = {}  # by subject
 
     def add(self, text: str, subject: Hashable = None) -> None:
-        """Add a notice; replace an earlier one on the same subject."""
+        """Add a notice; replace an earlier notice on the same subject.
+
+        Without a subject, the text itself identifies the notice.
+        """
         key = subject or text
         self._texts.pop(key, None)
         self._texts[key] = text
 
     def discard(self, subject: Hashable) -> None:
-        """Remove the notice on a subject: a report replaces it."""
+        """Remove the notice on a subject, if there is one."""
         self._texts.pop(subject, None)
 
     def list_texts(self) -> list[str]:

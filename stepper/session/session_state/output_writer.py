@@ -21,6 +21,7 @@ from stepper.session.protocols import (
     LateOutputs,
     NotebookFile,
     PartialOutput,
+    SyncMode,
     WidgetState,
 )
 from stepper.session.session_state.notebook_journal import NotebookJournal, format_now
@@ -274,7 +275,7 @@ class OutputWriter:
             time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
         )
         for late_output in late_outputs:
-            self.journal.log(replace(late_output, at=format_now()), sync=False)
+            self.journal.log(replace(late_output, at=format_now()), sync=SyncMode.NONE)
 
     def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
         displayed = self.journal.state.displayed_outputs.get(
@@ -304,7 +305,7 @@ class OutputWriter:
                     there=False,
                     why=error.message,
                 ),
-                sync=False,
+                sync=SyncMode.NONE,
             )
 
 

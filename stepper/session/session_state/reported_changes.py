@@ -1,4 +1,4 @@
-"""The changed and stale cells that a report named already."""
+"""The changed and stale cells that were already reported to the agent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stepper.policy.model import Cell
 
 
 class ReportedChanges:
-    """Owns which changes the agent knows, so that a report names each one once.
+    """Owns the changes that were already reported, so that each is reported once.
 
-    `undelivered_reports` records changed cells, `stale_cells` the causes of stale cells
-    and hidden state. A new daemon reports them again.
+    `undelivered_reports` records changed cells; `stale_cells` records the causes of
+    stale cells and hidden state. The record is lost when the daemon exits.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class ReportedChanges:
         self._causes = frozenset[Hashable]()
 
     def select_unreported(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the changed cells whose present source was not reported."""
+        """Return the changed cells whose current source was not reported."""
         return [
             cell
             for cell in cells
@@ -28,20 +28,20 @@ class ReportedChanges:
         ]
 
     def add_cells(self, cells: Sequence[Cell]) -> None:
-        """Count changed cells as reported."""
+        """Record that the current sources of changed cells were reported."""
         for cell in cells:
             self._source_hashes[cell.id] = hash_source(cell.source)
 
     def forget_other_cells(self, changed: Sequence[Cell]) -> None:
-        """Forget the reported cells that are not changed any more."""
+        """Forget all reported cells except the `changed` cells."""
         changed_ids = {cell.id for cell in changed}
         for cell_id in self._source_hashes.keys() - changed_ids:
             del self._source_hashes[cell_id]
 
     def has_cause(self, cause: Hashable) -> bool:
-        """Return whether the last report of stale cells named a cause."""
+        """Return whether a cause of a stale cell was already reported."""
         return cause in self._causes
 
     def replace_causes(self, causes: set[Hashable]) -> None:
-        """Count these causes as reported, and no others."""
+        """Replace the set of reported causes."""
         self._causes = frozenset(causes)

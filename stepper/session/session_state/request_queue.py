@@ -1,4 +1,4 @@
-"""The order of the requests to a notebook, and the code that runs for one of them."""
+"""The requests to a notebook, which take turns, and the code that is running."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stepper.session.clients import Caller
 
 
 class RequestQueue:
-    """Owns the turn of a notebook, the callers that wait, and the running code.
+    """Owns the turn of a notebook, the waiting callers and the state of running code.
 
-    `Session` acquires and releases the turn and reports executions. Everybody may read
-    the attributes.
+    Only one request has the turn at a time. `Session` acquires and releases the turn
+    and reports executions. Any code may read the attributes.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class RequestQueue:
         return is_acquired
 
     def release(self) -> None:
-        """Let the next request have the turn."""
+        """Give the turn to the next request."""
         self._lock.release()
 
     async def wait_until_idle(self) -> None:
-        """Wait until the present request has finished."""
+        """Wait until no request has the turn."""
         async with self._lock:
             pass
 
@@ -64,9 +64,9 @@ class RequestQueue:
 
     @contextlib.contextmanager
     def register_reconnecting(self, caller: Caller | None) -> Iterator[None]:
-        """Register a caller that requests the result of an earlier call.
+        """Register a caller that requests the result of its earlier tool call.
 
-        Do nothing for a caller without a call ID.
+        Do nothing if there is no caller, or if it has no call ID.
         """
         call_id = caller.call_id if caller else None
         if caller is None or not call_id:
@@ -81,11 +81,14 @@ class RequestQueue:
                 del self._reconnecting[call_id]
 
     def is_reconnecting(self, call_id: str | None) -> bool:
-        """Return whether a caller requests the result of that call."""
+        """Return whether a caller requests the result of an earlier tool call."""
         return call_id in self._reconnecting
 
     def waits_for_run(self, caller: Caller, call_id: str | None) -> bool:
-        """Return whether a caller waits for the running code, that of `call_id`."""
+        """Return whether a caller waits for the running cell.
+
+        `call_id` is the ID of the tool call that started the cell.
+        """
         if caller is self.running_caller:
             return True
         return caller is self._reconnecting.get(call_id or "")
@@ -94,7 +97,7 @@ class RequestQueue:
 
     @contextlib.contextmanager
     def track_execution(self, caller: Caller) -> Iterator[None]:
-        """Record that code of a caller runs."""
+        """Record that a caller's code is running, for the duration of the block."""
         self.running_caller = caller
         self.run_started_at = time.monotonic()
         self._estimate = Estimate()
@@ -106,7 +109,7 @@ class RequestQueue:
 
     @contextlib.contextmanager
     def track_scratch_run(self, started: journal_events.RunStarted) -> Iterator[None]:
-        """Record that code outside a cell runs."""
+        """Record that a scratch execution is running, for the duration of the block."""
         self.scratch_run = started
         try:
             yield
@@ -114,18 +117,19 @@ class RequestQueue:
             self.scratch_run = None
 
     def estimate_remaining(self, seconds: float, lines: Sequence[str]) -> float | None:
-        """Return the estimated remaining seconds of the running cell, or None.
+        """Return the estimated remaining seconds of the running cell.
 
-        `seconds` is how long it has run, `lines` are its last printed lines.
+        `seconds` is the time that the cell has run so far, and `lines` are the last
+        lines that it printed. Return None if there is no estimate.
         """
         return self._estimate.update(seconds, lines)
 
     def record_use(self) -> None:
-        """Record that code has just run: the kernel is not idle."""
+        """Record the current time as the last use of the kernel."""
         self.last_used = time.monotonic()
 
     async def wait_for_retry(self, seconds: float, caller: Caller) -> bool:
-        """Wait before a cell runs again; return False if the retry was cancelled."""
+        """Wait before the retry of a cell; return False if the retry was cancelled."""
         self.running_caller = caller
         self._retry_cancelled.clear()
         try:
@@ -137,13 +141,13 @@ class RequestQueue:
         return False
 
     def cancel_retry(self) -> None:
-        """Cancel the retry that a cell waits for, if there is one."""
+        """Cancel the pending retry of a cell, if there is one."""
         self._retry_cancelled.set()
 
     # The replay of a complete notebook
 
     def request_replay(self) -> None:
-        """Request that the daemon replays the notebook to verify its outputs."""
+        """Request that the daemon replay the notebook to verify its outputs."""
         self._needs_replay = True
 
     def pop_replay_request(self) -> bool:

@@ -102,7 +102,7 @@ class RecordedOutputs:
         if kernel is not None and await kernel.check_death() is None:
             await asyncio.sleep(LATE_SECONDS)
             kernel.receive_pending()
-        self.session.put_late()
+        self.session.write_late_outputs()
 
     def _read_written(self, summary: RunSummary) -> list[Any]:
         """Return a cell's outputs from the notebook file.

@@ -16,7 +16,7 @@ from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
 from stepper.session.cells.cell_run import run_cell
 from stepper.session.clients import Caller
-from stepper.session.protocols import CellVersion
+from stepper.session.protocols import CellVersion, SyncMode
 from stepper.session.session import Session
 
 LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
@@ -32,7 +32,7 @@ class NullJournal:
         return [], ""
 
     def append(
-        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+        self, event: dict[str, Any], sync: SyncMode = SyncMode.WAIT, keep: bool = True
     ) -> None:
         """Discard the event."""
 
@@ -99,7 +99,7 @@ async def _write_late_outputs(fresh: Session) -> None:
     if kernel is not None and await kernel.check_death() is None:
         await asyncio.sleep(LATE_SECONDS)
         kernel.receive_pending()
-    fresh.put_late()
+    fresh.write_late_outputs()
     if fresh.state.pending_outputs:
         notices = "; ".join(fresh.notices.list_texts())
         reason = f": {notices}" if notices else ""

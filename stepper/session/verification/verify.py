@@ -38,7 +38,7 @@ from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
 from stepper.session import progress_events, stale_cells
 from stepper.session.clients import Caller
-from stepper.session.protocols import Notebook
+from stepper.session.protocols import Notebook, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.changed_outputs import DRAWING_PACKAGES
@@ -112,7 +112,7 @@ async def verify(
         session, findings, options, caller, progress, started
     )
     # The history of the session must include a kernel of an earlier daemon.
-    await session.kernel_manager.find()
+    await session.kernel_manager.find_or_attach()
     verdicts = [
         _create_verdict(session, findings, cell, differences.get(cell.index))
         for cell in findings.cells
@@ -143,7 +143,7 @@ async def verify(
             text=verify_report.format_recorded(result),
             unstable=tuple(nondeterministic_ids),
         ),
-        sync=None,
+        sync=SyncMode.BACKGROUND,
     )
     return result
 
@@ -341,7 +341,7 @@ def _find_cause(session: Session, document: Notebook, summary: RunSummary) -> st
         missing_name = MISSING_NAME.search(run.fault.evalue)
     if missing_name and session.language.is_python:
         # Updates the history of the runs.
-        stale_cells.find_dependencies(session, document.cells)
+        stale_cells.update_dependencies(session, document.cells)
         return cell_dependencies.describe_former_binding(
             missing_name[1],
             summary.cell.id,
