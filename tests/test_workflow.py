@@ -447,7 +447,7 @@ def test_transient_error_is_retried(project: Project) -> None:
             f"import urllib.request\nprint(urllib.request.urlopen({url!r}).read())"
         )
     assert "ran ok" in answer.text.splitlines()[0]
-    assert "HTTPError" in answer.text and "ran it again after 1 s" in answer.text
+    assert "HTTPError" in answer.text and "ran the cell again after 1 s" in answer.text
     assert [run["outcome"] for run in project.json("history")] == ["error", "ok"]
     assert step(project, 1) | {"cell_id": None} == {
         "id": 1,
@@ -684,7 +684,7 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     assert "there is nothing to confirm" in said
     notebook.replace(cell_id, "score = 0.6")
     assert step(project, 1)["status"] == "doubted"
-    assert "say why the step is done" in project.stepper("confirm", check=2).stderr
+    assert "give a reason why the step is done" in project.stepper("confirm", check=2).stderr
     said = project.stepper("confirm", "the data", "allow no more").stdout
     assert (
         'step 1 of 3 "Train"' in said
