@@ -365,7 +365,7 @@ def test_cell_waits_for_external_execution(
         until(lambda: "another client's execution" in shown(project))
         project.stepper("interrupt")
         work.join(60)
-        assert "nothing ran, and that execution goes on" in answers[1]
+        assert "nothing ran, and that execution continues" in answers[1]
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (

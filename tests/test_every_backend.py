@@ -147,7 +147,7 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     said = answers[0].text
     assert (
         "ran ok" in said
-        and "continued after its daemon exited" in said
+        and "continued after the daemon exited" in said
         and "| over\n| 20" in said
     ), said
     assert ("| begun" in said) == ("helper" not in there.at.lacks), said

@@ -206,7 +206,7 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
     python = f"{without.folder}/.venv/bin/python"
     note = (
         f"{python} does not have ipykernel: the kernel runs with stepper's own copy,"
-        " which comes after the project's packages. To install it, run: uv add --dev"
+        " and imports the project's packages first. To install ipykernel, run: uv add --dev"
         " ipykernel."
     )
     assert f"Note: {note}" in told.text

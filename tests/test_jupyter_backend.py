@@ -1023,7 +1023,7 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "its daemon exited" in said, (
+        assert "| begun" in said and "| over" in said and "the daemon exited" in said, (
             said
         )
         died = notebook.insert("import os\nos._exit(1)")[1].stop

@@ -710,7 +710,7 @@ def test_cell_with_unknown_outcome_is_not_rerun(
         project.folder / "notebooks" / "ran-once",
         project.json("report")["text"],
     )
-    assert ran.read_text() == "x\n" and "its daemon exited" in said, said
+    assert ran.read_text() == "x\n" and "the daemon exited" in said, said
     ended = project.json("history")[-1]["outcome"]
     assert ended == "ok" or "its outcome is unknown" in said, said
 

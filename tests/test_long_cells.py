@@ -312,7 +312,7 @@ def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) 
     (notebook.path.parent / "go").touch()
     if waker:
         said = edit.woken
-        assert "ran ok" in said and "continued after its daemon exited" in said
+        assert "ran ok" in said and "continued after the daemon exited" in said
         delivered(notebook, said)
         assert "ran ok" not in start_session(notebook, "resume")
     else:

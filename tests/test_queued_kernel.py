@@ -163,7 +163,7 @@ def test_interrupted_wait_cancels_the_job(
         assert DID_NOT_RUN in told
         assert kernel(project)["state"] == "none" and not full.others()
     woken = edit.woken
-    assert f"interrupted while its kernel waited in a queue: {WITHDRAWN}" in (
+    assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in (
         told if how == "stop the cell" else woken
     )
     wait_until(lambda: not full.others())
@@ -190,7 +190,7 @@ def test_escape_during_the_wait_cancels_the_job(full: Full, project: Project) ->
     edit.hook.terminate()
     wait_until(lambda: not full.others())
     told = say(notebook, "What now?")
-    assert f"interrupted while its kernel waited in a queue: {WITHDRAWN}" in told
+    assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in told
     assert kernel(project)["state"] == "none"
 
 
@@ -230,7 +230,7 @@ def test_changed_backend_applies_to_the_next_kernel(
     assert project.json("use", name, "--kernel", "local")["elsewhere"] == "gpu"
     full.ends()
     assert "| 42" in edit.woken
-    why = "the next kernel will run on this machine: this kernel keeps running until `stepper shutdown`"
+    why = "the next kernel will run on this machine; this kernel keeps running until you run `stepper shutdown`"
     assert kernel(project)["trouble"] == why
     project.stepper("restart")
     assert kernel(project)["where"] == "" and not full.others()
@@ -258,7 +258,7 @@ def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
         and "was interrupted" not in told
     )
     assert (
-        "NOT run: interrupted while its kernel waited in a queue" in said
+        "NOT run: interrupted while the kernel waited in a queue" in said
         and "scancel --me --name=" in said
     )
     full.ends()
@@ -283,7 +283,7 @@ def test_cell_interrupted_during_kernel_start_does_not_run(
         assert "the cell will not run: its kernel had not started yet" in told
         assert "the request is being withdrawn" in told and NO_ANSWER.search(told)
         said = edit.woken
-    assert "NOT run: interrupted while its kernel waited in a queue" in said
+    assert "NOT run: interrupted while the kernel waited in a queue" in said
     assert NO_ANSWER.search(said) and "stepper cancels it then" in said
     assert project.json("history") == []
 

@@ -153,7 +153,7 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     thread.join(30)
     assert (
         "ran ok" in answers[0].text
-        and "continued after its daemon exited" in answers[0].text
+        and "continued after the daemon exited" in answers[0].text
     )
     assert "| begun\n| over\n| 78" in answers[0].text
     assert text_of(notebook.cell(cell_id)) == "begun\nover\n"
@@ -194,14 +194,14 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
     (project.folder / "notebooks" / "go").touch()
     _, answer = notebook.insert("print(x)")
     assert (
-        "Note: run 2 (cell 2) continued after its daemon exited: it ran ok"
+        "Note: run 2 (cell 2) continued after the daemon exited: the cell ran ok"
         in answer.text
     )
     assert (
         text_of(notebook.cell(cell_id)) == "begun\nover\n"
         and times(project, "count") == 1
     )
-    assert "its daemon exited" not in notebook.insert("1")[1].text
+    assert "the daemon exited" not in notebook.insert("1")[1].text
 
 
 @pytest.mark.nightly

@@ -157,7 +157,7 @@ def test_running_cell_is_visible(project: Project) -> None:
         assert waits.stderr and follows.stdout
         told = waits.stderr.readline()
         assert re.fullmatch(
-            rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, running for \d+ s\n",
+            rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, which has been running for \d+ s\n",
             told,
         ), told
         assert follows.stdout.readline() == "| begun\n"

@@ -388,7 +388,7 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     assert (
         "ran ok" in answer.text
         and "| over" in answer.text
-        and "continued after its daemon exited" in answer.text
+        and "continued after the daemon exited" in answer.text
     )
     assert (
         text_of(notebook.cell(cell_id)) == "over\n"

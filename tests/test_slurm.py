@@ -761,14 +761,14 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         running.join()
         said = project.json("report")["text"]
         assert (
-            "| begun" in said and "| over 3" in said and "its daemon exited" in said
+            "| begun" in said and "| over 3" in said and "the daemon exited" in said
         ), said
         project.config(
             "kernel_cwd: notebook\n"
         )  # the place is gone from it, and its kernel lives on
         assert "| 5" in notebook.insert("print(x + 2)")[1].text
         assert (
-            "this kernel keeps running until `stepper shutdown`"
+            "this kernel keeps running until you run `stepper shutdown`"
             in project.json("status")["kernel"]["trouble"]
         )
         cluster.ask("scancel", kernel["where"].split()[1])

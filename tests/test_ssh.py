@@ -334,7 +334,7 @@ def test_remote_notebook_survives_a_killed_daemon(
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "its daemon exited" in said, (
+        assert "| begun" in said and "| over" in said and "the daemon exited" in said, (
             said
         )
 
@@ -601,8 +601,8 @@ def test_status_while_host_is_unreachable_and_back(
             said = project.json("report")["text"]
             assert (
                 "| begun" in said
-                and "continued after its connection was lost" in said
-                and "its daemon exited" not in said
+                and "continued after the connection to the kernel was lost" in said
+                and "the daemon exited" not in said
             ), said
             assert "| runs 1" in notebook.insert("print('runs', runs)")[1].text
             host.stop()

@@ -684,7 +684,10 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     assert "there is nothing to confirm" in said
     notebook.replace(cell_id, "score = 0.6")
     assert step(project, 1)["status"] == "doubted"
-    assert "give a reason why the step is done" in project.stepper("confirm", check=2).stderr
+    assert (
+        "give a reason why the step is done"
+        in project.stepper("confirm", check=2).stderr
+    )
     said = project.stepper("confirm", "the data", "allow no more").stdout
     assert (
         'step 1 of 3 "Train"' in said

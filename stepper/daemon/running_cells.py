@@ -59,7 +59,7 @@ class RunningCellFiles:
         remove it, so there is none for a run that probably finishes before that.
         """
         busy_sessions = [session for session in sessions if _is_busy(session)]
-        if busy_sessions and all(map(status_queries.ends_soon, busy_sessions)):
+        if busy_sessions and all(map(status_queries.is_finishing_soon, busy_sessions)):
             return False
         if not all(session.runs_in_background for session in busy_sessions):
             return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_json(answer: object) -> bytes:
-    """Return a response as JSON; nested response models are supported."""
+    """Serialize a response model, including nested models, as JSON."""
     return json.dumps(answer, default=vars).encode()
 
 
@@ -33,13 +33,15 @@ class NamedStep:
 
 @dataclass(frozen=True)
 class NotebookCreatedResponse:
-    """A new notebook, and the previous one if it is unfinished."""
+    """A new notebook; `unfinished` names the previous notebook if it is unfinished."""
 
     notebook: str
     steps: Sequence[NamedStep]
     unfinished: str | None
-    kernel_cwd: str  # notebook, project, or which folder elsewhere
-    cells: CellRunResponse | None = None  # what came of those that it was made with
+    # The kernel's working directory: "notebook", "project" or the folder on a remote
+    # host.
+    kernel_cwd: str
+    cells: CellRunResponse | None = None  # the result of running the initial cells
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,13 @@ class StepStatus(NamedStep):
     status: str
     cell_id: str | None
     attempts: int
-    # over the step's whole history; `attempts` start afresh after `fix`
+    # The retries in the step's whole history; `fix` resets `attempts`.
     retries: int = 0
 
 
 @dataclass(frozen=True)
 class CellStatus:
-    """The status of a code cell; `title` is its first line."""
+    """The status of a code cell; `title` is the beginning of its source."""
 
     cell: int
     cell_id: str
@@ -65,7 +67,10 @@ class CellStatus:
 
 @dataclass(frozen=True)
 class StopDetails:
-    """Why a notebook is stopped, and the commands that resume it."""
+    """The reason why a notebook is stopped, and the commands that resume it.
+
+    `ways` are the commands, `text` is the message for the user.
+    """
 
     error: str
     cell_id: str | None
@@ -78,8 +83,9 @@ class StopDetails:
 class KernelStatus:
     """The status of a kernel.
 
-    For a remote kernel, `where` is its location, `left_seconds` the remaining walltime
-    and `trouble` the connection problem.
+    `state` is "none", "queued", "starting", "idle", "busy" or "dead". For a remote
+    kernel, `where` is its location and `left_seconds` the remaining walltime. `trouble`
+    describes a problem, such as a lost connection.
     """
 
     pid: int | None = None
@@ -93,10 +99,10 @@ class KernelStatus:
 
 @dataclass(frozen=True)
 class RunningCell:
-    """The running cell: its duration, its deadline and its last output line.
+    """The running cell: the time so far, the timeout and the last output line.
 
-    `handed_on` is true for a background run. `left_seconds` is an estimate based on the
-    output, or None if there is no estimate.
+    `handed_on` is true for a background run. `left_seconds` is the estimated remaining
+    time, or None if there is no estimate.
     """
 
     name: str
@@ -111,7 +117,10 @@ class RunningCell:
 
 @dataclass(frozen=True)
 class LastVerification:
-    """The result of the last `verify`; `holds` if no source changed since."""
+    """The result of the last `verify`.
+
+    `at` is the time of the replay. `holds` is true if no source has changed since then.
+    """
 
     reproduces: bool
     at: str
@@ -143,7 +152,7 @@ class StatusResponse:
     context: NamespaceSummary | None = None
     resources: Resources | None = None
     verified: LastVerification | None = None
-    renamed: str = ""  # a hint if it looks like a renamed notebook
+    renamed: str = ""  # a hint if the notebook was probably renamed
     # A hint if a Jupyter server shows the notebook and does not reload it.
     jupyter: str = ""
     # Open cells outside the plan.
@@ -179,8 +188,8 @@ class NotebookEntry:
 class CurrentNotebookResponse:
     """The notebook that is now the current one.
 
-    `kernel` is the backend of its next kernel, if one was selected. `elsewhere` names
-    the backend of the present kernel if that is another one.
+    `kernel` is the backend of its next kernel, if one was selected. `elsewhere` is the
+    backend of its running kernel if that is another backend.
     """
 
     notebook: str
@@ -200,8 +209,11 @@ class KernelWaitResponse:
 class KernelBackendEntry:
     """A kernel backend.
 
-    `usual` marks the project's default. `reachable` is None if this was not checked or
-    cannot be determined; `why` explains it.
+    `about` describes the backend. `usual` marks the project's default, and `accepted` a
+    backend that the user trusts. `reachable` is None if this is unknown, and `why`
+    gives the reason if it is not true. `offers` are lines on the available resources,
+    `unchecked` names settings that were not checked, and `mend` is a command that fixes
+    the problem.
     """
 
     name: str
@@ -218,7 +230,7 @@ class KernelBackendEntry:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A run in the history."""
+    """A run, or an execution of another client, in the history."""
 
     notebook: str
     run: int
@@ -228,7 +240,7 @@ class HistoryEntry:
     duration_s: float
     outcome: str
     # The interface of the request: hook, mcp or cli; `elsewhere` for another client of
-    # the kernel. '' for runs that an old version recorded.
+    # the kernel. Empty for runs that an old version of stepper recorded.
     by: str = ""
     source: str = ""  # the code of another client (`run` is 0)
     bound: Sequence[str] = ()  # the names that it assigned
@@ -236,7 +248,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class ReportResponse:
-    """A run and its report."""
+    """A run and its report (`text`).
+
+    The other fields are None if only the report is known.
+    """
 
     run: int | None
     cell_id: str | None
@@ -262,7 +277,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class RunResponse:
-    """The result of running cells; `report` is that of the first failure."""
+    """The result of running cells; `report` is the report on the first failure."""
 
     notebook: str
     ok: bool
@@ -273,8 +288,8 @@ class RunResponse:
     results: Sequence[CellResult]
     follows: str  # lines on stale cells and changed outputs
     which: str  # pending, all, stale, restore
-    # After a run from a terminal, a script or CI: the agent's stop that is in force,
-    # or ''.
+    # After a run from a terminal, a script or CI: the message on the agent's stop, or
+    # an empty string if the notebook is not stopped.
     stop: str
     # For `all` and `restore`: cells whose outputs differ from the recorded ones.
     changed_outputs: Sequence[ChangedOutput]
@@ -282,7 +297,7 @@ class RunResponse:
 
 @dataclass(frozen=True)
 class RestoreResponse(RunResponse):
-    """The result of `restore`; `gone` counts cells that no longer exist."""
+    """The result of `restore`; `gone` is the number of deleted cells."""
 
     gone: int
 
@@ -301,7 +316,7 @@ class EvalResponse:
     fault: Fault | None
     text: str
     output: str
-    # The paths of its figures. The next scratch execution replaces the files.
+    # The paths of the figures. The next scratch execution replaces the files.
     figures: Sequence[str] = ()
 
 
@@ -320,7 +335,7 @@ class OutputPage:
 
 @dataclass(frozen=True)
 class InterruptResponse:
-    """Whether something was interrupted, and the effect."""
+    """The result of an interrupt; `text` describes the effect."""
 
     notebook: str
     interrupted: bool
@@ -336,7 +351,7 @@ class AttachResponse:
     """
 
     notebook: str
-    kernel: str  # its ID
+    kernel: str  # the kernel's ID
     where: str
     file: str | None
     console: str | None
@@ -348,7 +363,7 @@ class AttachResponse:
 
 @dataclass(frozen=True)
 class RestartResponse:
-    """Whether a kernel was running before the restart."""
+    """The result of `restart`; `had_kernel` is true if a kernel was running before."""
 
     notebook: str
     had_kernel: bool
@@ -392,15 +407,15 @@ class NamespaceSummary:
 
 @dataclass(frozen=True)
 class ContextResponse(NamespaceSummary):
-    """What another agent needs to continue the work."""
+    """The context with which another agent can continue the work."""
 
     plan: Sequence[PlannedStep] = ()
-    text: str = "No notebook was made here yet."
+    text: str = "This project does not have a notebook yet."
 
 
 @dataclass(frozen=True)
 class ShutdownResponse:
-    """The number of kernels that were shut down.
+    """The result of `shutdown`: the number of kernels that were shut down.
 
     `left` names a kernel that keeps running because stepper did not start it.
     """

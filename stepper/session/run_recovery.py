@@ -1,6 +1,6 @@
-"""Recovers a run whose daemon exited or whose connection was lost.
+"""Recovers a run after the daemon exited or the connection to the kernel was lost.
 
-The kernel reports the result. The cell is never run a second time.
+The kernel reports the result. The cell never runs a second time.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from stepper.session.session import Session
 
 
 async def recover_run(session: Session) -> None:
-    """Wait for the interrupted run, within its deadline, and record its result.
+    """Wait for the unfinished run in the journal and record its result.
 
-    If the run never started, record that in the journal. Raise KernelUnreachableError
-    if the kernel cannot be reached.
+    The deadline of the run still applies. If the run never started, record this in the
+    journal. Raise KernelUnreachableError if the kernel cannot be reached.
     """
     started = session.state.running
     assert started is not None
     run_name = f"run {started.run} (cell {started.number or '?'})"
     daemon_exited = session.kernel_manager.needs_takeover
-    interruption = "its daemon exited" if daemon_exited else "its connection was lost"
+    interruption = "the connection to the kernel was lost"
+    if daemon_exited:
+        interruption = "the daemon exited"
     try:
         execution = await _await_execution(session, started)
     except KernelUnreachableError as error:
         raise KernelUnreachableError(
-            f"{error.message}. The result of {run_name} is not known yet; until then no"
-            " other cell runs: NOT run",
+            f"{error.message}. The code was NOT run: the result of {run_name} must be"
+            " known before other code can run",
             CommandLines(session.name).shell("status"),
         ) from None
     if execution is None:
@@ -50,7 +52,7 @@ async def recover_run(session: Session) -> None:
         # The client that reconnects for this call runs the cell now.
         if not session.requests.is_reconnecting(started.tool_use_id):
             session.notices.add(
-                f"{run_name} had not started when {interruption}: it was NOT run",
+                f"{run_name} had not started when {interruption}: the cell was NOT run",
                 started.run,
             )
         return
@@ -72,12 +74,14 @@ async def recover_run(session: Session) -> None:
     session.journal.log_report(run_report.format_run(summary), summary)
     if started.tool_use_id in session.state.background_calls:
         return  # reported like any background run
-    result = f"it failed with {run.error}"
+    result = f"the cell failed with {run.error}"
     if run.verdict is Verdict.FINE:
-        result = "it ran ok, and the notebook has its outputs"
+        result = "the cell ran ok"
     command = session.state.commands.shell("report", str(started.run))
     session.notices.add(
-        f"{run_name} continued after {interruption}: {result}. `{command}`", started.run
+        f"{run_name} continued after {interruption}: {result}. For the report, run:"
+        f" {command}",
+        started.run,
     )
 
 
@@ -91,7 +95,10 @@ def _format_note(run_name: str, interruption: str, execution: Execution) -> str:
 
 
 async def _await_execution(session: Session, started: RunStarted) -> Execution | None:
-    """Return the result of the run, or None if it never started."""
+    """Return the result of the run, or None if the run never started.
+
+    Raise KernelUnreachableError if the kernel cannot be reached.
+    """
     manager = session.kernel_manager
     kernel = manager.kernel
     if kernel is None or kernel.id != started.kernel:
@@ -108,7 +115,7 @@ async def _await_execution(session: Session, started: RunStarted) -> Execution |
     except KernelUnreachableError:
         raise  # the cell may still run
     except KernelError as error:
-        # The kernel is given up, even if it cannot be shut down.
+        # Give up the kernel, even if it cannot be shut down.
         with contextlib.suppress(KernelError):
             await kernel.shutdown()
         return Execution(
@@ -117,22 +124,25 @@ async def _await_execution(session: Session, started: RunStarted) -> Execution |
 
 
 async def _handle_lost_kernel(session: Session) -> Execution:
-    """Return the result of a run whose kernel does not exist any more."""
+    """Return the result of a run after its kernel was lost.
+
+    If the notebook has another kernel now, shut down that kernel, because its state is
+    unknown.
+    """
     manager = session.kernel_manager
     if manager.kernel is not None:
-        # Another kernel than that of the run: its state is unknown.
         await manager.kernel.shutdown()
     elif session.state.lost_reason and not manager.unhandled_death:
-        # The user gave the kernel up while the connection to it was lost.
+        # The user gave up the kernel while the connection was lost.
         return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
     death = manager.pop_unhandled_death()
     if death is None:
-        death = Death("its process does not exist any more")
+        death = Death("its process no longer exists")
     return Execution(Outcome.KERNEL_DIED, death=death)
 
 
 def _create_work(session: Session, started: RunStarted) -> CellWork:
-    """Return the work of the run, with the cell as it was sent to the kernel."""
+    """Create the work of a run, with the source that was sent to the kernel."""
     cell = Cell(
         started.cell_id,
         started.index,
@@ -145,9 +155,9 @@ def _create_work(session: Session, started: RunStarted) -> CellWork:
     # Writing the outputs reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
         cells = session.read().cells
-        present_cell = plan.find_cell(cells, cell.id)
-        if present_cell is not None and present_cell.source == cell.source:
-            cell = present_cell
+        current_cell = plan.find_cell(cells, cell.id)
+        if current_cell is not None and current_cell.source == cell.source:
+            cell = current_cell
     # The client may still wait for the hook: PostToolBatch sets the time of the file.
     keep_time = bool(started.tool_use_id)
     work = create_work(session, cells, cell, keep_time=keep_time)
@@ -157,6 +167,6 @@ def _create_work(session: Session, started: RunStarted) -> CellWork:
 
 
 def _compute_age(started: RunStarted) -> float:
-    """Return the time in seconds since a run started, never less than 0."""
+    """Return the seconds since a run started, at least 0."""
     age = datetime.now(timezone.utc) - parse_moment(started.at)
     return max(0.0, age.total_seconds())

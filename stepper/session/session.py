@@ -221,7 +221,7 @@ class Session:
             death = await manager.kernel.check_death()
         if death is not None:
             await self._handle_idle_death(death)
-        self.outputs.write_waiting()
+        self.outputs.write_pending_outputs()
         if manager.kernel is not None:
             manager.kernel.receive_pending()
         self.write_late_outputs()

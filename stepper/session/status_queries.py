@@ -1,6 +1,6 @@
 """Queries on a notebook: status, plan, history, reports, outputs, context.
 
-They change nothing.
+They change neither the notebook nor its plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ NOTICE_SECONDS = 5.0  # how long Claude Code shows a notice
 
 
 async def get_status(session: Session) -> responses.StatusResponse:
-    """Return the status of notebook, plan and kernel. Takes no lock."""
+    """Return the status of a notebook, its plan and its kernel.
+
+    This takes no lock, so that it does not wait for a running cell.
+    """
     await session.handle_idle_death()
     steps: list[responses.StepStatus] = []
     cells: list[responses.CellStatus] = []
@@ -79,7 +82,7 @@ async def get_status(session: Session) -> responses.StatusResponse:
 def _list_off_plan(
     session: Session, cells: Sequence[Cell]
 ) -> list[responses.CellStatus]:
-    """Return the open cells that belong to no step."""
+    """Return the statuses of the open cells that do not belong to a step."""
     titles = {cell.id: one_line(cell.source, TITLE_LIMIT) for cell in cells}
     return [
         responses.CellStatus(
@@ -90,7 +93,10 @@ def _list_off_plan(
 
 
 def get_last_verification(session: Session) -> responses.LastVerification | None:
-    """Return the result of the last `verify`, or None."""
+    """Return the result of the last `verify`.
+
+    Return None if the notebook was never verified or cannot be read.
+    """
     last = session.state.verified
     if last is None:
         return None
@@ -110,7 +116,7 @@ def get_last_verification(session: Session) -> responses.LastVerification | None
 
 
 def _compute_age(moment: str) -> float:
-    """Return the seconds since a moment, never less than 0."""
+    """Return the seconds since a time in ISO 8601 format, at least 0."""
     age = datetime.now(timezone.utc) - parse_moment(moment)
     return max(0.0, age.total_seconds())
 
@@ -127,7 +133,7 @@ def _explain_start_problem(session: Session) -> str:
 
 
 def get_running(session: Session) -> responses.RunningCell | None:
-    """Return the running cell and its progress, or None."""
+    """Return the running cell and its progress, or None if no code is running."""
     started = session.state.running or session.requests.scratch_run
     if started is None:
         return None
@@ -161,7 +167,10 @@ def get_running(session: Session) -> responses.RunningCell | None:
 
 
 def format_running(session: Session) -> str:
-    """Return a line on a long-running cell for viewers, or an empty string."""
+    """Return a line on the queued kernel or the long-running cell, for viewers.
+
+    Return an empty string if there is neither.
+    """
     queued = session.kernel_manager.queue_status
     if queued:
         return format_queue_state(queued.text, queued.until)
@@ -188,8 +197,11 @@ def format_running(session: Session) -> str:
     )
 
 
-def ends_soon(session: Session) -> bool:
-    """Return whether the cell will probably finish before a notice disappears."""
+def is_finishing_soon(session: Session) -> bool:
+    """Return whether the running cell will probably finish before a notice disappears.
+
+    Return False if there is no estimate.
+    """
     progress = get_running(session)
     if progress is None or progress.left_seconds is None:
         return False
@@ -197,7 +209,10 @@ def ends_soon(session: Session) -> bool:
 
 
 def explain_wait(session: Session) -> str:
-    """Return what a request to this notebook waits for, or an empty string."""
+    """Return a text on the cause of a wait for the notebook.
+
+    Return an empty string if a request to the notebook would not wait.
+    """
     if not session.requests.is_locked:
         return ""
     name = one_line(session.name)
@@ -206,16 +221,21 @@ def explain_wait(session: Session) -> str:
         return f"waiting for the kernel of {name}: {queued.text}"
     progress = get_running(session)
     if progress is None:
-        return f"waiting for {name}"
+        return f"waiting for another request to {name}"
     return (
-        f"waiting for {progress.name} of {name}, running for {progress.seconds:.0f} s"
+        f"waiting for {progress.name} of {name}, which has been running for"
+        f" {progress.seconds:.0f} s"
     )
 
 
 async def get_entry(
     session: Session, current: bool, age: float
 ) -> responses.NotebookEntry:
-    """Return the entry of a notebook in the list of notebooks."""
+    """Return the entry of a notebook in the list of notebooks.
+
+    `current` is true for the current notebook. `age` is the time in seconds since the
+    last change of the notebook.
+    """
     await session.kernel_manager.find_or_attach()
     statuses: list[responses.StepStatus | responses.CellStatus] = []
     unit = "steps"
@@ -242,9 +262,10 @@ async def get_entry(
 def _list_statuses(
     session: Session,
 ) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
-    """Return the statuses of the steps, or of the cells without a plan.
+    """Return the statuses of the steps, or of the code cells if there is no plan.
 
-    Raise NotebookError.
+    The other of the two lists is empty. Raise NotebookError if the notebook cannot be
+    read.
     """
     journal_plan = session.state.plan
     if journal_plan.steps:
@@ -261,7 +282,7 @@ def _list_statuses(
 
 
 def _refresh_statuses(session: Session) -> None:
-    """Update the statuses of cells that changed since they ran."""
+    """Update the statuses of cells that were changed since their last run."""
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
         undelivered_reports.update_changed_cells(session)
@@ -326,8 +347,9 @@ def get_plan(session: Session) -> responses.PlanResponse:
 
 
 def list_history(session: Session) -> list[responses.HistoryEntry]:
-    """Return all runs, and executions of other clients, oldest first."""
-    # (number of the run, or of the run before an external execution; entry)
+    """Return all runs and all executions of other clients, oldest first."""
+    # Each row has the number of the run, or of the run before the external execution,
+    # as its sort key.
     rows = []
     for run in session.state.runs:
         entry = responses.HistoryEntry(
@@ -360,7 +382,10 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
 
 
 def get_report(session: Session, number: int | None) -> responses.ReportResponse:
-    """Return a run with its report, by default the last; raise UsageError."""
+    """Return the report on a run, by default the last run.
+
+    Raise UsageError if there is no such run.
+    """
     state = session.state
     number = state.last_report if number is None else number
     if number and number not in state.reports:
@@ -373,7 +398,7 @@ def get_report(session: Session, number: int | None) -> responses.ReportResponse
     if run is None and (number is None or number not in state.reports):
         if number:
             raise UsageError(f"{session.name} has no run {number}")
-        raise UsageError(f"no cell of {session.name} has run here")
+        raise UsageError(f"{session.name} has no runs yet")
     text = run_report.limit_report(clean(state.reports.get(number or 0, "")))
     if run is None:
         return responses.ReportResponse(None, None, None, None, None, text=text)
@@ -383,7 +408,10 @@ def get_report(session: Session, number: int | None) -> responses.ReportResponse
 
 
 def find_code_cell(session: Session, name: str) -> Cell:
-    """Return the code cell with an ID or number; raise UsageError."""
+    """Return the code cell with an ID or a number.
+
+    Raise UsageError if there is no such cell.
+    """
     cell = cell_list_edits.find_referenced_cell(session.file.read().cells, name)
     if cell is None or not cell.is_code:
         raise UsageError(
@@ -393,19 +421,27 @@ def find_code_cell(session: Session, name: str) -> Cell:
 
 
 def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
-    """Return a page of a cell's text output; raise UsageError."""
+    """Return a page of a cell's text output.
+
+    Raise UsageError if the cell or the page does not exist.
+    """
     cell = find_code_cell(session, name)
     pages = split_pages(session.file.read_outputs(CellVersion.from_cell(cell)))
     if not 1 <= page <= len(pages):
         count = format_count(len(pages), "page")
-        raise UsageError(f"the output of {cell.label} has {count}")
+        raise UsageError(
+            f"there is no page {page}: the output of {cell.label} has {count}"
+        )
     return responses.OutputPage(
         session.name, cell.id, page, len(pages), pages[page - 1]
     )
 
 
 async def get_context(session: Session) -> responses.ContextResponse:
-    """Return what another agent needs to continue the work."""
+    """Return the plan, the names in the kernel and a text for another agent.
+
+    With this context, the agent can continue the work.
+    """
     await session.handle_idle_death()
     namespace, is_alive = await fetch_namespace(session)
     steps = get_plan(session).steps
@@ -417,7 +453,10 @@ async def get_context(session: Session) -> responses.ContextResponse:
 
 
 async def get_namespace_summary(session: Session) -> responses.NamespaceSummary:
-    """Return the names in the kernel. Does not wait for a running cell."""
+    """Return a summary of the names in the kernel.
+
+    This does not wait for a running cell.
+    """
     namespace, _ = await fetch_namespace(session)
     return _summarize_namespace(session, namespace)
 
@@ -435,7 +474,10 @@ def _summarize_namespace(
 
 
 async def fetch_namespace(session: Session) -> tuple[Namespace, bool]:
-    """Return the kernel's namespace and whether the kernel is alive."""
+    """Return the kernel's namespace and whether the kernel is alive.
+
+    An unknown namespace is requested from the kernel, unless a cell is running.
+    """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
         return UNKNOWN_NAMESPACE, False

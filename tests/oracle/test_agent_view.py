@@ -80,7 +80,7 @@ def test_widget_state_is_bounded_and_omissions_are_reported(
         "import ipywidgets as w\ndisplay(w.IntText(5), w.Textarea('x' * 50_000))"
     )
     assert re.search(
-        r"left out of the notebook: the state of 1 widgets, 5\d,\d{3} bytes \(max_widget_state_bytes 20,000\)",
+        r"left out of the notebook: the state of 1 widget, 5\d,\d{3} bytes \(max_widget_state_bytes 20,000\)",
         answer.text,
     )
     assert "IntTextModel" in {state["model_name"] for state in models(widgets).values()}

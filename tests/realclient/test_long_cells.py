@@ -335,7 +335,7 @@ def test_killed_daemon_loses_no_output(
     )
     assert "| epoch 2/2: loss nan" in news(
         model, 3
-    ) and "continued after its daemon exited" in news(model, 3)
+    ) and "continued after the daemon exited" in news(model, 3)
     assert (
         status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
     )

@@ -244,7 +244,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     os.kill(standing(notebook)["daemon"]["pid"], signal.SIGKILL)
 
     client.wait_for("It looks up each day.", 40)
-    assert "continued after its daemon exited" in news(
+    assert "continued after the daemon exited" in news(
         model, 5
     ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
     assert f"Kernel: job {first} on n" in news(model, 7)

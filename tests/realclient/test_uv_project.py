@@ -120,7 +120,7 @@ def test_session_in_a_uv_project(
     shown = model.shown()
     own = f"{project}/.venv/bin/python"
     assert shown.count(f"{own} does not have ipykernel: the kernel runs with") == 1
-    assert "To install it, run: uv add --dev ipykernel" in shown
+    assert "To install ipykernel, run: uv add --dev ipykernel" in shown
     assert (
         "Warning: line 2: `!{sys.executable} -m pip install six` failed with exit code 1"
         in shown

@@ -18,21 +18,21 @@ from stepper.session.clients import Caller
 
 
 class CallState(Enum):
-    """How far the result of a call has come."""
+    """The state of a tool call and the delivery of its result."""
 
     FOREGROUND = "foreground"  # its client waits for the response
     RETURNED = "returned"  # the response contained the result
     BACKGROUND = "background"  # the client got an interim report
     SENDING_LINE = "sending line"  # a client receives a line that matches `wake=`
     SENDING_RESULT = "sending result"  # a client receives the result
-    # A client accepted the result. It can still lose it before the agent reads it.
+    # A client accepted the result, but may exit before the agent reads the result.
     ACCEPTED = "accepted"
     REPORTED = "reported"  # the agent has the result
     UNDELIVERED = "undelivered"  # the result became an undelivered report
 
 
 class CallEvent(Enum):
-    """What changes the state of a call."""
+    """An event that changes the state of a call."""
 
     FINISHED = "finished"  # while its client waited
     BACKGROUNDED = "backgrounded"
@@ -84,12 +84,16 @@ BACKGROUND_STATES = (
 
 
 class IllegalTransitionError(RuntimeError):
-    """An event that is not possible in the present state of a call."""
+    """Raised for an event that is not allowed in the current state of a call."""
 
 
 @dataclass(eq=False)
 class Waker:
-    """A client that can notify the agent of one report on a background run."""
+    """A client that can notify the agent of one report on a background run.
+
+    `result` is the call and its report, or (None, an empty report) if the client is
+    released without a report.
+    """
 
     caller: Caller
     result: asyncio.Future[tuple[BackgroundCall | None, Report]] = field(
@@ -104,11 +108,11 @@ class Waker:
 
 @dataclass
 class Delivery:
-    """A result that a client accepted."""
+    """A report on a result, and the client that accepted it."""
 
     report: Report
     client: Caller
-    prompts_since: int = 0  # prompts and ends of turns
+    prompts_since: int = 0  # the number of prompts and ends of turns since then
 
     def count_prompt(self) -> None:
         """Count a prompt or the end of a turn of the agent that gets the report."""
@@ -117,16 +121,16 @@ class Delivery:
 
 @dataclass(eq=False)
 class BackgroundCall:
-    """A tool call whose cells run in a task of their own.
+    """A tool call that runs cells in a separate task.
 
-    Only `background_runs` and `backgrounding` call the methods that change it.
+    Only `background_runs` and `backgrounding` change calls.
     """
 
     id: str
     caller: Caller
     task: asyncio.Task[Report | None]
     state: CallState = CallState.FOREGROUND
-    # When the call, or the first of its cells, started, by `time.monotonic`.
+    # The start of the call, or of its first cell after that started (monotonic clock).
     started_at: float = field(default_factory=time.monotonic)
     has_started: bool = False  # a cell has started
     is_recovered: bool = False  # an earlier daemon got the call: only its ID is known
@@ -135,23 +139,31 @@ class BackgroundCall:
     wakers: list[Waker] = field(default_factory=list)
 
     def apply(self, event: CallEvent) -> None:
-        """Change the state; raise IllegalTransitionError if the table has no entry."""
+        """Change the state as TRANSITIONS defines for an event.
+
+        Raise IllegalTransitionError if the event is not allowed in the current state.
+        """
         next_state = TRANSITIONS[self.state].get(event)
         if next_state is None:
             raise IllegalTransitionError(
-                f"call {self.id} is {self.state.value}: {event.value} is not possible"
+                f"call {self.id} is in the state {self.state.value!r}, in which the"
+                f" event {event.value!r} is not allowed"
             )
         self.state = next_state
 
     def restore(self, has_reported_match: bool) -> None:
-        """Continue a background call that the journal contains."""
+        """Set the state of a background call of an earlier daemon.
+
+        `has_reported_match` means that the line that matches `wake=` was reported.
+        """
         self.state = CallState.BACKGROUND
         self.match_reported = has_reported_match
 
     def start_first_cell(self, started_at: float) -> None:
-        """Count the call's time from the start of its first cell.
+        """Set the start of the call to the start of its first cell (monotonic clock).
 
-        `started_at` is by `time.monotonic`. The start of the kernel does not count.
+        The time that the kernel takes to start does not count. Later cells have no
+        effect.
         """
         if not self.has_started:
             self.has_started = True
@@ -169,17 +181,17 @@ class BackgroundCall:
 
     @property
     def in_background(self) -> bool:
-        """Whether the call runs in the background, or its result is not read yet."""
+        """Whether the call is in the background and the agent has not read its result."""
         return self.state in BACKGROUND_STATES
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more can happen to the result."""
+        """Whether the state is final."""
         return not TRANSITIONS[self.state]
 
     @property
     def is_being_reported(self) -> bool:
-        """Whether a client receives a report on the call, or has the result."""
+        """Whether a client is receiving a report on the call or accepted its result."""
         return self.in_background and self.state is not CallState.BACKGROUND
 
     @property
@@ -192,7 +204,7 @@ class BackgroundCall:
         self.wakers.insert(0 if first else len(self.wakers), waker)
 
     def remove_waker(self, waker: Waker) -> None:
-        """Remove a client that does not wait any more."""
+        """Remove a client that no longer waits for the call."""
         if waker in self.wakers:
             self.wakers.remove(waker)
 

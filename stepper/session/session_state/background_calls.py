@@ -1,4 +1,4 @@
-"""The tool calls of a notebook whose cells run in a task of their own."""
+"""The tool calls of a notebook that run cells in separate tasks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 from stepper.messages.run_report import Report
 from stepper.session.session_state.background_call_states import BackgroundCall
 
-FINISHED_CALLS = 200  # how many IDs of finished calls are known
+FINISHED_CALLS = 200  # how many IDs of finished calls are remembered
 DELIVERED_REPORTS = 20  # how many delivered reports can be recognized in a prompt
 
 
 class BackgroundCalls:
-    """Owns the calls, and the reports that a client accepted.
+    """Owns the tool calls of a notebook, and the reports that clients accepted.
 
-    Only `background_runs` changes them. Everybody may look up calls. What the next
-    daemon must know of them is in the journal (`State.background_calls`).
+    Only `background_runs` changes them; any code may look up calls. The next daemon
+    restores background calls from the journal (`State.background_calls`).
     """
 
     def __init__(self) -> None:
@@ -46,18 +46,21 @@ class BackgroundCalls:
         return self._calls.get(call_id)
 
     def add(self, call: BackgroundCall) -> None:
-        """Add a call; it replaces one with the same ID and takes its wakers over."""
+        """Add a call.
+
+        It replaces a call with the same ID and takes over the clients that wait for it.
+        """
         replaced = self._calls.get(call.id)
         if replaced is not None:
             call.take_wakers(replaced)
         self._calls[call.id] = call
 
     def remove(self, call: BackgroundCall) -> None:
-        """Remove a call: its result was delivered."""
+        """Remove a call after its result was delivered."""
         self._calls.pop(call.id, None)
 
     def finish(self, call: BackgroundCall) -> None:
-        """Remove a call that finished while its client waited for it."""
+        """Remove a call that finished while its client waited, and remember its ID."""
         if self.is_current(call):
             self.remove(call)
         self._finished_ids.append(call.id)
@@ -70,7 +73,7 @@ class BackgroundCalls:
 
     @property
     def delivered_reports(self) -> list[Report]:
-        """The reports that a client accepted and the agent may not have read."""
+        """The reports that clients accepted but the agent may not have read yet."""
         return list(self._delivered_reports)
 
     def add_delivered_report(self, report: Report) -> None:

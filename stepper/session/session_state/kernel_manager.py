@@ -23,6 +23,7 @@ from stepper.policy.model import Death, Limits
 from stepper.session.protocols import (
     ExternalExecution,
     Kernel,
+    KernelDescription,
     KernelLauncher,
     LaunchConfig,
     QueueStatus,
@@ -38,21 +39,21 @@ RECONNECT_SECONDS = 10.0  # how long a cell waits for a lost connection
 
 
 class Activity(Enum):
-    """What an interrupt would affect."""
+    """The activity of a kernel that an interrupt would affect."""
 
     NONE = "none"
-    QUEUED = "queued"
+    QUEUED = "queued"  # the kernel waits in a queue, for example for a job
     STARTING = "starting"
-    OTHER_CLIENT = "other client"
+    OTHER_CLIENT = "other client"  # a cell waits for another client's execution
     RUNNING = "running"
 
 
 class KernelManager:
     """Owns the kernel of one notebook: finds, starts, interrupts and shuts it down.
 
-    Everybody may read `kernel` and the properties. The commands start, interrupt and
-    shut down; only the session and `run_recovery` take over the kernel and the death of
-    an earlier daemon's kernel.
+    Any code may read `kernel` and the properties. Commands start, interrupt and shut
+    down the kernel. Only the session and `run_recovery` take over the kernel of an
+    earlier daemon.
     """
 
     def __init__(
@@ -72,28 +73,29 @@ class KernelManager:
         # `status` may search for the kernel while a cell is about to run.
         self._find_lock = asyncio.Lock()
         self._has_searched = False  # for the kernel of an earlier daemon
-        # The kernel is that of an earlier daemon, and this one sent it no request yet.
+        # An earlier daemon started the kernel, and this daemon sent no request yet.
         self.needs_takeover = False
-        self.unhandled_death: Death | None = None  # of that kernel
+        self.unhandled_death: Death | None = None  # of an earlier daemon's kernel
         self.is_starting = False
         # The cell for which a kernel starts or is queued was interrupted.
         self._start_cancelled = False
         self.external_wait: QueueStatus | None = None  # for another client's execution
-        self._withdrawal: QueueStatus | None = None  # of a request, while it goes on
+        # The status while a queued request is being withdrawn.
+        self._withdrawal: QueueStatus | None = None
         self.withdrawal_result = ""
         self._notice = ""
         self._reported_missing_ipykernel = False
         self._reported_limitations = set[str]()
-        # Whether the present or the last kernel runs on another machine, whose files
-        # and clock are not known here.
+        # Whether the current or the last kernel runs on another machine. The files and
+        # the clock of that machine are unknown.
         self.is_remote = False
         # The backend of the last start by this daemon.
         self.backend_name = ""
 
     async def find_or_attach(self) -> Kernel | None:
-        """Return the kernel, also one of an earlier daemon, or None.
+        """Return the kernel, or attach to the kernel of an earlier daemon.
 
-        No request is sent to the kernel.
+        Return None if there is no kernel. This sends no request to the kernel.
         """
         async with self._find_lock:
             if self.kernel is None and not self._has_searched:
@@ -113,11 +115,14 @@ class KernelManager:
         kernel.external_executions.on_finished = self._on_external_execution
 
     async def take_over(self) -> None:
-        """Take over the kernel of an earlier daemon; interrupt what it runs."""
+        """Take over the kernel of an earlier daemon and interrupt its execution.
+
+        If the kernel cannot be reached, do nothing: it still needs a takeover.
+        """
         try:
             death = await self.kernel.take_over() if self.kernel is not None else None
         except KernelError:
-            return  # tried again as soon as the kernel can be reached
+            return  # the next turn tries again
         self.needs_takeover = False
         if death is not None:
             self.kernel = None
@@ -125,9 +130,9 @@ class KernelManager:
 
     @contextlib.contextmanager
     def count_as_taken_over(self) -> Iterator[None]:
-        """Count the kernel as taken over while its answer to a run is awaited.
+        """Count the kernel as taken over from the start of the block.
 
-        It still needs a takeover if it is unreachable.
+        If the block raises KernelUnreachableError, the kernel needs a takeover again.
         """
         needed_takeover = self.needs_takeover
         self.needs_takeover = False
@@ -138,7 +143,10 @@ class KernelManager:
             raise
 
     def pop_unhandled_death(self) -> Death | None:
-        """Return how the earlier daemon's kernel died, or None; count it as handled."""
+        """Return how the earlier daemon's kernel died, and count its death as handled.
+
+        Return None if there is no unhandled death.
+        """
         death = self.unhandled_death
         self.unhandled_death = None
         return death
@@ -157,14 +165,14 @@ class KernelManager:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the kernel waits for in a queue, or None."""
+        """The wait for a queued or busy kernel, or None if there is no wait."""
         if self.is_starting:
             return self._withdrawal or self.launcher.queue_status
         return self.external_wait
 
     @property
     def activity(self) -> Activity:
-        """What an interrupt would affect now."""
+        """The current activity that an interrupt would affect."""
         if self.is_starting:
             return Activity.QUEUED if self.queue_status else Activity.STARTING
         if self.external_wait:
@@ -175,10 +183,10 @@ class KernelManager:
     async def get_or_start_kernel(
         self, environ: Mapping[str, str], disconnected: asyncio.Event | None = None
     ) -> Kernel:
-        """Return the running kernel; start one if there is none.
+        """Return the running kernel, or start one with the environment `environ`.
 
-        Raise KernelError if it cannot start, and StepperError if the caller
-        disconnected while the request was queued.
+        Raise KernelError if the kernel cannot start or cannot be reached, and
+        StepperError if the wait is interrupted or `disconnected` is set.
         """
         while self.kernel is not None:
             kernel = self.kernel
@@ -195,6 +203,7 @@ class KernelManager:
     async def _start_new_kernel(
         self, environ: Mapping[str, str], disconnected: asyncio.Event | None
     ) -> Kernel:
+        """Start a kernel, log its start and add notices for the next report."""
         self.is_starting = True
         self._start_cancelled = False
         self.withdrawal_result = ""
@@ -208,6 +217,21 @@ class KernelManager:
             self.is_starting = False
         description = kernel.describe()
         self.is_remote = bool(description.location)
+        self._add_start_notices(description)
+        self.journal.log(
+            KernelChanged(
+                what="started", kernel=kernel.id, pid=description.pid, at=format_now()
+            )
+        )
+        if self._start_cancelled:
+            raise StepperError("interrupted while the kernel was starting: nothing ran")
+        return kernel
+
+    def _add_start_notices(self, description: KernelDescription) -> None:
+        """Add notices on lost variables and on the limitations of a new kernel.
+
+        A missing ipykernel and each limitation are reported only once.
+        """
         lost_reason = self.journal.state.lost_reason
         if lost_reason:
             self._notice = (
@@ -218,29 +242,24 @@ class KernelManager:
             self._reported_missing_ipykernel = True
             self._add_notice(
                 f"{description.python} does not have ipykernel: the kernel runs with"
-                " stepper's own copy, which comes after the project's packages"
+                " stepper's own copy, and imports the project's packages first"
             )
-            self._add_notice(f"To install it, run: {description.install_command}")
+            self._add_notice(
+                f"To install ipykernel, run: {description.install_command}"
+            )
         limitation = description.limitation
         if limitation and limitation not in self._reported_limitations:
             self._reported_limitations.add(limitation)
             self._add_notice(limitation)
-        self.journal.log(
-            KernelChanged(
-                what="started", kernel=kernel.id, pid=description.pid, at=format_now()
-            )
-        )
-        if self._start_cancelled:
-            raise StepperError("interrupted while its kernel was starting: nothing ran")
-        return kernel
 
     def _add_notice(self, text: str) -> None:
         self._notice = ". ".join(filter(None, [self._notice, text]))
 
     async def _wait_until_reachable(self, kernel: Kernel) -> None:
-        """Wait a limited time for a lost connection.
+        """Wait for a limited time until the kernel can be reached.
 
-        Raise KernelError if the kernel stays unreachable or could not be taken over.
+        Raise KernelError if the kernel stays unreachable, needs a takeover or has an
+        unfinished run.
         """
         deadline = time.monotonic()
         if not self.needs_takeover:
@@ -271,9 +290,9 @@ class KernelManager:
             )
         commands = self.journal.state.commands
         return KernelError(
-            f"{reason}: the cell was NOT run{unknown_result}. The kernel may still be"
+            f"{reason}: the code was NOT run{unknown_result}. The kernel may still be"
             " running, with its variables",
-            f"{commands.shell('status')}  # shows when it can be reached;"
+            f"{commands.shell('status')}  # shows when the kernel can be reached;"
             f" `{commands.shell('restart')}` gives it up",
         )
 
@@ -282,7 +301,8 @@ class KernelManager:
     ) -> None:
         """Wait until another client's execution has finished.
 
-        stepper does not interrupt it. Raise StepperError if the wait is interrupted.
+        stepper does not interrupt that execution. Raise StepperError if the wait is
+        interrupted or `disconnected` is set.
         """
         self.external_wait = QueueStatus(
             BUSY, time.monotonic(), None, "that execution has finished"
@@ -297,7 +317,7 @@ class KernelManager:
                 if self._start_cancelled or is_disconnected:
                     raise StepperError(
                         f"interrupted while {BUSY}: nothing ran, and that execution"
-                        " goes on"
+                        " continues"
                     )
                 await asyncio.sleep(OTHER_CLIENT_POLL_SECONDS)
                 kernel.receive_pending()
@@ -307,7 +327,10 @@ class KernelManager:
     async def _launch(
         self, config: LaunchConfig, disconnected: asyncio.Event | None
     ) -> Kernel:
-        """Start a kernel; withdraw a queued request if it is not wanted any more."""
+        """Start a kernel; withdraw its request if it is cancelled while it is queued.
+
+        Raise StepperError if the request was withdrawn.
+        """
         start = asyncio.ensure_future(self.launcher.start(config))
         try:
             while not start.done():
@@ -326,8 +349,11 @@ class KernelManager:
     async def _withdraw(
         self, start: asyncio.Future[Kernel], queued: QueueStatus
     ) -> None:
-        """Cancel a queued start; raise StepperError unless the kernel started."""
-        interrupted = "interrupted while its kernel waited in a queue"
+        """Cancel a queued start.
+
+        Raise StepperError unless the kernel has started before it could be cancelled.
+        """
+        interrupted = "interrupted while the kernel waited in a queue"
         self._withdrawal = replace(
             queued, text=f"the request is being withdrawn ({queued.text})", until=""
         )
@@ -355,9 +381,10 @@ class KernelManager:
             self._withdrawal = None
 
     async def interrupt(self, reason: str) -> bool:
-        """Interrupt the running cell, or one that waits for its kernel.
+        """Interrupt the running code, or cancel the wait for the kernel.
 
-        Return whether there was one.
+        `reason` names the source of the interrupt, such as "user". Return whether
+        something was interrupted.
         """
         if self.is_starting or self.external_wait:
             self._start_cancelled = True  # also if the request is not queued yet
@@ -370,7 +397,8 @@ class KernelManager:
     async def shut_down(self, reason: str) -> bool:
         """Shut down the kernel; return whether there was one.
 
-        Raise KernelError if it may still be running.
+        `reason` is recorded as the reason for the loss of the variables. Raise
+        KernelError if the kernel may still be running.
         """
         kernel = self.kernel
         self.kernel = None
@@ -380,7 +408,7 @@ class KernelManager:
         if kernel is None:
             await self.launcher.cancel_request()
             return False
-        # The kernel of another client's session keeps running.
+        # A kernel that stepper did not start keeps running.
         is_external = kernel.describe().is_external
         keeps_running = is_external and await kernel.check_death() is None
         try:
@@ -391,12 +419,15 @@ class KernelManager:
         return True
 
     def record_loss(self, reason: str) -> None:
-        """Record in the journal that the kernel and its state are lost."""
+        """Record in the journal that the kernel and its variables are lost."""
         self.kernel = None
         self.journal.log(KernelChanged(what="lost", why=reason, at=format_now()))
 
     async def get_status(self) -> KernelStatus:
-        """Return process ID, state, memory and interpreter of the kernel."""
+        """Return the state, the process, the memory use and the location of the kernel.
+
+        The state is "none", "queued", "starting", "idle", "busy" or "dead".
+        """
         kernel = self.kernel
         if kernel is None:
             queued = self.queue_status
@@ -418,7 +449,7 @@ class KernelManager:
         problems = [description.problem]
         if external_since:
             seconds = time.monotonic() - external_since
-            problems.append(f"{BUSY}, for {seconds:.0f} s")
+            problems.append(f"{BUSY} ({seconds:.0f} s so far)")
         if description.location:
             problems.append(self._explain_backend_change())
         return KernelStatus(
@@ -432,7 +463,10 @@ class KernelManager:
         )
 
     def _explain_backend_change(self) -> str:
-        """Return why the next kernel would run elsewhere, or an empty string."""
+        """Return a text if the next kernel will not be a remote one like this kernel.
+
+        Return an empty string if the configuration still selects a backend.
+        """
         try:
             config = self.get_launch_config({}, self.journal.state.plan.kernel)
         except KernelError as error:
@@ -442,4 +476,4 @@ class KernelManager:
                 return ""
             reason = "the next kernel will run on this machine"
         shutdown = self.journal.state.commands.shell("shutdown")
-        return f"{reason}: this kernel keeps running until `{shutdown}`"
+        return f"{reason}; this kernel keeps running until you run `{shutdown}`"

@@ -1,4 +1,4 @@
-"""Writes outputs to the notebook: those of a run, pending ones and late ones."""
+"""Writes outputs to the notebook: the outputs of a run, pending and late outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.common.errors import NotebookError, StepperError
+from stepper.common.text import format_count
 from stepper.messages.run_report import format_left_out
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
@@ -36,8 +37,8 @@ LATE_SECONDS = 2.0  # between two writes of late outputs
 class OutputWriter:
     """Owns the outputs that are not in the notebook yet, and writes them.
 
-    Code that runs cells calls `write_outputs`; the session calls the rest. Outputs that
-    cannot be written wait in the journal.
+    Pending outputs could not be written when their cell finished; the journal contains
+    them until they are written. Late outputs arrive after the run of their cell.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class OutputWriter:
         self.next_retry = 0.0  # when to write pending outputs, by time.monotonic
 
     def load_limits(self) -> Limits:
-        """Return the limits; if the configuration is invalid, the last valid ones."""
+        """Return the configured limits.
+
+        Return the last valid limits if the configuration is invalid.
+        """
         with contextlib.suppress(StepperError):
             self._last_limits = self._load_limits()
         return self._last_limits
@@ -76,9 +80,11 @@ class OutputWriter:
         run: int,
         keep_time: bool,
     ) -> list[str]:
-        """Write the outputs of a run; return notes on omitted ones.
+        """Write the outputs of a run to its cell; return notes for the report.
 
-        If writing fails, the outputs wait in the journal.
+        The notes are on omitted outputs and on a failed write. If writing fails but may
+        succeed later, the outputs become pending. `keep_time` preserves the
+        modification time of the file.
         """
         limits = self.load_limits()
         widgets = execution.widgets
@@ -91,9 +97,10 @@ class OutputWriter:
                 f" (max_output_bytes {limits.max_output_bytes:,})"
             )
         if widgets is not None and widgets.omitted_count:
+            omitted = format_count(widgets.omitted_count, "widget")
             notes.append(
-                f"left out of the notebook: the state of {widgets.omitted_count}"
-                f" widgets, {widgets.omitted_bytes:,} bytes"
+                f"left out of the notebook: the state of {omitted},"
+                f" {widgets.omitted_bytes:,} bytes"
                 f" (max_widget_state_bytes {widgets.limit:,})"
             )
         try:
@@ -114,27 +121,30 @@ class OutputWriter:
             )
             problem = (
                 f"the outputs could not be written ({error.message}): stepper keeps"
-                " them in the journal and writes them as soon as it can"
+                " them in the journal and writes them as soon as possible"
             )
         return [*notes, problem] if problem else notes
 
     def set_failed_execution(self, execution: Execution | None) -> None:
-        """Record the last execution of a cell if it failed, otherwise None."""
+        """Set the last execution if it failed, or None if it succeeded."""
         self._failed_execution = execution
 
     @property
     def has_failed_execution(self) -> bool:
-        """Whether this daemon has the outputs of the last run, which failed."""
+        """Whether the last run failed and its outputs are in memory."""
         return self._failed_execution is not None
 
     def rewrite_failed_outputs(self, cell: Cell, run: Run) -> None:
-        """Write the outputs of the last run, which failed, to its cell again."""
+        """Write the outputs of the failed last run to its cell again."""
         execution = self._failed_execution
         if execution is not None:
             self.write_outputs(cell, execution, run.step, run.run, keep_time=True)
 
-    def write_waiting(self) -> None:
-        """Write outputs that wait in the journal, if this is possible now."""
+    def write_pending_outputs(self) -> None:
+        """Write the pending outputs to the notebook.
+
+        If a write fails, set `next_retry` and leave the remaining outputs pending.
+        """
         started = time.monotonic()
         for pending in list(self.journal.state.pending_outputs.values()):
             cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
@@ -155,7 +165,7 @@ class OutputWriter:
                 return
             except (AttributeError, KeyError, TypeError, ValueError):
                 # Another program wrote that line of the journal.
-                problem = "the journal's entry is not valid"
+                problem = "the journal entry is invalid"
             self.journal.log(
                 journal_events.OutputsWritten(
                     run=pending.run, cell_id=cell.id, why_not=problem
@@ -163,16 +173,17 @@ class OutputWriter:
             )
             result = "are in the notebook now"
             if problem:
-                result = f"were left out ({problem})"
+                result = f"were not written ({problem})"
             self.notices.add(
-                f"the outputs of run {pending.run} (cell {cell.number}), which waited"
-                f" in the journal, {result}"
+                f"the pending outputs of run {pending.run} (cell {cell.number})"
+                f" {result}"
             )
 
     def handle_display(self, message: dict[str, Any], late: bool) -> bool:
-        """Add a message to cells other than the running one.
+        """Add a display message to the cells that show it, except the running cell.
 
-        Return whether a cell could take it. `late` means that its request has finished.
+        `late` means that the request of the message has finished. Return False if the
+        running cell may have sent the message, so that it was not handled.
         """
         request_id = str(message["parent_header"].get("msg_id") or "")
         transient = message["content"].get("transient")
@@ -197,11 +208,14 @@ class OutputWriter:
     def _handle_late_message(
         self, message: dict[str, Any], request_id: str, display_id: str
     ) -> bool:
-        """Add a message whose request has finished to the cell that sent it."""
+        """Add a message to the cell that sent it, after its request has finished.
+
+        Return whether the message was handled.
+        """
         state = self.journal.state
         running = state.running
         if not request_id or (running and request_id == running.request):
-            # The kernel's own message, or one that the record of the run contains.
+            # The kernel itself sent it, or the record of the run contains it.
             return True
         if request_id in state.cells_by_request:
             cell_id, source = state.cells_by_request[request_id]
@@ -219,7 +233,7 @@ class OutputWriter:
         return True
 
     async def take_missed_messages(self, kernel: Kernel) -> None:
-        """Add messages that arrived while no daemon was running."""
+        """Add the last run's messages that arrived while no daemon was running."""
         if not self.journal.state.runs:
             return
         last_run = self.journal.state.runs[-1]
@@ -250,7 +264,8 @@ class OutputWriter:
     ) -> None:
         """Write late outputs, widget state and outputs of the running cell.
 
-        All are written at once; what cannot be written waits.
+        `widgets` is None if the widget state has not changed, and `partial` is None if
+        no long-running cell runs. If the write fails, a later call tries again.
         """
         started = time.monotonic()
         running = self.journal.state.running
@@ -258,9 +273,9 @@ class OutputWriter:
         if running and partial:
             version = (running.run, partial.change_count)
         has_new_outputs = version[1] > 0 and version != self._last_written
-        has_news = self.late.has_pending or widgets is not None or has_new_outputs
-        # Pending outputs of earlier runs are written first.
-        if self.journal.state.pending_outputs or not has_news:
+        has_changes = self.late.has_pending or widgets is not None or has_new_outputs
+        # Pending outputs of earlier runs must be written first.
+        if self.journal.state.pending_outputs or not has_changes:
             return
         partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
         if has_new_outputs and running and partial:
@@ -310,6 +325,9 @@ class OutputWriter:
 
 
 def _compute_retry_time(started: float) -> float:
-    """Return when to write again, so that large files are not read often."""
+    """Return when to write again (monotonic clock), after a write since `started`.
+
+    The longer the write took, the longer is the pause.
+    """
     now = time.monotonic()
     return now + RETRY_FACTOR * (now - started)
