@@ -454,7 +454,7 @@ def test_restore_skips_changed_cells(project: Project) -> None:
     done = project.json("restore", check=1)
     assert (
         done["ran"] == 1
-        and "did not run again, because its source changed" in done["report"]
+        and "was not run again, because its source was changed" in done["report"]
         and times(project, "changed") == 0
     )
     assert changed

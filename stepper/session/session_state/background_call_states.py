@@ -181,7 +181,7 @@ class BackgroundCall:
 
     @property
     def in_background(self) -> bool:
-        """Whether the call is in the background and the agent has not read its result."""
+        """Whether the call is in the background, until the agent has its result."""
         return self.state in BACKGROUND_STATES
 
     @property
