@@ -110,7 +110,7 @@ def test_attach_without_kernel_names_the_start_command(
     made = project.new()
     done = project.stepper("attach", "--json", check=1)
     assert done.stdout == ""
-    assert "it has no kernel now" in done.stderr
+    assert "the notebook has no running kernel" in done.stderr
     assert (
         f"stepper kernels wait {made.path.relative_to(project.folder)}" in done.stderr
     )

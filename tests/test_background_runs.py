@@ -86,10 +86,9 @@ def test_report_in_delivery_is_not_delivered_twice(taken: bool) -> None:
         (told,) = {*first.told}
         assert "it ran" in told
         assert (
-            background_runs.match_prompt_to_reports([session], "s", "") == []
-            and not log
+            background_runs.mark_reports_in_prompt([session], "s", "") == [] and not log
         )  # the end of the turn that it must wait for
-        assert background_runs.match_prompt_to_reports(
+        assert background_runs.mark_reports_in_prompt(
             [session], "s", f"<task-notification>{told}"
         ) == ["✓ it ran"]
         assert len(session.background_calls) == 0 and len(log) == 1

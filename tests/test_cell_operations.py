@@ -928,7 +928,7 @@ def test_cells_are_read_with_status_and_outputs(agent: Agent) -> None:
         and len(full["text"]) <= 10_000
     )
     assert agent.cells(cells=["1"], outputs="none")[0]["outputs"] == ""
-    with pytest.raises(StepperError, match="has 1 page of these cells"):
+    with pytest.raises(StepperError, match="there is no page 2: the requested"):
         agent.ask("cell read", page=2)
 
 
@@ -1244,7 +1244,7 @@ def test_long_notebook_run_moves_to_background(agent: Agent) -> None:
     )
     assert len(agent.project.json("history")) == len(ended["cells"]) == 2
     told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
-    assert told["state"] == "nothing to run" and "has no such cells" in told["text"]
+    assert told["state"] == "nothing to run" and "has no cells to run" in told["text"]
     agent.add("print('three')", run=False)
     agent.run("raise ValueError(5)", cell_id=1)
     told = agent.ask("run", notebook="", which="pending", wait_seconds=30)

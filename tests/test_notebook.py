@@ -410,7 +410,7 @@ LATER = {
     invalid: "n.ipynb is not valid JSON",
     a_folder: "n.ipynb is a folder",
     a_pipe: "n.ipynb is a FIFO, not a regular file",
-    read_only: "n.ipynb can't be written: Permission denied",
+    read_only: "n.ipynb cannot be written: Permission denied",
 }
 
 
@@ -468,7 +468,7 @@ def test_write_to_constantly_changing_notebook_is_postponed(
         "fsync",
         lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])),
     )
-    with pytest.raises(NotebookError, match="another program keeps changing it"):
+    with pytest.raises(NotebookError, match="another program keeps changing the file"):
         file.write_execution(cell, ran(), None, keep_time=True)
 
 
@@ -502,7 +502,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
-        with pytest.raises(NotebookError, match="can't be written"):
+        with pytest.raises(NotebookError, match="cannot be written"):
             file.write_execution(cell, ran(), None, keep_time=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -145,7 +145,7 @@ def test_job_without_waiting_cell_is_cancelled(full: Full, project: Project) -> 
     edit.waker.kill()
     project.kill_daemon()
     wait_until(lambda: project.json("status") and not full.others())
-    assert "the daemon exited while it waited in line" in start_session(
+    assert "the daemon exited while the cell waited in line" in start_session(
         notebook, "resume"
     )
 

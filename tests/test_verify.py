@@ -265,7 +265,7 @@ def test_outputs_of_another_source_are_reported(project: Quick) -> None:
     cell = verified(project, check=1)["cells"][1]
     assert (cell["verdict"], cell["difference"]) == (
         "changed",
-        "-1 +1; its source was changed after it ran",
+        "-1 +1; the source was changed after the recorded run",
     )
     change(notebook, lambda cells: cells[1].update(execution_count=9))
     assert verified(project, check=1)["cells"][1]["difference"] == "-1 +1"
@@ -286,7 +286,7 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
     said = verified(project, check=1)["cells"][1]["difference"]
     assert (
         said
-        == "timed out after 1.00 s (for more time, make `# stepper: timeout=10m` its first line)"
+        == "timed out after 1.00 s (for more time, add the first line `# stepper: timeout=10m`)"
     )
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     found = verified(project, check=1)
@@ -842,7 +842,7 @@ def test_unusual_cells(real: Project) -> None:
         assert words(found) == "a:failed b:not_run"
         difference = found["cells"][0]["difference"]
         assert any(each in difference for each in said.split("|")), found["cells"][0]
-        living = "(the notebook's own kernel may use it; to shut that kernel down, run: stepper shutdown notebooks/odd.ipynb)"
+        living = "(the notebook's own kernel may use the address; to shut down that kernel, run: stepper shutdown notebooks/odd.ipynb)"
         assert (
             difference.endswith(living) == (source is serves)
             and "restore" not in difference

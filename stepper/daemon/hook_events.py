@@ -268,7 +268,7 @@ async def wait_for_background_runs(
         await background_runs.recover_calls(current)
         background_runs.transfer_calls(current, event.session, event.client_pid)
     elif current is not None:
-        background_runs.match_prompt_to_reports(sessions, event.session, "")
+        background_runs.mark_reports_in_prompt(sessions, event.session, "")
         if current.state.undelivered:
             await _deliver_undelivered(current, caller)
             return
@@ -365,7 +365,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     A prompt without a command is an ordinary message to the agent.
     """
     owner = event.session
-    delivered_lines = background_runs.match_prompt_to_reports(
+    delivered_lines = background_runs.mark_reports_in_prompt(
         workspace.sessions.values(), owner, event.prompt
     )
     if event.is_notification:  # the user did not write it

@@ -300,7 +300,7 @@ class Daemon:
                 await session.kernel_manager.find_or_attach()
         while True:
             for session in list(self.workspace.sessions.values()):
-                background_runs.check_background_calls(session, self.started_at)
+                background_runs.process_background_calls(session, self.started_at)
                 if session.requests.pop_replay_request():
                     self._start_replay(session)
                 # In a task of its own: a session that waits must not delay the others.

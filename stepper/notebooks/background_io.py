@@ -1,7 +1,7 @@
 """Run file operations in the background, in the order in which they were requested.
 
-A job starts only after a short delay, when the current step's report is on its way:
-while a file system writes one file to disk, it makes writes to other files wait.
+A job starts after a short delay, to let the daemon send the report on the current step
+first. Syncing a file to disk can delay writes to other files.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _pending_jobs = deque[Callable[[], None]]()
 
 
 def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
-    """Call a function with a duplicate of a descriptor, in the background.
+    """Call a function in the background, with a duplicate of a file descriptor.
 
-    Returns a future with the exception, if any. To wait for the future, call
-    `start_pending_jobs` first.
+    The function gets the duplicate, which is closed afterwards. Return a future for the
+    end of the call. Call `start_pending_jobs` before you wait for the future.
     """
     duplicate = os.dup(handle)
     future = Future[None]()
@@ -48,7 +48,7 @@ def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
 
 
 def start_pending_jobs() -> None:
-    """Start all jobs that are still waiting for the delay."""
+    """Start all jobs immediately that are still waiting for the delay."""
     with contextlib.suppress(IndexError):
         while True:
             EXECUTOR.submit(_pending_jobs.popleft())

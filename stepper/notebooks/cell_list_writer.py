@@ -18,8 +18,8 @@ MINOR_WITH_IDS = 5  # cells have ids since nbformat 4.5
 def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
     """Return the bytes of a notebook with another list of cells.
 
-    A cell with an index replaces the document's cell at that index; a cell with index
-    -1 is new. Returns None if nothing changes.
+    A cell with an index is the document's cell at that index, possibly with another
+    source. A cell with index -1 is new. Return None if nothing changes.
     """
     old_cells = document.cells
     indices = [cell.index for cell in cells]
@@ -52,9 +52,10 @@ def _get_index_or_cell(
     cell: Cell,
     used_ids: set[str] | None,
 ) -> int | dict[str, Any]:
-    """Return the index of an unchanged cell, else the cell to write.
+    """Return the index of an unchanged cell, or the JSON of a new or changed cell.
 
-    `used_ids` is None if the notebook's format has no cell ids.
+    The id of a new cell is added to `used_ids`, which is None if the notebook's format
+    has no cell ids.
     """
     if cell in document.cells:
         return cell.index

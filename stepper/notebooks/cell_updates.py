@@ -1,7 +1,7 @@
-"""Functions that return a changed copy of a cell, as the notebook file stores it.
+"""Functions that return a changed copy of a cell's JSON.
 
-They also add the widgets' state and the kernel's language to the changes of a notebook.
-The results have the form in which nbformat writes cells (`normalize_cell`).
+The results have the form in which nbformat writes cells (`normalize_cell`). Two more
+functions add the widget state and the kernel's language to the changes of a notebook.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def apply_execution(
 ) -> RawCell:
     """Return the cell with the outputs, execution count and timings of an execution.
 
-    An execution without timings removes the old ones, as JupyterLab does.
+    If the execution has no timings, remove the old timings, as JupyterLab does. `step`
+    is the ID of the plan step that the cell belongs to.
     """
     metadata = _copy_without_timings(raw)
     if execution.timings:
@@ -49,7 +50,7 @@ def _copy_without_timings(raw: RawCell) -> dict[str, Any]:
 
 
 def replace_outputs(raw: RawCell, outputs: Sequence[dict[str, Any]]) -> RawCell:
-    """Return the cell with other outputs."""
+    """Return the cell with its outputs replaced."""
     return normalize_cell({**raw, "outputs": [*outputs]})
 
 
@@ -58,9 +59,10 @@ def add_widget_change(
     changes: Changes,
     models: WidgetState | None,
 ) -> Changes:
-    """Return the changes of a notebook, with the change of its widgets' state.
+    """Return the changes of a notebook and a change that updates its widget state.
 
-    Models that no cell shows after the changes are removed.
+    Models that no cell shows after the changes are removed. If `models` is None, return
+    only the changes.
     """
     if models is None:
         return changes
@@ -81,12 +83,10 @@ def add_language_info_change(
     changes: Changes,
     language_info: Mapping[str, Any],
 ) -> Changes:
-    """Return the changes of a notebook, with the kernel's `language_info`.
+    """Return the changes of a notebook and a change that sets its `language_info`.
 
-    The changes are the same if the notebook already has it.
-
-    nbclient also writes it before each run, for tools that open the notebook without a
-    kernel.
+    If the notebook already has this `language_info`, return only the changes. Tools
+    that open the notebook without a kernel need the entry; nbclient writes it, too.
     """
     metadata = raw.get("metadata") or {}
     if not language_info or metadata.get("language_info") == language_info:
@@ -109,9 +109,9 @@ def make_cell(
     source: str,
     cell_id: str,
 ) -> RawCell:
-    """Return a new cell, as nbformat makes it.
+    """Return the JSON of a new cell.
 
-    An empty id makes a cell without an id, as before nbformat 4.5.
+    With an empty id, the cell has no id, as in formats before nbformat 4.5.
     """
     raw: RawCell = {"cell_type": cell_type, "metadata": {}, "source": source}
     if cell_type == "code":
@@ -128,7 +128,8 @@ def replace_source(
 ) -> RawCell:
     """Return the cell with another source and type, without outputs.
 
-    Like NotebookEdit, this removes the outputs because they belong to the old source.
+    Outputs are removed because they belong to the old source; NotebookEdit does this,
+    too.
     """
     changed = {**raw, "cell_type": cell_type, "source": source}
     changed.pop("execution_count", None)
@@ -182,7 +183,7 @@ def get_tags(metadata: dict[str, Any]) -> tuple[str, ...]:
 def get_run_signature(raw: RawCell) -> tuple[Any, ...]:
     """Return values that differ between two runs of a cell.
 
-    They do not include the outputs, because the user may clear those.
+    The values do not include the outputs, because the user may clear them.
     """
     metadata = raw.get("metadata", {})
     execution_count = raw.get("execution_count")

@@ -1,7 +1,7 @@
-"""The last steps of an atomic write: exchange two files, and remove the old one.
+"""The last steps of an atomic write: exchange two files, and remove the old file.
 
-An exchange is a single system call, so a change that another program made between the
-check and the write is found in the old file and can be restored.
+An exchange is a single system call. If another program changed the file just before,
+the change is in the old file, and can be restored.
 """
 
 from __future__ import annotations
@@ -25,30 +25,36 @@ RENAMEAT2: Any = getattr(LIBC, "renameat2", None)
 
 
 def make_temporary_name(name: str) -> str:
-    """Return the name under which a file is written before it replaces the old one.
+    """Return the name of the temporary file for writing a file.
 
-    The name matches `TEMPORARY` and never varies, so that the next write removes the
-    temporary file of a daemon that was killed.
+    The name matches `TEMPORARY`. It is always the same, so that the next write removes
+    the temporary file of a daemon that was killed.
     """
     checksum = zlib.crc32(os.fsencode(name))
     return f".{name[:40]}.{checksum:08x}.tmp"
 
 
 def stat_file(name: str, folder: int) -> os.stat_result:
-    """Return the status of a file, or of a link, in an open folder; raise OSError."""
+    """Return the status of a file in an open folder, without following links.
+
+    Raise OSError if the file does not exist.
+    """
     return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
 def remove_file(name: str, folder: int) -> None:
-    """Remove a file in an open folder if it exists; raise OSError."""
+    """Remove a file in an open folder if the file exists.
+
+    Raise OSError if it cannot be removed.
+    """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
 
 def remove_file_later(name: str, folder: int) -> Future[None]:
-    """Remove a file in the background, because removing may take milliseconds.
+    """Remove a file in the background, because this may take milliseconds.
 
-    Wait for the future before creating a file of the same name.
+    Wait for the returned future before you create a file with the same name.
     """
     return run_later(lambda handle: remove_file(name, handle), folder)
 
@@ -58,16 +64,16 @@ def exchange_files(
     second: str,
     folder: int,
 ) -> bool:
-    """Exchange two files of an open folder atomically.
+    """Exchange two files in an open folder atomically; return whether this worked.
 
-    Returns False if the system or the file system does not support it. Raises
+    Return False if the system or the file system does not support exchanges. Raise
     FileNotFoundError if one of the files does not exist.
     """
     if RENAMEAT2 is None:
         return False
-    old_name = os.fsencode(first)
-    new_name = os.fsencode(second)
-    result = RENAMEAT2(folder, old_name, folder, new_name, RENAME_EXCHANGE)
+    first_name = os.fsencode(first)
+    second_name = os.fsencode(second)
+    result = RENAMEAT2(folder, first_name, folder, second_name, RENAME_EXCHANGE)
     if result == 0:
         return True
     if ctypes.get_errno() == errno.ENOENT:

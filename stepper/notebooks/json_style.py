@@ -1,8 +1,8 @@
 """The layout of a notebook's JSON, and serialization of values in that layout.
 
-`nbformat.write` indents by one space; other tools use two spaces, four, a tab or a
-single line. stepper writes in the layout of the file, so that a run changes only the
-cells that ran in git.
+`nbformat.write` indents by one space; other tools use two or four spaces, a tab or a
+single line. stepper keeps the layout of the file, so that git shows only the cells that
+ran as changed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JsonStyle:
         return self.document.isascii() and _has_escapes(self.document)
 
     def dumps(self, value: Any, depth: int = 0) -> bytes:
-        """Serialize a value with sorted keys and the indentation of a level."""
+        """Serialize a value with sorted keys; `depth` is its indentation level."""
         if self.indent is None:
             data = self._dumps_with_json(value, depth)
         else:
@@ -62,14 +62,14 @@ class JsonStyle:
         return data
 
     def line_start(self, depth: int) -> bytes:
-        """Return a newline and the indentation of a level."""
+        """Return a newline and the indentation for a level."""
         assert self.indent is not None
         return self.newline + self.indent * depth
 
     def _dumps_with_orjson(self, value: Any, depth: int) -> bytes:
-        """Serialize with orjson, which is fast but always indents by two spaces.
+        """Serialize a value with orjson, which is fast but indents by two spaces.
 
-        Newlines in its result are always between values: in strings they are escaped.
+        The result can be split into lines, because orjson escapes newlines in strings.
         """
         try:
             data = orjson.dumps(value, option=ORJSON_OPTIONS)
@@ -82,7 +82,7 @@ class JsonStyle:
         return self.line_start(depth).join(lines)
 
     def _convert_line(self, line: bytes) -> bytes:
-        """Convert a line of orjson to this indentation and Python's float format."""
+        """Convert a line from orjson to this indentation and Python's float format."""
         assert self.indent is not None
         text = line.lstrip(b" ")
         level = (len(line) - len(text)) // 2
@@ -115,7 +115,7 @@ NBFORMAT = JsonStyle()
 
 
 def detect_style(data: bytes) -> JsonStyle:
-    """Return the layout of a document, judged by its first lines."""
+    """Detect the layout of a document from its first lines."""
     start = data.removeprefix(BOM)[:START_BYTES]
     match = INDENTED_START.match(start)
     if match:
@@ -137,17 +137,17 @@ def _escape_surrogate(match: re.Match[str]) -> str:
 
 
 def _escape_match(match: re.Match[str]) -> str:
-    """Return a character as JSON escapes it: two escapes beyond the basic plane."""
+    """Return the JSON escape of a character, as a surrogate pair if required."""
     return json.dumps(match[0])[1:-1]
 
 
 def _has_escapes(data: bytes) -> bool:
-    """Return whether characters other than control characters are escaped."""
+    """Return whether JSON data escapes characters other than control characters."""
     return any(_is_escape(data, match.start()) for match in ESCAPE.finditer(data))
 
 
 def _is_escape(data: bytes, index: int) -> bool:
-    """Return whether a backslash starts an escape, and is not itself escaped."""
+    """Return whether the backslash at an index is not itself escaped."""
     first = index
     while data[first - 1 : first] == b"\\":
         first -= 1
@@ -155,7 +155,7 @@ def _is_escape(data: bytes, index: int) -> bool:
 
 
 def _is_supported_by_orjson(value: Any) -> bool:
-    """Return whether orjson serializes a value like Python's own encoder."""
+    """Return whether orjson serializes a value like Python's json module."""
     if isinstance(value, dict):
         names_and_values = [*value, *value.values()]
         return all(map(_is_supported_by_orjson, names_and_values))

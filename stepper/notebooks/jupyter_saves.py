@@ -1,7 +1,7 @@
 """Cooperation with Jupyter servers that have the same notebook open.
 
-JupyterLab with real-time collaboration reloads a file when its modification time grows,
-and overwrites a file whose time did not change. A save that began before stepper wrote
+JupyterLab with real-time collaboration reloads a file when its modification time
+increases, and otherwise overwrites the file. A save that began before stepper wrote
 outputs also overwrites them, so recent writes are checked for some seconds.
 """
 
@@ -25,10 +25,10 @@ from stepper.common.errors import NotebookError
 from stepper.policy.model import Cell
 from stepper.session.protocols import Execution
 
-CACHE_SECONDS = 3.0  # for the result of `is_server_running`
-MONITOR_SECONDS = 10.0
-CHECK_SECONDS = 0.25
-NUDGE_SECONDS = 1.0
+CACHE_SECONDS = 3.0  # how long the result of `is_server_running` is cached
+MONITOR_SECONDS = 10.0  # how long a write is checked
+CHECK_SECONDS = 0.25  # between two checks
+NUDGE_SECONDS = 1.0  # from a write to the change of the modification time
 # Jupyter reads modification times in microseconds, from a float. Claude Code compares
 # whole milliseconds.
 NOTICED_NS = 2000
@@ -93,8 +93,8 @@ class JupyterServer:
     def reloads(self) -> bool | None:
         """Whether the server reloads open notebooks that other programs changed.
 
-        Real-time collaboration does this; its library is then loaded into the server's
-        process. None if the process cannot be inspected.
+        Real-time collaboration does this; the server's process has then loaded its
+        library. The value is None if the process cannot be inspected.
         """
         try:
             maps = Path(f"/proc/{self.pid}/maps").read_text("utf-8", "replace")
@@ -113,7 +113,10 @@ def list_servers() -> Iterator[JupyterServer]:
 
 
 def _read_server(path: Path) -> JupyterServer | None:
-    """Return the server of a runtime file; None if it is invalid or not running."""
+    """Return the server of a runtime file.
+
+    Return None if the file is invalid or the server is not running.
+    """
     try:
         return _parse_server(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -132,7 +135,7 @@ def _parse_server(path: Path) -> JupyterServer:
 
 
 def find_servers_without_reload(path: str) -> list[JupyterServer]:
-    """Return the servers that show a notebook, but do not reload it after a change.
+    """Return the servers that serve a notebook, but do not reload it after a change.
 
     `path` is a notebook, or a folder with notebooks.
     """
@@ -149,9 +152,9 @@ def find_servers_without_reload(path: str) -> list[JupyterServer]:
 def compute_preserved_mtime(path: str, mtime_ns: int) -> int:
     """Return the modification time for a write that preserves it.
 
-    If a Jupyter server is running, the time grows just enough for the server to notice.
-    Claude Code does not notice it, unless the time was at the very end of a
-    millisecond: then Claude Code asks for a new `Read`.
+    If a Jupyter server is running, the time increases by NOTICED_NS, which the server
+    notices. Claude Code usually does not notice the difference. Otherwise, if the time
+    reaches the next millisecond, Claude Code requires a new `Read`.
     """
     if is_server_running(path):
         return mtime_ns + NOTICED_NS
@@ -160,7 +163,10 @@ def compute_preserved_mtime(path: str, mtime_ns: int) -> int:
 
 @dataclass(frozen=True)
 class RecentWrite:
-    """Outputs that were written to a cell, and the run that the cell showed before."""
+    """A write of outputs to a cell.
+
+    `before` is the run signature of the cell before the write (`get_run_signature`).
+    """
 
     cell: Cell
     execution: Execution
@@ -178,8 +184,8 @@ class MonitoredWrite(NamedTuple):
 class RecentWriteMonitor:
     """Calls `check` repeatedly with the writes of the last seconds, in the event loop.
 
-    It also calls `nudge` once after a write: a server that was finishing a save may
-    take the file's time for the time of its own save.
+    Also calls `nudge` once after each write, because a server that was finishing a save
+    may take the file's modification time for the time of this save.
     """
 
     def __init__(
@@ -189,11 +195,11 @@ class RecentWriteMonitor:
     ) -> None:
         self._check = check
         self._nudge = nudge
-        # By cell id. A check is scheduled while there are any.
+        # By cell id. While there are writes, a check is scheduled.
         self._writes: dict[str, MonitoredWrite] = {}
 
     def add(self, write: RecentWrite) -> None:
-        """Check a write from now on, in place of an earlier one to the same cell."""
+        """Start to check a write, which replaces an earlier write to the same cell."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # no event loop, so no later check

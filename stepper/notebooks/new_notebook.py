@@ -19,7 +19,8 @@ KERNELSPEC = {
 def create_notebook(path: str, plan: Plan) -> None:
     """Write a new notebook with the problem of the plan as its first cell.
 
-    Raises FileExistsError if the file exists, or another OSError.
+    Raise FileExistsError if the file exists, and another OSError if it cannot be
+    written.
     """
     # nbformat takes long to import, and no step needs it.
     import nbformat

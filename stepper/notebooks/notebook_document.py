@@ -1,7 +1,7 @@
-"""A notebook as it was read from a file: its cells, plan, language and outputs.
+"""The contents of a notebook file: its cells, plan, language and outputs.
 
-A `Document` never changes. Every write starts from a newly read one, so cells are found
-by id and source, not by position.
+A `Document` never changes. Every write starts from a newly read document, so cells are
+found by id and source, not by position.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ NBFORMAT = 4
 class Document:
     """The contents of a notebook file at one time.
 
-    `data` are its bytes, `raw` the parsed JSON, `status` the file's status.
+    `data` are the bytes of the file, `raw` is the parsed JSON, and `status` is the
+    result of `os.stat`.
     """
 
     def __init__(
@@ -146,17 +147,17 @@ def _has_source(cell: Cell, target: CellVersion) -> bool:
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object; return an empty one for any other value.
+    """Return a value if it is a JSON object, otherwise an empty object.
 
-    An untrusted notebook may contain anything.
+    An untrusted notebook may contain any value.
     """
     return value if isinstance(value, dict) else {}
 
 
 def get_file_signature(status: os.stat_result) -> tuple[int, ...]:
-    """Return values that differ between two states of a file.
+    """Return the inode number, size, modification time and change time of a file.
 
-    The last one, the change time, also differs after a rename.
+    Two states of a file differ in these values. A rename changes only the change time.
     """
     return (
         status.st_ino,

@@ -1,9 +1,9 @@
 """Read and write a notebook file.
 
-Every write reads the file again, finds its cells by id and source, and replaces the
-file atomically; if another program wrote meanwhile, it starts over. By default a write
-preserves the modification time: Claude Code refuses to edit a file that changed since
-its last `Read`.
+Every write reads the file again, finds the cells by id and source, and replaces the
+file atomically. If another program wrote the file meanwhile, the write starts over. By
+default, a write preserves the modification time, because Claude Code refuses to edit a
+file that changed since its last `Read`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ATTEMPTS = 5  # of a write, if other programs write at the same time
 # A file that is not valid JSON may be a save in progress if it was changed this
 # recently.
 FRESH_SECONDS = 2.0
-# Pauses before it is read again.
+# Pauses in seconds before an invalid file is read again.
 PAUSES = (0.01, 0.02, 0.04, 0.06)
 # How long late outputs are checked after they were written.
 LATE_OUTPUT_SECONDS = 10.0
@@ -81,17 +81,17 @@ class LateOutputs(NamedTuple):
     """Late outputs that were written to a cell."""
 
     deadline: float  # when to stop checking them (monotonic clock)
-    before: Any  # the outputs that the cell had before
+    before: Any  # the outputs of the cell before the write
     outputs: Sequence[dict[str, Any]]
 
 
 class IpynbFile:
-    """A notebook file."""
+    """A notebook file on disk, with a cache of the document that was read last."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.name = os.path.basename(path)
-        # The file's inode number when it was read or written last; 0 before.
+        # The inode number of the file when it was last read or written; 0 before.
         self.inode = 0
         # Inode number, size and time of the file when this object wrote it last.
         self.last_written: tuple[int, ...] = ()
@@ -103,24 +103,25 @@ class IpynbFile:
             self._restore_dropped_executions,
             self._nudge_jupyter,
         )
-        # The state of the file in which it contained all outputs that were written.
+        # The last state in which the file contained all outputs that were written.
         self._written_state: FileState = ()
-        # Late outputs of the last seconds, and the state of the file that contained
-        # them.
+        # The late outputs of the last seconds, and the last state in which the file
+        # contained them.
         self._late: dict[CellVersion, LateOutputs] = {}
         self._late_state: FileState = ()
 
     def set_relocate(self, relocate: Callable[[], bool]) -> None:
         """Set a function to call if the file is missing.
 
-        It searches for the renamed file and returns whether `path` has changed.
+        `relocate` searches for the renamed file and returns whether `path` has changed.
         """
         self._relocate = relocate
 
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
-        """Read the notebook; raise NotebookError.
+        """Read the notebook, or return the cached document if the file is unchanged.
 
-        Returns the same document as before if the file did not change.
+        Raise NotebookError if the file cannot be read or is not a valid notebook. If
+        the file was changed recently, invalid JSON is read again after the `pauses`.
         """
         try:
             with open(self.path, "rb", opener=secure_files.open_regular) as stream:
@@ -137,7 +138,7 @@ class IpynbFile:
                 return self.read(pauses)
             raise self._make_read_error(error) from None
         except ValueError as error:
-            # Jupyter writes notebooks in place.
+            # Jupyter writes notebooks in place, so a save may be in progress.
             if pauses and abs(time.time() - status.st_mtime) < FRESH_SECONDS:
                 time.sleep(pauses[0])
                 return self.read(pauses[1:])
@@ -151,7 +152,7 @@ class IpynbFile:
         return document
 
     def move(self, path: str) -> None:
-        """Use another path from now on: the notebook was renamed."""
+        """Use another path, after the notebook was renamed."""
         self.path = path
         self.name = os.path.basename(path)
 
@@ -164,25 +165,25 @@ class IpynbFile:
         elif isinstance(error, secure_files.UnsafeFileError):
             return NotebookError(error.message, error.hint)
         else:
-            reason = f"{self.name} can't be read: {error.strerror}"
+            reason = f"{self.name} cannot be read: {error.strerror}"
         return NotebookError(reason, f"ls -l {self.path}")
 
     def _make_missing_error(self) -> NotebookError:
         return NotebookError(f"{self.name} no longer exists", "git status")
 
     def read_uncached(self) -> Document:
-        """Read the notebook without keeping it in memory; raise NotebookError.
+        """Read the notebook without caching it, because an idle daemon must stay small.
 
-        An idle daemon must not hold notebooks in memory.
+        Raise NotebookError if the file cannot be read or is not a valid notebook.
         """
         document = self.read()
         self._cached_document = None
         return document
 
     def parse(self, text: str) -> Document:
-        """Return the notebook that a file with this text would be.
+        """Parse the text of a notebook file.
 
-        Raises NotebookError if the text is not a notebook.
+        Raise NotebookError if the text is not a valid notebook.
         """
         try:
             raw = load_json(text.encode("utf-8", "surrogatepass"))
@@ -200,9 +201,9 @@ class IpynbFile:
     ) -> str:
         """Write outputs, execution count and timings to a cell.
 
-        Returns "", or the reason why the outputs can never be written. Raises
+        Return an empty string, or the reason if the outputs can never be written. Raise
         NotebookError if they cannot be written now. With `keep_time`, the modification
-        time is preserved.
+        time is preserved. `step` is the ID of the plan step that the cell belongs to.
         """
         target = CellVersion.from_cell(cell)
         self._late = {
@@ -238,8 +239,9 @@ class IpynbFile:
     ) -> set[CellVersion]:
         """Write outputs that arrived after the runs of their cells.
 
-        `so_far` are the outputs of a cell that is still running. Returns the cells of
-        `outputs` that were changed or deleted. Raises NotebookError.
+        Also write the widget state (`models`) and the outputs of the cell that is still
+        running (`so_far`). Return the cells of `outputs` that were changed or deleted.
+        Raise NotebookError if the file cannot be read or written.
         """
         all_outputs = {**outputs, **so_far}
 
@@ -264,11 +266,11 @@ class IpynbFile:
                 self._late[target] = late
         return missing
 
-    def find_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
-        """Return the late outputs that another program's write removed again.
+    def pop_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
+        """Return the late outputs that another program removed since the last call.
 
-        A program that read the file before the write, and wrote it afterwards, does not
-        know the outputs.
+        A program that read the file before the outputs were written removes them if it
+        saves the file afterwards. Raise NotebookError if the file cannot be read.
         """
         now = time.monotonic()
         self._late = {
@@ -288,9 +290,10 @@ class IpynbFile:
         return dropped
 
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
-        """Give new ids to cells that have the id of another cell, as nbformat does.
+        """Give new ids to cells that have the id of a cell above them.
 
-        Returns these cells with their old ids. Raises NotebookError.
+        Return the old id and the new cell for each of them. Raise NotebookError if the
+        file cannot be read or written.
         """
         new_ids: dict[int, str] = {}
 
@@ -316,7 +319,10 @@ class IpynbFile:
         self,
         writes: Sequence[jupyter_saves.RecentWrite],
     ) -> None:
-        """Write outputs again that a save of Jupyter removed; raise NotebookError."""
+        """Write outputs again that a save by Jupyter removed.
+
+        Raise NotebookError if the file cannot be read or written.
+        """
         document = self._read_if_changed(self._written_state)
         if document is None:
             return
@@ -332,7 +338,10 @@ class IpynbFile:
                 )
 
     def _nudge_jupyter(self) -> None:
-        """Increase the modification time so much that Jupyter notices the write."""
+        """Increase the modification time just enough for Jupyter to notice the write.
+
+        Do nothing if another program has changed the file since.
+        """
         status = self._stat_if_unchanged(self._written_state)
         if status is None:
             return
@@ -346,13 +355,13 @@ class IpynbFile:
             self._written_state = _get_state(name, folder)
 
     def _read_if_changed(self, state: FileState) -> Document | None:
-        """Return the notebook if the file is no longer in a state, or None."""
+        """Return the notebook if the file has changed since a state, otherwise None."""
         if self._stat_if_unchanged(state) is not None:
             return None
         return self.read_uncached()
 
     def _stat_if_unchanged(self, state: FileState) -> os.stat_result | None:
-        """Return the status of the file if it is in a state, or None."""
+        """Return the file's status if the file is unchanged since a state, or None."""
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -361,9 +370,10 @@ class IpynbFile:
         return status if signature[:3] == state else None
 
     def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
-        """Return the outputs of a cell; raise NotebookError.
+        """Return the outputs of a cell.
 
-        Returns an empty list if the cell was changed or deleted.
+        Return an empty list if the cell was changed or deleted. Raise NotebookError if
+        the file cannot be read.
         """
         raw = self.read().get_raw_cell(target) or {}
         outputs = raw.get("outputs")
@@ -377,15 +387,24 @@ class IpynbFile:
         return [output for output in outputs if isinstance(output, dict)]
 
     def add_tag(self, cell: Cell, tag: str) -> None:
-        """Add a tag to a cell if the cell still exists; raise NotebookError."""
+        """Add a tag to a cell if the cell still exists.
+
+        Raise NotebookError if the file cannot be read or written.
+        """
         self._change_cells([cell], partial(add_tag, tag=tag))
 
     def remove_tag(self, cell: Cell, tag: str) -> None:
-        """Remove a tag from a cell if the cell still exists; raise NotebookError."""
+        """Remove a tag from a cell if the cell still exists.
+
+        Raise NotebookError if the file cannot be read or written.
+        """
         self._change_cells([cell], partial(remove_tag, tag=tag))
 
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
-        """Remove the outputs of code cells; raise NotebookError."""
+        """Remove the outputs of the code cells among `cells`.
+
+        Raise NotebookError if the file cannot be read or written.
+        """
         code_cells = [cell for cell in cells if cell.is_code]
         targets = set(map(CellVersion.from_cell, code_cells))
         self._late = {
@@ -394,7 +413,7 @@ class IpynbFile:
         self._change_cells(code_cells, clear_outputs)
 
     def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
-        """Apply a change to all cells that still exist."""
+        """Apply a change to each of the cells that still exists."""
         targets = list(map(CellVersion.from_cell, cells))
 
         def get_changes(document: Document) -> Changes:
@@ -408,9 +427,10 @@ class IpynbFile:
         self._change(get_changes)
 
     def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
-        """Write the plan to `metadata.stepper`; raise NotebookError.
+        """Write the plan to `metadata.stepper`.
 
-        With `kernel`, also write the metadata by which Jupyter finds the kernel.
+        With `kernel`, also write the metadata by which Jupyter selects the kernel.
+        Raise NotebookError if the file cannot be read or written.
         """
         entries: dict[str, Any] = {"stepper": plans.to_json(plan)}
         if kernel is not None:
@@ -426,11 +446,11 @@ class IpynbFile:
         self,
         order: Callable[[Sequence[Cell]], Sequence[Cell]],
     ) -> tuple[Sequence[Cell], list[Cell]]:
-        """Write the list of cells that `order` returns for the notebook's cells.
+        """Replace the notebook's cells with the list that `order` returns for them.
 
-        `order` is called again if another program wrote meanwhile; its exceptions are
-        passed on. Returns all cells after the write, and the new and changed ones among
-        them. Raises NotebookError.
+        `order` is called again if another program wrote the file meanwhile. Return all
+        cells after the write, and the new and changed cells among them. Raise the
+        exceptions of `order`, and NotebookError if the file cannot be read or written.
         """
         changed_indices: list[int] = []
 
@@ -450,7 +470,7 @@ class IpynbFile:
         get_changes: Callable[[Document], Changes],
         keep_time: bool = True,
     ) -> Document:
-        """Apply changes to the file; return the document before them."""
+        """Apply changes to the file; return the document before the changes."""
 
         def rewrite(document: Document) -> bytes | None:
             changes = get_changes(document)
@@ -465,10 +485,11 @@ class IpynbFile:
         rewrite: Callable[[Document], bytes | None],
         keep_time: bool = True,
     ) -> Document:
-        """Replace the file by what `rewrite` returns; return the document before it.
+        """Write the bytes that `rewrite` returns; return the document before the write.
 
-        If `rewrite` returns None, nothing is written. If another program wrote
-        meanwhile, this starts over with the new document.
+        If `rewrite` returns None, write nothing. If another program wrote the file
+        meanwhile, start over. Raise NotebookError if the file cannot be read or
+        written.
         """
         for _ in range(ATTEMPTS):
             document = self.read()
@@ -476,7 +497,7 @@ class IpynbFile:
             if data is None or self._write(document, keep_time, data):
                 return document
         raise NotebookError(
-            f"{self.name} was not written: another program keeps changing it",
+            f"{self.name} was not written: another program keeps changing the file",
             f"lsof {self.path}",
         )
 
@@ -486,10 +507,10 @@ class IpynbFile:
         keep_time: bool,
         data: bytes,
     ) -> bool:
-        """Replace the file atomically; raise NotebookError.
+        """Replace the file atomically; return whether it was replaced.
 
-        Returns False, without writing, if another program wrote since `document` was
-        read.
+        Do not replace the file if another program has changed it since `document` was
+        read. Raise NotebookError if the file cannot be written.
         """
         # An idle daemon must not hold notebooks in memory.
         self._cached_document = None
@@ -501,7 +522,7 @@ class IpynbFile:
         except OSError as error:
             default_hint = f"ls -ld {os.path.dirname(self.path)}"
             hint = getattr(error, "hint", "") or default_hint
-            reason = f"{self.name} can't be written: {error.strerror}"
+            reason = f"{self.name} cannot be written: {error.strerror}"
             raise NotebookError(reason, hint) from error
 
     def _replace(
@@ -512,7 +533,12 @@ class IpynbFile:
         keep_time: bool,
         data: bytes,
     ) -> bool:
+        """Write a temporary file in an open folder, and exchange the files.
+
+        Return False if another program has changed the file since `document` was read.
+        """
         new_name = make_temporary_name(name)
+        # The last write's temporary file has the same name.
         if self._removal is not None:
             background_io.start_pending_jobs()
             wait([self._removal])
@@ -550,24 +576,26 @@ class IpynbFile:
         status: os.stat_result,
         document: Document,
     ) -> None:
-        """Set the modification time of a new file to that of the old one."""
+        """Set the modification time of a new file to the time of the old file."""
         mtime_ns = jupyter_saves.compute_preserved_mtime(self.path, document.mtime_ns)
         os.utime(handle, ns=(status.st_atime_ns, mtime_ns))
 
     def touch(self) -> None:
         """Set the modification time to now, for programs that poll it.
 
-        Raises NotebookError.
+        Raise NotebookError if this fails.
         """
         try:
             with secure_files.open_parent(self.path) as (folder, name):
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            reason = f"can't set the time of {self.path}: {error.strerror}"
+            reason = (
+                f"cannot set the modification time of {self.path}: {error.strerror}"
+            )
             raise NotebookError(reason) from error
 
 
 def _get_state(name: str, folder: int) -> FileState:
-    """Return the state of a file in an open folder."""
+    """Return the inode number, size and modification time of a file in a folder."""
     signature = get_file_signature(stat_file(name, folder))
     return signature[:3]

@@ -1,8 +1,8 @@
-"""Notebooks as plain JSON: parse them, and change parts without touching the others.
+"""Parses notebooks as plain JSON, and changes parts of them.
 
 All bytes outside the changed parts are kept, and changed parts are written in the
-layout of the file (`json_style`). A step must neither pay for validating a hundred
-cells, nor change the whole file in git.
+layout of the file (`json_style`). A step is then fast in large notebooks, and git shows
+only the changed cells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepper.notebooks.json_style import BOM, NBFORMAT, JsonStyle, detect_style
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
 # The text between two values, or between a name and its value.
 SEPARATOR = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")
-# MIME types, besides text/*, that nbformat stores as lists of lines.
+# MIME types other than text/* that nbformat stores as lists of lines.
 TEXT_TYPES = ("application/javascript", "image/svg+xml")
 RICH_OUTPUTS = ("execute_result", "display_data")
 CELLS = "cells"
@@ -42,11 +42,11 @@ class Span(NamedTuple):
 
 
 def load_json(data: bytes) -> Any:
-    """Parse JSON; raise ValueError.
+    """Parse JSON; raise ValueError if the data is invalid.
 
-    orjson parses it, or Python's own parser if orjson refuses it (NaN, lone
-    surrogates). orjson turns integers of more than 64 bits into floats: use
-    `load_json_exact`, which is slower, if the value is written again.
+    Python's json module parses data that orjson refuses (NaN, lone surrogates). orjson
+    turns integers of more than 64 bits into floats: use `load_json_exact`, which is
+    slower, if the value is written again.
     """
     try:
         return orjson.loads(data)
@@ -55,7 +55,10 @@ def load_json(data: bytes) -> Any:
 
 
 def load_json_exact(data: bytes) -> Any:
-    """Parse JSON and keep integers of any length; raise ValueError."""
+    """Parse JSON and keep integers of any size.
+
+    Raise ValueError if the data is invalid.
+    """
     if LONG_INTEGER.search(data):
         return _load_with_json(data)
     return load_json(data)
@@ -69,12 +72,12 @@ def _load_with_json(data: bytes) -> Any:
 
 
 def dump_json(value: Any, depth: int = 0) -> bytes:
-    """Serialize a value like `nbformat.write`, with the indentation of a level."""
+    """Serialize a value like `nbformat.write`; `depth` is its indentation level."""
     return NBFORMAT.dumps(value, depth)
 
 
 def normalize_cell(cell: dict[str, Any]) -> dict[str, Any]:
-    """Return a cell in the form in which nbformat writes it.
+    """Return a copy of a cell in the form in which nbformat writes cells.
 
     Texts become lists of lines, and the `trusted` flag of the frontend is removed.
     """
@@ -151,9 +154,10 @@ def apply_changes(
     raw: dict[str, Any],
     changes: Changes,
 ) -> bytes:
-    """Return the bytes of a notebook with some parts changed and all others kept.
+    """Return the bytes of a notebook after changing some parts of it.
 
-    `raw` is the parsed notebook. Each change is called with its part, parsed exactly.
+    `raw` is the parsed notebook. Each change is a function that gets the value of its
+    part, parsed with `load_json_exact`, and returns the new value.
     """
     style = detect_style(data)
     changed = _change_single_cell(data, style, raw, changes)
@@ -173,7 +177,7 @@ def _change_whole(
     style: JsonStyle,
     changes: Changes,
 ) -> bytes:
-    """Return a document that is parsed, changed and serialized as a whole."""
+    """Apply changes to a document by serializing the whole document."""
     notebook = _load_with_json(data)
     notebook.setdefault("metadata", {})
     cells = notebook[CELLS]
@@ -186,9 +190,9 @@ def _change_whole(
 
 
 def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
-    """Return the bytes of a notebook with other cells.
+    """Return the bytes of a notebook with another list of cells.
 
-    `cells` contains the index of each cell to keep, with its bytes, and new cells.
+    An item of `cells` is the index of a cell to keep unchanged, or a new cell.
     """
     style = detect_style(data)
     try:
@@ -226,7 +230,7 @@ def _replace_cells_whole(
     style: JsonStyle,
     cells: Sequence[int | dict[str, Any]],
 ) -> bytes:
-    """Return a document with other cells, serialized as a whole."""
+    """Replace the cells of a document by serializing the whole document."""
     notebook = _load_with_json(data)
     old_cells = notebook[CELLS]
     new_cells = []
@@ -252,7 +256,10 @@ def _get_list_layout(
     spans: Mapping[Key, Span],
     style: JsonStyle,
 ) -> ListLayout:
-    """Return the layout of the list of cells. An empty list has the usual layout."""
+    """Return the layout of the list of cells.
+
+    For an empty list, derive the layout from the style of the document.
+    """
     cell_count = sum(isinstance(key, int) for key in spans)
     if cell_count:
         list_start, list_end = spans[CELLS]
@@ -281,12 +288,11 @@ def _change_single_cell(
 ) -> bytes | None:
     """Return the bytes with one cell changed, without parsing the document.
 
-    Returns None if there are other changes, or if a quick search does not find the
-    cell.
+    Return None if there are other changes, or if a quick search does not find the cell.
 
     In an indented document, a cell is between two lines that contain only its braces.
-    Strings contain neither newlines nor unescaped quotes. The bytes that the search
-    finds must parse to exactly this cell.
+    The search finds these lines, because JSON strings contain no newlines. The bytes
+    between them must parse to exactly the value of the cell.
     """
     if len(changes) != 1 or style.indent is None:
         return None
@@ -339,9 +345,9 @@ def _change_parts(
     style: JsonStyle,
     changes: Changes,
 ) -> bytes:
-    """Return the bytes with parts changed, in a document of any layout.
+    """Return the bytes after changing parts of a document with any layout.
 
-    Raises ValueError if the encoding is not UTF-8, KeyError if a part is missing.
+    Raise ValueError if the encoding is not UTF-8, and KeyError if a part is missing.
     """
     text = data.removeprefix(BOM).decode()
     spans = _find_spans(text)
@@ -362,7 +368,7 @@ def _change_parts(
 
 
 def _find_spans(text: str) -> dict[Key, Span]:
-    """Return the span of each value at the top, by name, and of each cell, by index."""
+    """Return the spans of the top-level values by name, and of the cells by index."""
     spans: dict[Key, Span] = {}
     opening = text.index("{")
     position = _skip_separator(text, opening + 1)

@@ -1,6 +1,7 @@
 """The state of Jupyter widgets in a notebook's metadata.
 
-The metadata contains every model that a cell shows, and the models that these refer to.
+The metadata contains every widget model that a cell shows, and all models to which
+these models refer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def update_metadata(
     cells: Sequence[dict[str, Any]],
     models: WidgetState,
 ) -> dict[str, Any]:
-    """Return a notebook's metadata with the state of a kernel's models.
+    """Return a notebook's metadata with the states of a kernel's widget models.
 
     Models of earlier kernels are kept while a cell shows them, within the size limit.
     """
@@ -58,8 +59,8 @@ def _merge_updates(
 ) -> dict[str, Model]:
     """Return the models of a kernel, completed with the states in the notebook.
 
-    A model without a name was created before the daemon restarted. The daemon has
-    received only updates of its state, so the rest is taken from the notebook.
+    A model without a name was created before the daemon started. The daemon has
+    received only updates of its state, and takes the rest from the notebook.
     """
     states = dict(new_states)
     for name, model in new_states.items():

@@ -17,12 +17,13 @@ from stepper.session.session import Session
 async def attach(session: Session) -> AttachResponse:
     """Return how to attach to the running kernel of a notebook.
 
-    Raise StepperError if the notebook has no running kernel.
+    Raise StepperError if the notebook has no running kernel, or if the kernel cannot be
+    reached.
     """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
         queue_status = session.kernel_manager.queue_status
-        reason = "it has no kernel now"
+        reason = "the notebook has no running kernel"
         if queue_status:
             reason = f"its kernel has not started yet ({queue_status.text})"
         command = CommandLines(session.name).shell("kernels wait")

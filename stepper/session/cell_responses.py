@@ -18,30 +18,33 @@ class CellRunResponse:
     `state` is `ok`, `failed`, `cancelled` (interrupted by the user or the client),
     `stopped` (the notebook is stopped), `refused` (nothing was written), `not run` (the
     cells were written, but did not run), `running` (still running after `wait_seconds`;
-    `status` waits for the end) or `nothing to run` (Markdown, an empty cell or `run:
-    false`).
+    `status` waits for the result) or `nothing to run` (Markdown, an empty cell or
+    `run: false`).
     """
 
     notebook: str
-    # The cell of the report: the last one that ran; '' if nothing was written.
+    # The last cell that ran, or an empty string if nothing was written.
     cell_id: str
     state: str
     text: str  # the report, as hooks send it
     line: str  # the report in one line, for the user
-    # The paths of the figures of these runs, in order.
+    # The paths of the figures of the runs, in order.
     figures: Sequence[str] = ()
-    call: str = ""  # its ID, if it keeps running
+    call: str = ""  # the ID of the call if its cells are still running
     cells: Sequence[str] = ()  # the IDs of the written cells, in order
 
 
 @dataclass(frozen=True)
 class CellChangeResponse:
-    """The cells that were changed (not deleted ones) and all cells, by ID."""
+    """The IDs of the changed cells and of all cells, after cells were changed.
+
+    Deleted cells are in neither list.
+    """
 
     notebook: str
     changed: Sequence[str]
     cells: Sequence[str]
-    count: int = 0  # of the cells in the request
+    count: int = 0  # the number of cells in the request
     follows: str = ""  # lines on stale cells
     unchanged: bool = False  # the cells to move were already there
 
@@ -53,15 +56,15 @@ class CellReadResponse:
     notebook: str
     cells: Sequence[CellRead]
     page: int
-    pages: int  # at most 20 more than requested are counted
+    pages: int  # counted up to 20 pages after the requested pages
     text: str
 
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """CPU and memory use of a kernel or a machine; None if unknown.
+    """The CPU and memory use of a kernel or a machine.
 
-    `cpu_percent` is relative to all cores.
+    `cpu_percent` is relative to all cores. A value is None if it is unknown.
     """
 
     cpu_percent: float | None = None
@@ -71,7 +74,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """The use of a GPU."""
+    """The utilization and memory use of a GPU; a value is None if it is unknown."""
 
     name: str
     used_percent: float | None
@@ -81,7 +84,7 @@ class GpuUsage:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resource use of the machine and of the kernel, if there is one."""
+    """The resource use of the machine and of the kernel, if there is a kernel."""
 
     kernel: ResourceUsage | None = None
     machine: ResourceUsage = field(default_factory=ResourceUsage)

@@ -29,19 +29,16 @@ class Caller:
     call_id: str | None = None  # the ID of the tool call
     timeout: float | None = None  # the deadline of each of its cells, in seconds
     interface: str = "cli"  # hook, mcp or cli
-    # Sends a message at once; returns whether the client accepted it.
+    # Sends a message immediately; returns whether the client accepted the message.
     deliver: Callable[[str], Awaitable[bool]] = _deliver_nothing
-    # Sends the request that the client must send if this daemon exits.
+    # Sends the request that the client repeats to the next daemon if this one exits.
     send_handover: Callable[[bytes], None] = _ignore_handover
     # Whether the agent's client is still running.
     is_alive: Callable[[], bool] = _is_always_alive
 
     @property
     def is_outside_agent(self) -> bool:
-        """Whether the request comes from outside an agent's shell.
-
-        This is a user's terminal, a script or CI.
-        """
+        """Whether the request comes from a user's terminal, a script or CI."""
         in_agents_shell = self.environ.get("STEPPER_SESSION") or self.environ.get(
             "CLAUDECODE"
         )

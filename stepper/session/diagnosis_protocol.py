@@ -19,7 +19,7 @@ class Diagnosis(Protocol):
         return self
 
     def move(self, path: str) -> None:
-        """Use another path for the notebook."""
+        """Use another path for the notebook, after it was renamed."""
         return
 
     def convert_to_python(self, cell: str) -> str:
@@ -40,9 +40,10 @@ class Diagnosis(Protocol):
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with a suggestion, if there is one.
+        """Return the fault, with a suggestion if there is one.
 
-        `kernel_facts` is what the helper in the kernel reported with the error.
+        `kernel_facts` are the facts that the helper in the kernel reported with the
+        error. `python` is the path of the kernel's interpreter.
         """
         return fault
 
@@ -52,17 +53,21 @@ class Diagnosis(Protocol):
         since_ns: int | None,
         how: str = "failing",
     ) -> list[str]:
-        """Return lines on names and files that a failed cell changed."""
+        """Return lines on names and files that a failed cell changed.
+
+        `since_ns` is the start of the run in nanoseconds since the epoch, or None if
+        files cannot be compared. `how` is the event before which they changed.
+        """
         return []
 
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Return whether a new run may end differently; True if unknown."""
+        """Return whether a new run may have another result; return True if unknown."""
         return True
 
     def get_criterion_result(
         self, kernel_facts: Mapping[str, Any]
     ) -> CriterionResult | None:
-        """Return whether the criterion is true, or None if unknown."""
+        """Return the result of the step's criterion, or None if it is unknown."""
         return None
 
     def find_warnings(self, execution: Execution) -> list[str]:
@@ -70,7 +75,7 @@ class Diagnosis(Protocol):
         return []
 
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save the figures of a run; return the figure summary."""
+        """Save the figures of a run; return the lines of the figure summary."""
         return []
 
     def describe_figures(self, execution: Execution) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""An interrupt that a user or an agent requests, and its result.
+"""Interrupts running code for a user or an agent, and reports the effect.
 
-The response is sent when the execution has finished or the kernel request is withdrawn,
-so that it reports what happened.
+The response is sent when the execution has finished or the request for the kernel is
+withdrawn, or after a time limit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WAITS_FOR_KERNEL = (Activity.QUEUED, Activity.STARTING)
 async def interrupt(session: Session) -> responses.InterruptResponse:
     """Interrupt the running code, or the start of the kernel; return the effect.
 
-    Raise KernelUnreachableError if the interrupt waits for the connection to the
-    kernel.
+    Raise KernelUnreachableError if the interrupt is delayed until the kernel can be
+    reached.
     """
     manager = session.kernel_manager
     activity = manager.activity
@@ -65,7 +65,7 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
 
 
 async def _wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait a limited time until a condition is true; return whether it is."""
+    """Wait for a limited time until a condition is true; return its last value."""
     deadline = time.monotonic() + RESPONSE_SECONDS
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(POLL_SECONDS)
@@ -75,7 +75,10 @@ async def _wait_until(condition: Callable[[], bool]) -> bool:
 def _describe_interrupted_run(
     session: Session, target: str, running: RunStarted | None, has_finished: bool
 ) -> str:
-    """Return the effect of an interrupt on a cell or a scratch execution."""
+    """Return a text on the effect of an interrupt on a cell or a scratch execution.
+
+    `target` names the code, and `running` is the run of the cell, if it is a cell.
+    """
     if not has_finished:
         return interrupts.format_pending(target)
     run = session.state.find_run(running.run) if running and running.run else None
@@ -84,7 +87,7 @@ def _describe_interrupted_run(
 
 
 def _describe_interrupted_start(session: Session) -> str:
-    """Return the effect of an interrupt on a queued or starting kernel."""
+    """Return a text on the effect of an interrupt on a queued or starting kernel."""
     manager = session.kernel_manager
     if manager.withdrawal_result:
         return interrupts.format_withdrawn(manager.withdrawal_result)

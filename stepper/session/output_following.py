@@ -26,9 +26,10 @@ async def follow_output(
     caller: Caller,
     report_progress: progress_events.ProgressCallback,
 ) -> responses.OutputPage:
-    """Report new output of a cell while it runs; return its output at the end.
+    """Report new output of a cell until its run has finished.
 
-    Raise UsageError if there is no such cell.
+    Return the first page of the cell's output. Raise UsageError if there is no such
+    cell.
     """
     cell = status_queries.find_code_cell(session, name)
     run = session.state.running
@@ -55,17 +56,16 @@ async def follow_output(
     lines = [] if is_long else take_new_lines(outputs, positions, has_ended=True)
     report_progress(progress_events.OutputPrinted(lines=lines, last=""))
     finished_run = session.state.find_run(run.run)
-    result = "it did not run"
+    text = f"{cell.label} did not run"
     if finished_run:
         duration = format_seconds(finished_run.duration_s)
-        result = f"{finished_run.outcome.value} after {duration}"
-    text = f"{cell.label}: {result}"
+        text = f"{cell.label}: {finished_run.outcome.value} after {duration}"
     if is_long:
         command = session.state.commands.shell("output", name)
-        text += f"; its output is long, to read it, run: {command}"
+        text += f". Its output is long; to read the output, run: {command}"
     return replace(page, ended=text)
 
 
 def _is_long(outputs: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether outputs have too much text to report each line."""
+    """Return whether the outputs have too much text to report each line."""
     return sum(len(output.get("text", "")) for output in outputs) > MAX_CHARACTERS

@@ -25,7 +25,7 @@ class CellStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFinished:
-    """A cell finished; `line` says how."""
+    """A cell finished; `line` is the report on its run in one line."""
 
     position: int
     of: int
@@ -35,7 +35,7 @@ class CellFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """The command waits; `line` says for what."""
+    """The command is waiting; `line` describes the cause."""
 
     what: str = "waits"
     line: str
@@ -43,7 +43,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPrinted:
-    """New output lines of a followed cell; `last` may still change."""
+    """New output lines of a followed cell; `last` is a line that may still change."""
 
     what: str = "printed"
     lines: Sequence[str]

@@ -1,8 +1,8 @@
-"""Clears the stop of a notebook whose file contains another notebook now.
+"""Clears the stop of a notebook after its file was replaced with another notebook.
 
 A stop belongs to the notebook, not to its path: git, a script or the user may replace
 the file. Cells that the agent writes while the notebook is stopped are recorded, so
-that the agent cannot avoid a stop in this way.
+that the agent cannot clear a stop by replacing the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from stepper.session.session_state.notebook_journal import format_now
 
 
 def record_agent_version(session: Session) -> None:
-    """Record the cells and the plan that the agent wrote while stopped."""
+    """Record the cells and the plan that the agent wrote while the notebook is stopped.
+
+    Do nothing if the notebook is not stopped.
+    """
     state = session.state
     if state.stop is None:
         return
@@ -32,7 +35,10 @@ def record_agent_version(session: Session) -> None:
 
 
 def clear_stop_if_replaced(session: Session) -> str:
-    """Clear the stop of a replaced notebook; return a message if there was one."""
+    """Clear the stop of a notebook if its file was replaced; return a message.
+
+    Return an empty string if no stop was cleared.
+    """
     stop = session.state.stop
     if stop is None:
         return ""
@@ -40,8 +46,8 @@ def clear_stop_if_replaced(session: Session) -> str:
         document = session.file.read()
     except NotebookError:
         return ""
-    own_plan = plan.from_json(document.plan)
-    if not notebook_identity.is_replaced(session.state, document.cells, own_plan):
+    file_plan = plan.from_json(document.plan)
+    if not notebook_identity.is_replaced(session.state, document.cells, file_plan):
         return ""
     session.journal.log(journal_events.Replaced(at=format_now()))
     return messages.format_replaced(session.name, stop.error)

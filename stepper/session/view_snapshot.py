@@ -18,20 +18,20 @@ from stepper.session import responses, stale_cells, status_queries
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 
-MAX_CHARACTERS = 40_000  # of a text output; the end is kept
+MAX_CHARACTERS = 40_000  # of a text output; longer outputs lose their beginning
 
 
 @dataclass(frozen=True)
 class ViewSnapshot:
-    """A snapshot for the live view; `outputs` is None if there are no new ones."""
+    """A snapshot for the live view; `outputs` is None if the outputs are unchanged."""
 
-    run: int  # the running one, 0 if no cell is running
+    run: int  # the number of the running run, 0 if no cell is running
     changes: int
     outputs: Sequence[Mapping[str, Any]] | None
     running: responses.RunningCell | None
-    waits: str  # why the kernel is queued
+    waits: str  # the reason why the kernel is queued
     kernel: responses.KernelStatus
-    # Of all notebooks that have a kernel, by name.
+    # The kernels of all notebooks that have one, by the name of the notebook.
     kernels: Mapping[str, responses.KernelStatus] = field(default_factory=dict)
     stale: Sequence[Mark] | None = None  # only if `marks` were requested
     hidden: Sequence[Mark] | None = None
@@ -40,9 +40,11 @@ class ViewSnapshot:
 async def take_snapshot(
     session: Session, others: Sequence[Session], request: cli_commands.Snapshot
 ) -> ViewSnapshot:
-    """Return the running cell of a notebook and its new outputs.
+    """Return a snapshot of a notebook for the live view.
 
-    An unreadable notebook raises no error; its marks are left out.
+    The kernels of `others` are included. Outputs are included only if they changed
+    since the snapshot that `request` names, and marks only if they were requested and
+    the notebook can be read.
     """
     kernel = await session.kernel_manager.find_or_attach()
     partial = kernel.partial_output if kernel else None

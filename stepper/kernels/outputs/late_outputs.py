@@ -51,7 +51,7 @@ class LateOutputs:
     @property
     def has_pending(self) -> bool:
         """Whether there is something to write; raise NotebookError."""
-        self.dropped |= self.file.find_dropped_outputs()
+        self.dropped |= self.file.pop_dropped_outputs()
         return bool(self.pending or self.dropped)
 
     def add_message(

@@ -1,8 +1,8 @@
-"""Background runs: the calls, and how their results are delivered exactly once.
+"""Runs tool calls in the background and delivers each result exactly once.
 
-A call runs in the background only if a client can notify the agent. If no client can do
-so when the call finishes, its result becomes an undelivered report. The states of a
-call are in `session_state/background_call_states`; only this module changes them.
+A call runs in the background only if a client can notify the agent. If no client waits
+when the call finishes, its result becomes an undelivered report. Only this module
+changes the states of calls, which `session_state/background_call_states` defines.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from stepper.session.session_state.notebook_journal import format_now
 POLL_SECONDS = 0.5  # how often to check whether a call continues in the background
 MATCHED_CHARACTERS = 400  # of a report, to recognize it in a prompt
 CLIENT_PID = "CLAUDE_PID"  # environment variable of hooks: the client's process ID
-# How long a client may wait for a call that has not started, and how long after its
-# start a daemon waits for the client of a call that an earlier daemon got.
+# How long a client waits for a call that has not started, and how long after its start
+# a daemon waits for the client of a call that an earlier daemon started.
 CLIENT_GRACE_SECONDS = 15.0
 RECOVERY_SECONDS = 3.0  # for the calls of an earlier daemon
 MAX_PROMPTS = 1  # after more prompts or ends of turns, a result counts as read
@@ -48,7 +48,10 @@ def start_call(
     work: Work,
     recovered: bool = False,
 ) -> BackgroundCall:
-    """Start the work of a call in a task that outlives the request."""
+    """Start the work of a call in a task that outlives the request.
+
+    `recovered` means that an earlier daemon started the call.
+    """
     call = BackgroundCall(
         call_id or uuid.uuid4().hex,
         caller,
@@ -64,7 +67,7 @@ def start_call(
 
 
 def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
-    """Wait for a background call again, because its caller reconnected."""
+    """Move a background call to the foreground, because its caller reconnected."""
     if call.in_background:
         call.apply(CallEvent.RECONNECTED)
         session.journal.log(
@@ -73,7 +76,10 @@ def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
 
 
 def continue_in_background(session: Session, call: BackgroundCall, owner: str) -> None:
-    """Let a call continue in the background; `owner` may get its result later."""
+    """Move a call to the background.
+
+    `owner` is the ID of the agent session that gets the result.
+    """
     session.journal.log(
         journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
     )
@@ -85,9 +91,10 @@ def continue_in_background(session: Session, call: BackgroundCall, owner: str) -
 async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
     """Wait for a call; return False if it continues in the background.
 
-    `owner` is the agent session that is notified of the result then.
+    `owner` is the ID of the agent session that gets the result in that case.
     """
     while not call.task.done():
+        backgrounding.record_first_cell(session, call)
         wait_seconds = backgrounding.compute_wait_seconds(session, call)
         remaining = call.started_at + wait_seconds - time.monotonic()
         is_connected = not call.caller.disconnected.is_set()
@@ -105,7 +112,11 @@ async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> b
 
 
 async def wait_to_notify(session: Session, call_id: str, caller: Caller) -> None:
-    """Wait until the agent can be notified about a call, which may start later."""
+    """Wait for a call to start, and deliver its next report to a caller.
+
+    Return without a report if the call finished in the foreground or does not start
+    within CLIENT_GRACE_SECONDS.
+    """
     deadline = time.monotonic() + CLIENT_GRACE_SECONDS
     while (
         call_id not in session.background_calls
@@ -135,7 +146,10 @@ def list_unattended_calls(
 
 
 def get_owner(session: Session, call: BackgroundCall) -> str | None:
-    """Return the agent session that gets the result; None in the foreground."""
+    """Return the ID of the agent session that gets the result of a background call.
+
+    Return None for a call in the foreground.
+    """
     entry = session.state.background_calls.get(call.id)
     return entry.session if entry else None
 
@@ -143,9 +157,9 @@ def get_owner(session: Session, call: BackgroundCall) -> str | None:
 async def deliver_next_report(
     calls: Iterable[tuple[Session, BackgroundCall]], caller: Caller
 ) -> None:
-    """Wait for a report on one of these calls and deliver it.
+    """Wait for a report on one of the calls, and deliver the report to a caller.
 
-    If this caller does not accept the report, the next waiting client gets it.
+    If the caller does not accept the report, the next waiting client gets it.
     """
     sessions = {call: session for session, call in calls}
     if not sessions:
@@ -183,12 +197,12 @@ async def wait_for_report(
     seconds: float | None = None,
     first: bool = False,
 ) -> tuple[BackgroundCall | None, Report]:
-    """Wait until one of the calls has a report for this caller.
+    """Wait until one of the calls has a report for a caller.
 
-    Hooks and MCP clients wait with this function; `first` gives the caller precedence
-    over others. Return (None, an empty report) if the time is up, if the caller
-    disconnects, or if another client got the result. Otherwise the call is in the
-    state SENDING_LINE or SENDING_RESULT, and the caller must end that state.
+    Return the call and the report. The call is then in the state SENDING_LINE or
+    SENDING_RESULT, and the report must be accepted or refused. Return (None, an empty
+    report) after `seconds`, if the caller disconnects, or if another client got the
+    result. `first` gives the caller precedence over other waiting clients.
     """
     waker = Waker(caller)
     for call, session in sessions.items():
@@ -207,9 +221,9 @@ async def wait_for_report(
 
 
 def _notify_waker(session: Session, call: BackgroundCall) -> None:
-    """Pass a result or a matched line to a client that waits for it.
+    """Pass the result or the matched line of a call to a waiting client.
 
-    Without such a client, a result becomes an undelivered report.
+    If no client waits, the result becomes an undelivered report.
     """
     if call.state is not CallState.BACKGROUND:
         return
@@ -242,7 +256,7 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
 
 
 def _record_undelivered(session: Session, call: BackgroundCall) -> None:
-    """Make the result of a call an undelivered report."""
+    """Record the result of a call as an undelivered report."""
     call.apply(CallEvent.HAS_NO_CLIENT)
     session.background_calls.remove(call)
     text = background_runs.format_finished_meanwhile(
@@ -259,7 +273,7 @@ def _record_undelivered(session: Session, call: BackgroundCall) -> None:
 
 
 def get_report(call: BackgroundCall) -> Report:
-    """Return the report on a finished call."""
+    """Return the report on a finished call; an error of its task becomes a report."""
     try:
         report = call.task.result()
     except StepperError as error:
@@ -275,16 +289,17 @@ def get_report(call: BackgroundCall) -> Report:
 
 
 def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
-    """Deliver or release a call when its task has finished.
+    """Deliver the result of a background call, or finish a foreground call.
 
-    A cancelled task means that the daemon exits; the next daemon continues.
+    Do nothing for a cancelled task: the daemon exits, and the next daemon recovers the
+    call.
     """
     if call.task.cancelled():
         return
     if call.in_background:
         _notify_waker(session, call)
         return
-    call.task.exception()  # the caller gets it; this keeps asyncio from logging it
+    call.task.exception()  # the caller gets the error; keep asyncio from logging it
     call.apply(CallEvent.FINISHED)
     call.release_wakers()
     session.background_calls.finish(call)
@@ -303,7 +318,7 @@ def mark_reported(session: Session, call: BackgroundCall) -> None:
 
 
 def refuse_report(session: Session, call: BackgroundCall) -> None:
-    """End the delivery of a report that the caller did not take."""
+    """Record that a client did not accept a report; offer it to the next client."""
     if call.is_settled:
         return
     if call.state is CallState.SENDING_LINE:
@@ -312,13 +327,14 @@ def refuse_report(session: Session, call: BackgroundCall) -> None:
     _notify_waker(session, call)
 
 
-def match_prompt_to_reports(
+def mark_reports_in_prompt(
     sessions: Iterable[Session], owner: str, prompt: str
 ) -> list[str]:
-    """Mark the reports that a prompt contains as delivered.
+    """Mark the reports that a prompt contains as read by the agent.
 
-    Return their lines for the user. A report also counts as read after two further
-    prompts or turns, because a client may delay it until the end of a turn.
+    Return the lines of these reports for the user. A report also counts as read after
+    two further prompts or turns of the agent session `owner`, because a client may
+    delay a report until the end of a turn.
     """
     lines = []
     for session in sessions:
@@ -352,10 +368,10 @@ def _contains_report(prompt: str, report: Report) -> bool:
 # --- calls of earlier daemons and other agent sessions
 
 
-def check_background_calls(session: Session, since: float) -> None:
-    """Deliver matched lines and take over calls of an earlier daemon.
+def process_background_calls(session: Session, since: float) -> None:
+    """Deliver matched lines, and handle calls of exited clients and earlier daemons.
 
-    `since` is when this daemon started, by `time.monotonic`.
+    `since` is the start of this daemon (monotonic clock).
     """
     for call in session.background_calls:
         if not call.task.done():
@@ -376,30 +392,33 @@ def check_background_calls(session: Session, since: float) -> None:
 async def _recover_call(
     session: Session, call_id: str, caller: Caller
 ) -> Report | None:
-    """Return the report on a call that an earlier daemon got."""
+    """Recover a call that an earlier daemon started; return the report."""
     async with session.turn(again=caller):
         report = session.journal.deliver_report(call_id)
         if report:
             return report
         if session.kernel_manager.kernel is None:
-            # A job may wait in a queue for this cell.
-            await session.kernel_manager.shut_down("no client waits for it any more")
-        return run_report.format_not_run("the daemon exited while it waited in line")
+            # Withdraw a job that may be queued for this cell.
+            await session.kernel_manager.shut_down("no client waits for its cell")
+        return run_report.format_not_run(
+            "the daemon exited while the cell waited in line"
+        )
 
 
 async def recover_calls(session: Session) -> None:
-    """Take over the background calls of an earlier daemon."""
-    check_background_calls(session, 0.0)
+    """Recover the background calls of an earlier daemon, except running cells."""
+    process_background_calls(session, 0.0)
     tasks = [call.task for call in session.background_calls if call.is_recovered]
     if tasks:
-        # A task that is still running then belongs to a running cell.
+        # A task that takes longer waits for a running cell.
         await asyncio.wait(tasks, timeout=RECOVERY_SECONDS)
 
 
 def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
-    """Let a new agent session get the results of background calls.
+    """Make a new agent session the owner of background calls.
 
-    After /clear, the same client process has a new session.
+    `owner` is the ID of the new session. It gets the calls of its client process, which
+    has a new session after /clear, and the calls that no client waits for.
     """
     for call in session.background_calls:
         entry = session.state.background_calls.get(call.id)
@@ -413,21 +432,22 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
 
 
 def _has_client(call: BackgroundCall) -> bool:
-    """Return whether a client waits for a call, gets its result or started it."""
+    """Return whether the client that started a call runs, or another client waits."""
     return call.caller.is_alive() or call.is_being_reported or call.has_waker
 
 
 def finish_deliveries(session: Session) -> None:
-    """Mark reports that running clients accepted as delivered."""
+    """Mark the results that running clients accepted as reported."""
     for call in session.background_calls:
         if call.delivery and call.delivery.client.is_alive():
             mark_reported(session, call)
 
 
 async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
-    """Interrupt the kernel; return the results of an agent session's calls.
+    """Interrupt the kernel; return the reports on an agent session's background calls.
 
-    Wait `seconds` at most.
+    Wait for the results for at most `seconds`. If no call finishes, return a message on
+    the interrupt. Return an empty string if nothing was interrupted.
     """
     calls = [
         call

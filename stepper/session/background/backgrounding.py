@@ -17,10 +17,17 @@ from stepper.session.session import Session
 from stepper.session.session_state.background_call_states import BackgroundCall
 
 
-def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
-    """Return how long to wait for a call before it runs in the background.
+def record_first_cell(session: Session, call: BackgroundCall) -> None:
+    """Record the start of a call's first cell, if a cell of the call is running."""
+    running = session.state.running
+    if running is not None and running.tool_use_id == call.id:
+        call.start_first_cell(session.requests.run_started_at)
 
-    The seconds count from `call.started_at`.
+
+def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
+    """Return how long a client waits for a call before it runs in the background.
+
+    The result is in seconds after `call.started_at`.
     """
     running = session.state.running
     limits = session.outputs.load_limits()
@@ -33,9 +40,8 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     if running is None:
         return math.inf  # the kernel is starting
     if running.tool_use_id != call.id:
-        # It waits in line behind a background run, which may take hours.
+        # The call waits behind a background run, which may take hours.
         return 0.0 if session.runs_in_background else limits.report_after_seconds
-    call.start_first_cell(session.requests.run_started_at)
     if get_matched_line(session, call):
         return 0.0
     requested_seconds = cell_directives.parse(running.source).wait
@@ -109,7 +115,8 @@ def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
 def format_still_running(session: Session, owner: str) -> str:
     """Return the text on a background run for a new agent session.
 
-    The text is empty if there is no background run.
+    `owner` is the ID of the agent session. Return an empty string if there is no
+    background run.
     """
     if not session.runs_in_background:
         return ""
@@ -134,9 +141,9 @@ def format_still_running(session: Session, owner: str) -> str:
 
 
 def explain_refusal(session: Session, owner: str = "") -> str | None:
-    """Return why no code cell can be written during a background run.
+    """Return the message that refuses a new code cell during a background run.
 
-    Return None if a cell can be written.
+    Return None if a code cell can be written.
     """
     if session.outputs.load_limits().queue or not session.runs_in_background:
         return None
@@ -160,7 +167,7 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
 
 
 def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells that have not run, without the running one."""
+    """Return the cells whose current source has not run, except the running cell."""
     pending = changed_cells.select_not_run(cells, session.state.last_sources)
     running = session.state.running
     if running is None:
@@ -170,7 +177,7 @@ def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Ce
 
 
 def _notifies_agent(session: Session, owner: str) -> bool:
-    """Return whether that agent is notified when the background run finishes."""
+    """Return whether the agent session `owner` is notified of the background run."""
     running = session.state.running
     if running:
         call_ids = [running.tool_use_id or ""]
@@ -186,13 +193,16 @@ def _format_deadline(progress: responses.RunningCell) -> str:
 
 
 def format_running_name(session: Session) -> str:
-    """Return the name of the running cell for a message."""
+    """Return the name of the running cell for a message, such as "step 3"."""
     progress = status_queries.get_running(session)
     return progress.name if progress else "another cell"
 
 
 def get_matched_line(session: Session, call: BackgroundCall) -> str:
-    """Return the line that matches the cell's wake pattern, or an empty string."""
+    """Return the output line that matches the wake pattern of a call's running cell.
+
+    Return an empty string if no line has matched.
+    """
     running = session.state.running
     kernel = session.kernel_manager.kernel
     if running is None or running.tool_use_id != call.id:

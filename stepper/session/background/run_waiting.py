@@ -1,7 +1,7 @@
-"""Waiting of MCP clients for their cells, until these run in the background.
+"""Runs cells for MCP clients, which wait for the result for a limited time.
 
-These agents cannot be notified. A result that no client waits for becomes an
-undelivered report. A `status` request waits for the result.
+After that time, the cells continue as a background run. MCP agents cannot be notified:
+they wait for the result with `status`, or get it as an undelivered report.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from stepper.session.session import Session
 from stepper.session.session_state.background_call_states import BackgroundCall
 from stepper.session.session_state.notebook_journal import format_now
 
-# Within this time, a cell that may not run is refused.
+# The minimum wait: a cell that must not run is refused within this time.
 LEAST_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class CellRunReport(Report):
-    """The report on cells that ran, with their state."""
+    """A report on cells, with the fields that `CellRunResponse` also has."""
 
     cell_id: str = ""
     state: str = ""
@@ -53,9 +53,10 @@ async def run_with_limit(
     seconds: float,
     work: Callable[[], Work],
 ) -> CellRunResponse:
-    """Run cells; return the result, or an interim response after the time limit.
+    """Run cells; return the result, or an interim response after `seconds`.
 
-    `owner` is the agent session that may wait for the background run.
+    `work` creates the coroutine that runs the cells. `owner` is the ID of the agent
+    session that may wait for the background run.
     """
     call_id = caller.call_id or uuid.uuid4().hex
     caller.call_id = call_id
@@ -81,7 +82,7 @@ async def run_with_limit(
 
 
 def _record_undelivered(session: Session, response: CellRunResponse) -> None:
-    """Keep a response for the next request, because its client disconnected."""
+    """Record the response to a disconnected client as an undelivered report."""
     text = mcp_cells.format_undelivered(session.name, response.text)
     session.journal.log(journal_events.Undelivered(at=format_now(), text=text))
 
@@ -89,12 +90,12 @@ def _record_undelivered(session: Session, response: CellRunResponse) -> None:
 async def wait_for_background(
     session: Session, owner: str, caller: Caller, seconds: float
 ) -> CellRunResponse | None:
-    """Wait for an agent session's background runs; return a result, or None.
+    """Wait for the background runs of the agent session `owner`; return one result.
 
-    Return an interim response if the time is up or the wake pattern matched.
+    Return an interim response after `seconds` or if the wake pattern matched, and None
+    if there is no background run.
     """
-    # Take over the calls of an earlier daemon.
-    background_runs.check_background_calls(session, math.inf)
+    background_runs.process_background_calls(session, math.inf)
     calls = [
         call
         for call in session.background_calls
@@ -108,12 +109,11 @@ async def wait_for_background(
     )
     if call is None:
         # Another client may have got the result of one of the calls.
-        unfinished = [
-            each
-            for each in calls
-            if session.background_calls.is_current(each) and not each.task.done()
-        ]
-        return format_interim(session, unfinished[0]) if unfinished else None
+        for other_call in calls:
+            is_current = session.background_calls.is_current(other_call)
+            if is_current and not other_call.task.done():
+                return format_interim(session, other_call)
+        return None
     if not call.task.done():
         background_runs.accept_line(session, call)
         return format_interim(session, call)
@@ -146,7 +146,7 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
         run.cell_id,
         progress.seconds,
         progress.timeout,
-        printed or ["It has printed nothing yet."],
+        printed or ["The cell has printed nothing yet."],
         progress.line,
     )
     return CellRunResponse(
@@ -157,7 +157,7 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
 def _list_pending_below(session: Session, cell_id: str) -> list[Cell]:
     """Return the code cells below a cell that have not run yet.
 
-    Return [] if the notebook cannot be read, so that the result is still reported.
+    Return an empty list if the notebook cannot be read or the cell was deleted.
     """
     with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
         cells = session.read().cells
@@ -193,9 +193,9 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
 def _complete_report(
     session: Session, call: BackgroundCall, report: Report
 ) -> CellRunReport:
-    """Return the report on a call that an earlier daemon got.
+    """Complete the report on a call that an earlier daemon started.
 
-    Only the text is known; take the rest from the journal.
+    The report has only a text; the cell, the state and the figures are in the journal.
     """
     runs = [run for run in session.state.runs if run.tool_use_id == call.id]
     if not runs:

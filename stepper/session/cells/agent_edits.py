@@ -42,10 +42,10 @@ STALE_LINE_LIMIT = 300  # characters of the line for the user
 async def run_edited_cell(
     session: Session, edit: CellEdit, caller: Caller, again: bool = False
 ) -> Report | None:
-    """Run a code cell that was inserted or replaced; return None if nothing ran.
+    """Run a code cell that the agent inserted or replaced; return the report.
 
-    `again` means that the daemon that got the call exited: return the report on the
-    run that it started.
+    Return None if there is nothing to report. With `again`, the client repeats a call
+    that an earlier daemon started: return the report on that run.
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return _report_stale(session)
@@ -58,13 +58,13 @@ async def run_edited_cell(
         cell = plan.find_edited_cell(cells, edit)
         if cell is None:
             return run_report.format_not_run(
-                f"no cell {edit.cell_id!r} in {session.name}",
-                "Read the notebook again: its cell ids are shown there",
+                f"there is no cell {edit.cell_id!r} in {session.name}",
+                "Read the notebook again to see its cell ids",
             )
         if waits_in_line and edit.source and cell.source != edit.source:
             return run_report.format_not_run(
-                f"{cell.label} was replaced while it waited in line: its new source"
-                " runs in its turn"
+                f"{cell.label} was replaced while it waited in line: the call that"
+                " replaced it runs the new source"
             )
         new_cells = [cell] if edit.mode == "insert" else []
         report, _ = await run_cells(
@@ -76,14 +76,17 @@ async def run_edited_cell(
 def _take_turn(
     session: Session, caller: Caller, again: bool
 ) -> contextlib.AbstractAsyncContextManager[None]:
-    """Wait for the turn of a call, or of one that a client sends again."""
+    """Return a context manager that waits for the turn of a call.
+
+    With `again`, the client repeats a call that an earlier daemon started.
+    """
     if again:
         return session.turn(again=caller)
     return session.turn(caller=caller)
 
 
 def _restore_plan(session: Session, document: Notebook) -> Notebook:
-    """Restore the plan if a write of the whole file removed it."""
+    """Restore the plan if a write of the whole file removed it; return the notebook."""
     if plan.from_json(document.plan) is not None or not session.state.plan.steps:
         return document
     session.file.write_plan(session.state.plan)
@@ -93,9 +96,10 @@ def _restore_plan(session: Session, document: Notebook) -> Notebook:
 async def run_written_notebook(
     session: Session, write: FileWrite, caller: Caller, again: bool = False
 ) -> Report | None:
-    """Run the new and changed code cells of a notebook that was written.
+    """Run the new and changed code cells after the agent wrote a notebook file.
 
-    `again` means that the daemon that got the call exited: the remaining cells run.
+    Return the report, or None if there is nothing to report. With `again`, the client
+    repeats a call that an earlier daemon started: run the remaining cells.
     """
     caller.call_id = write.tool_use_id
     if session.runs_in_background and not again:
@@ -131,10 +135,10 @@ async def run_cells(
 ) -> tuple[Report | None, list[RunSummary]]:
     """Run cells until one fails; return the report and the finished runs.
 
-    `cells` are all cells of the notebook, `new_cells` those of `to_run` that were just
-    inserted. `alone` means that the agent wrote a single cell.
+    `cells` are all cells of the notebook, and `new_cells` are the cells of `to_run`
+    that were just inserted. `alone` means that the agent wrote a single cell.
     """
-    # This call reports on these cells, whatever their result is.
+    # The report of this call covers these cells.
     pop_unreported_cells(session, to_run)
     finished: list[RunSummary] = []
     for cell in to_run:
@@ -146,7 +150,7 @@ async def run_cells(
         except StepperError as error:
             if not finished and not error.accepted:
                 raise
-            result = _report_error(error)
+            result = _format_error(error)
         if not isinstance(result, RunSummary):
             if not finished or result is None:
                 return result, finished
@@ -164,15 +168,18 @@ async def run_cells(
     return session.journal.log_report(report, finished[-1]), finished
 
 
-def _report_error(error: StepperError) -> Report:
-    """Return the report on a cell that raised an error of stepper's own."""
+def _format_error(error: StepperError) -> Report:
+    """Return the report on a cell that stepper could not run or not observe."""
     if error.accepted:
         return run_report.format_unknown(error.message, error.hint)
     return run_report.format_not_run(error.message, error.hint)
 
 
 def _report_stale(session: Session) -> Report | None:
-    """Return a report on stale cells after an edit that ran nothing, or None."""
+    """Return a report on new stale cells after an edit that ran no cell.
+
+    Return None if there are none. The stale cells count as reported afterwards.
+    """
     stale_lines = stale_cells.report_new_after_edit(session)
     if not stale_lines:
         return None
@@ -191,7 +198,10 @@ async def _run_or_refuse(
     caller: Caller,
     alone: bool,
 ) -> RunSummary | Report | None:
-    """Run a cell, or return why it does not run."""
+    """Run a cell if the policy allows it; return the summary of the run.
+
+    Return a report if the cell must not run, and None if it need not run.
+    """
     decision = run_decisions.decide_on_written_cell(
         session.state, cells, cell, consent, session.limits, is_new, alone
     )
@@ -205,22 +215,23 @@ async def _run_or_refuse(
     if decision.action is not run_decisions.CellAction.RUN:
         return None
     last_run = decision.repeats
-    if last_run is not None and await _would_repeat(session, cell, last_run):
+    if last_run is not None and await _would_repeat(session, last_run):
+        # The edit removed the outputs of the last run.
+        session.outputs.rewrite_failed_outputs(cell, last_run)
         return run_report.format_not_run(
             repeated_errors.explain_repeated_run(session.state, last_run)
         )
     if decision.needs_preflight:
-        failed_check = await _check_before_run(session, cells, cell, caller)
+        failed_check = await _run_preflight_check(session, cells, cell, caller)
         if failed_check:
             return failed_check
     return await run_cell(session, cells, cell, caller)
 
 
-async def _would_repeat(session: Session, cell: Cell, last_run: Run) -> bool:
-    """Return whether a cell would certainly repeat its last result.
+async def _would_repeat(session: Session, last_run: Run) -> bool:
+    """Return whether a new run would certainly repeat the failure of the last run.
 
-    If so, write its outputs again, because the edit removed them. The cell runs if
-    anything is unknown.
+    Return False if anything that the result depends on is unknown.
     """
     if (
         not session.outputs.has_failed_execution
@@ -234,16 +245,16 @@ async def _would_repeat(session: Session, cell: Cell, last_run: Run) -> bool:
         last_run,
         session.namespace_tracker.current,
     )
-    if has_changed:
-        return False
-    session.outputs.rewrite_failed_outputs(cell, last_run)
-    return True
+    return not has_changed
 
 
-async def _check_before_run(
+async def _run_preflight_check(
     session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
 ) -> RunSummary | None:
-    """Return the result of a failed preflight check; None if the cell may run."""
+    """Check a cell before its run; return the summary of a failed check.
+
+    Return None if the cell may run. A failed check is logged and may stop the notebook.
+    """
     try:
         kernel = await session.kernel_manager.get_or_start_kernel(
             caller.environ, caller.disconnected

@@ -27,14 +27,14 @@ from stepper.session.clients import Caller
 from stepper.session.session import Session
 
 Rearrange = Callable[[Sequence[Cell]], Sequence[Cell]]
-# Returns the existing cells that a call runs again if it does not change them.
+# Returns the existing cells that a call runs if it changes no cell.
 SelectExisting = Callable[[Sequence[Cell]], list[Cell]]
 
 
 async def run_cell(
     session: Session, arguments: mcp_commands.CellRun, caller: Caller, consent: Consent
 ) -> Report:
-    """Write, edit or replace a cell and run it, or run an existing one.
+    """Write, edit or replace a cell and run it, or run an existing cell.
 
     Raise UsageError for invalid arguments.
     """
@@ -92,29 +92,33 @@ def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
         )
     if has_source and (is_edit or arguments.new_string is not None):
         raise UsageError(
-            "`source` replaces the whole cell, `old_string` and `new_string` edit it:"
-            " give one or the other"
+            "`source` replaces the whole cell, but `old_string` and `new_string` edit"
+            " a part: give either `source` or the other two"
         )
     if is_edit and arguments.new_string is None:
-        raise UsageError("`new_string` is missing: the text that replaces `old_string`")
+        raise UsageError(
+            "`new_string` is missing: give the text that replaces `old_string`"
+        )
     if arguments.expected_source_hash is not None and not has_cell:
         raise UsageError(
-            "`expected_source_hash` needs `cell_id`: the cell whose source has that"
-            " hash"
+            "`expected_source_hash` needs `cell_id`: name the cell that has this source"
         )
     if arguments.after is not None and (has_cell or is_edit):
         raise UsageError(
-            "`after` is for a new cell, `cell_id` and `old_string` change an existing"
-            " one; nothing was written",
-            "give `after` and `source` for a new cell; change_cells with `move` moves"
-            " a cell",
+            "`after` is for a new cell, but `cell_id` and `old_string` change an"
+            " existing cell; nothing was written",
+            "give `after` and `source` for a new cell; to move a cell, use change_cells"
+            " with `move`",
         )
 
 
 async def add_cells(
     session: Session, arguments: mcp_commands.CellAdd, caller: Caller, consent: Consent
 ) -> Report:
-    """Write new cells and run them until one fails; raise UsageError."""
+    """Write new cells and run them until one fails.
+
+    Raise UsageError for invalid arguments.
+    """
     new_cells = parse_cells(arguments.cells)
     if not new_cells:
         raise UsageError("`cells` is empty: there is nothing to add")
@@ -143,13 +147,15 @@ def _check_source(session: Session, cell: Cell, expected_hash: object) -> None:
 
 
 def parse_cells(cells: Sequence[object]) -> list[Cell]:
-    """Return the new cells; raise UsageError if one is invalid."""
+    """Parse the new cells of a request; raise UsageError if a cell is invalid."""
     return [_parse_cell(cell) for cell in cells]
 
 
 def _parse_cell(value: object) -> Cell:
     if not isinstance(value, dict) or not isinstance(value.get("source"), str):
-        raise UsageError("each of `cells` must be an object with a string `source`")
+        raise UsageError(
+            "each item of `cells` must be an object with a string `source`"
+        )
     cell_type = value.get("cell_type") or "code"
     if cell_type not in cli_commands.CELL_TYPES:
         cell_types = ", ".join(cli_commands.CELL_TYPES)
@@ -168,15 +174,18 @@ async def _write_and_run(
     select_existing: SelectExisting,
     runs: bool = True,
 ) -> Report:
-    """Write the cells if this is allowed, and run the new and changed ones.
+    """Write cells if this is allowed, and run the new and changed code cells.
 
-    Markdown cells do not wait for a running cell.
+    `rearrange` returns the new list of cells, and `select_existing` the cells to run if
+    no cell changes. Without `runs`, no cell runs. Writing only Markdown cells does not
+    wait for a running cell. Raise UsageError for an invalid reference to a cell.
     """
     if session.journal.has_handled(caller.call_id):
         async with session.turn(caller):
             report = session.journal.deliver_report(caller.call_id)
             return report or run_report.format_not_run(
-                "stepper already handled this call; the result of its run is not known"
+                "stepper already handled this call, but the result of its run is"
+                " unknown"
             )
     try:
         cells = session.read_with_unique_ids().cells
@@ -226,7 +235,10 @@ async def _write_in_turn(
 def _apply(
     cells: Sequence[Cell], rearrange: Rearrange, select_existing: SelectExisting
 ) -> tuple[Sequence[Cell], list[Cell]]:
-    """Return the cells as rearranged, and the new or changed ones among them."""
+    """Return the rearranged cells, and the cells that the call selects to run.
+
+    These are the new and changed cells or, if there are none, existing cells.
+    """
     rearranged = rearrange(cells)
     changed = [cell for cell in rearranged if cell not in cells]
     return rearranged, changed or select_existing(cells)
@@ -242,7 +254,10 @@ async def _run_written(
     runs: bool,
     has_changes: bool,
 ) -> CellRunReport:
-    """Run the code cells that were written; return the report."""
+    """Run the code cells among the written cells; return the report.
+
+    `new_cells` are the inserted cells. `has_changes` means that the file was written.
+    """
     runnable = changed_cells.select_runnable(written)
     to_run = runnable if runs else []
     finished: list[RunSummary] = []
@@ -282,7 +297,7 @@ async def _run_written(
 
 
 def _list_saved_figures(session: Session, finished: Sequence[RunSummary]) -> list[str]:
-    """Return the paths of the figures of these runs, in order."""
+    """Return the paths of the figures of the finished runs, in order."""
     run_numbers = [summary.run.run for summary in finished if summary.run.run]
     return [
         path
@@ -297,7 +312,7 @@ def create_run_report(
     """Return the report on a run of existing cells."""
     if not finished:
         default_text = (
-            f"stepper: {one_line(session.name)} has no such cells: nothing to run."
+            f"stepper: {one_line(session.name)} has no cells to run for this request."
         )
         return CellRunReport(
             response.report or default_text,
@@ -333,13 +348,13 @@ def _create_refusal(report: Report, state: str = "refused") -> CellRunReport:
 
 
 def _describe_running(session: Session) -> str:
-    """Return which cell runs, or waits for its kernel."""
+    """Return a text on the cell that is running or waiting for its kernel."""
     queued = session.kernel_manager.queue_status
     if queued:
-        return f"a cell of {session.name} waits for its kernel ({queued.text})"
+        return f"a cell of {session.name} is waiting for its kernel ({queued.text})"
     progress = status_queries.get_running(session)
     if progress is None:
-        return "another cell runs"
+        return "another cell is running"
     return mcp_cells.format_busy(
         session.name, progress.name, progress.seconds, progress.timeout
     )
@@ -351,7 +366,7 @@ def _get_state(
     finished: Sequence[RunSummary],
     to_run: Sequence[Cell],
 ) -> str:
-    """Return the value of `CellRunResponse.state`."""
+    """Return the value of `CellRunResponse.state` for a report."""
     if not to_run:
         return "nothing to run"
     if session.state.stop is not None:
@@ -371,9 +386,9 @@ def _explain_refusal(
     selected: Sequence[Cell],
     consent: Consent,
 ) -> str | None:
-    """Return why cells must not be written or run, or None.
+    """Return the reason why cells must not be written or run, or None.
 
-    Raise UsageError for a source that no kernel accepts.
+    Raise UsageError if a source cannot be encoded.
     """
     if consent is Consent.WITHHELD:
         return edit_gate.PLAN_MODE
@@ -401,9 +416,9 @@ def _explain_refusal(
 def change_cells(
     session: Session, arguments: mcp_commands.CellChange, consent: Consent
 ) -> CellChangeResponse:
-    """Delete, move or clear cells, also while a cell runs.
+    """Delete or move cells, or clear their outputs, even while a cell is running.
 
-    Raise UsageError for invalid arguments, StepperError in plan mode.
+    Raise UsageError for invalid arguments, and StepperError in plan mode.
     """
     _check_change_arguments(arguments)
     if consent is Consent.WITHHELD:

@@ -1,4 +1,4 @@
-"""Pages of a notebook's cells with their outputs, for MCP clients."""
+"""Reads a notebook's cells and their outputs in pages, for MCP clients."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.session import Session
 
 BRIEF_CHARACTERS = 1000  # of a cell's outputs
-EXTRA_PAGES = 20  # that are counted after the requested ones
+EXTRA_PAGES = 20  # how many pages after the requested pages are counted
 
 
 async def read_cells(
     session: Session, arguments: mcp_commands.CellRead
 ) -> CellReadResponse:
-    """Return pages of the requested cells; raise UsageError. Takes no lock.
+    """Return pages of the requested cells with their outputs.
 
-    Files are read in a thread, and outputs only as far as the pages need them.
+    This takes no lock and reads files in a thread. Outputs are read only as far as the
+    pages need them. Raise UsageError if a cell or the page does not exist.
     """
     document = await asyncio.to_thread(session.file.read)
     undelivered_reports.update_changed_cells(session, document)
@@ -61,7 +62,10 @@ async def read_cells(
     page_count = len(pages)
     if not 1 <= arguments.page <= page_count:
         count = format_count(page_count, "page")
-        raise UsageError(f"{session.name} has {count} of these cells")
+        raise UsageError(
+            f"there is no page {arguments.page}: the requested cells of {session.name}"
+            f" have {count}"
+        )
     or_more = " or more" if page_count == page_limit else ""
     requested_pages = pages[arguments.page - 1 : last_page]
     texts = [
@@ -80,7 +84,10 @@ async def read_cells(
 def _select_cells(
     session: Session, document: Notebook, references: Sequence[object]
 ) -> Sequence[Cell]:
-    """Return the referenced cells, all if there are no references."""
+    """Return the referenced cells, or all cells if there are no references.
+
+    Raise UsageError if a referenced cell does not exist.
+    """
     if not references:
         return document.cells
     try:
@@ -97,7 +104,7 @@ def _select_cells(
 def _describe_cells(
     session: Session, cells: Sequence[Cell], document: Notebook, output_amount: str
 ) -> Iterator[mcp_cells.CellRead]:
-    """Yield the cells without their outputs."""
+    """Yield a description of each cell, without its outputs."""
     state = session.state
     last_runs = {(run.cell_id, run.source_hash): run for run in state.runs}
     # The lowest execution count and the first step of a cell take precedence.
@@ -137,7 +144,7 @@ def _describe_cells(
 
 
 def _format_outputs(session: Session, cell: Cell, output_amount: str) -> str:
-    """Return the outputs of a cell as text."""
+    """Return the outputs of a cell as text, or an empty string if there are none."""
     if output_amount == "none" or not cell.is_code:
         return ""
     outputs = session.file.read_outputs(CellVersion.from_cell(cell))
@@ -157,11 +164,11 @@ def _format_outputs(session: Session, cell: Cell, output_amount: str) -> str:
 def _get_completeness(
     session: Session, cell: Cell, outputs: Sequence[dict[str, Any]]
 ) -> Completeness:
-    """Return how much of a cell's outputs the notebook contains."""
+    """Return whether the notebook contains all outputs of a cell."""
     if not any(TRUNCATED in get_output_text(output) for output in outputs):
         return Completeness.WHOLE
     displayed = session.state.displayed_outputs.get(cell.id)
     if displayed and displayed.left_out:
         return Completeness.PART
-    # The cell printed that line itself, or another checkout wrote it.
+    # The cell itself printed TRUNCATED, or another checkout wrote the outputs.
     return Completeness.UNKNOWN

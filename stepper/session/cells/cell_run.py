@@ -439,7 +439,7 @@ def summarize_run(
 
 
 def _get_completeness(execution: Execution) -> Completeness:
-    """Return whether the notebook contains all outputs of a run, a part or unknown."""
+    """Return whether the notebook contains all outputs of a run."""
     if not execution.in_notebook:
         return Completeness.UNKNOWN
     return Completeness.PART if execution.left_out else Completeness.WHOLE

@@ -29,7 +29,7 @@ DRAWING_PACKAGES = ("matplotlib", "PIL", "seaborn")
 
 
 class RecordedOutputs:
-    """The outputs that a notebook's cells had before they ran again."""
+    """The outputs that a notebook's cells had before they were rerun."""
 
     def __init__(
         self, session: Session, document: Notebook, cells: Sequence[Cell]
@@ -61,7 +61,7 @@ class RecordedOutputs:
         return sorted(self.modules.union(changed))
 
     async def find_changed(self, finished: Sequence[RunSummary]) -> list[ChangedOutput]:
-        """Return the cells whose outputs differ now, in the order of their runs."""
+        """Return the outputs that differ after the finished runs, in their order."""
         compared = []
         outputs: dict[int, list[Any]] = {}
         for summary in finished:
@@ -105,9 +105,9 @@ class RecordedOutputs:
         self.session.write_late_outputs()
 
     def _read_written(self, summary: RunSummary) -> list[Any]:
-        """Return a cell's outputs from the notebook file.
+        """Return a cell's outputs in the notebook file.
 
-        If they could not be written, return those of the run.
+        Return the outputs of the run if the file does not contain them.
         """
         cell = summary.cell
         outputs: list[Any] = []
@@ -122,7 +122,10 @@ class RecordedOutputs:
     def _compare(
         self, compared: Sequence[RunSummary], outputs: dict[int, list[Any]]
     ) -> list[ChangedOutput]:
-        """Return the runs whose outputs, by cell index, differ from the recorded."""
+        """Return the differences between the recorded and the new outputs of runs.
+
+        `outputs` are the new outputs by cell index.
+        """
         state = self.session.state
         packages = verify_results.find_changed_packages(self.packages, state.packages)
         is_redrawn = any(package.name in DRAWING_PACKAGES for package in packages)
@@ -154,9 +157,9 @@ class RecordedOutputs:
 
 
 def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collection[str]:
-    """Return the cells whose outputs differed between two replays of `verify`.
+    """Return the IDs of the cells whose outputs differed between replays of `verify`.
 
-    Return none if the notebook changed since that replay.
+    The result is empty if the notebook was changed since the last `verify`.
     """
     verified = session.state.verified
     if verified is None:
@@ -166,7 +169,7 @@ def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collectio
 
 
 def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
-    """Return the project modules that changed after one of the cells last ran."""
+    """Return the project modules that changed since the last run of any of the cells."""
     if not session.language.is_python:
         return set()
     state = session.state

@@ -1,4 +1,4 @@
-"""Replays a copy of a notebook from the top, in a session of its own."""
+"""Replays a copy of a notebook from the top, in a separate session."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ async def replay(
 ) -> ReplayResult:
     """Replay the cells up to the index `last`, or to an unexpected failure.
 
-    Raise StepperError if the replay was interrupted or no kernel started.
+    `recorded` are the recorded outputs by cell index, and `progress` is called before
+    each cell. Raise StepperError if the replay was interrupted or no kernel started.
     """
     result = ReplayResult()
     async with _interrupt_on_disconnect(fresh, caller), fresh.turn(caller=caller):
@@ -75,7 +76,7 @@ async def replay(
                 cells_run.append(cell)
                 figure_facts.update(fresh.state.runs[-1].figures)
                 if summary.run.verdict is not Verdict.FINE:
-                    if not _failed_as_recorded(summary, recorded.get(cell.index)):
+                    if not _has_recorded_error(summary, recorded.get(cell.index)):
                         result.failed = summary
                         break
                     result.faults[cell.index] = summary.run.error
@@ -85,7 +86,7 @@ async def replay(
                 result.shown[cell.index] = CellOutputs(outputs, figure_facts)
             result.packages = dict(fresh.state.packages)
         finally:
-            shutdown = fresh.kernel_manager.shut_down("it was a replay's")
+            shutdown = fresh.kernel_manager.shut_down("the replay has finished")
             await asyncio.shield(shutdown)
     return result
 
@@ -128,14 +129,14 @@ def _check_usable(summary: RunSummary) -> None:
     run = summary.run
     if run.verdict is Verdict.CANCELLED:
         raise StepperError(
-            "the replay was interrupted: it says nothing about the notebook"
+            "the replay was interrupted, so the notebook was not verified"
         )
     if not run.run and run.fault is not None:
         raise KernelError(run.fault.evalue)
 
 
-def _failed_as_recorded(summary: RunSummary, recorded: Outputs | None) -> bool:
-    """Return whether a cell failed with the recorded error."""
+def _has_recorded_error(summary: RunSummary, recorded: Outputs | None) -> bool:
+    """Return whether a run failed with an error that the recorded outputs contain."""
     fault = summary.run.fault
     if summary.run.outcome is not Outcome.ERROR or fault is None:
         return False

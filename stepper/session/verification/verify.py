@@ -60,7 +60,12 @@ EXTRA_REPLAY_SECONDS = 60
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay a notebook; `open_session` takes a hash seed."""
+    """The options of `verify`.
+
+    `open_session` opens a session on a copy of the notebook, for a value of
+    PYTHONHASHSEED. With `once`, the notebook is replayed only once. `seed` is the value
+    for the first replay.
+    """
 
     open_session: Callable[[int], AbstractAsyncContextManager[Session]]
     compare_pixels: PixelComparison
@@ -104,7 +109,7 @@ async def verify(
 ) -> VerifyResult:
     """Replay a notebook, compare the outputs and record the verdict.
 
-    Raise StepperError if there is no result.
+    Raise StepperError if a replay was interrupted or no kernel started.
     """
     started = time.monotonic()
     findings = ReplayFindings.from_document(document)
@@ -158,8 +163,8 @@ async def _replay_until_clear(
 ) -> dict[int, Difference]:
     """Replay the notebook; return the differences by cell index.
 
-    Cells whose outputs differ are replayed again, to find out whether they are
-    nondeterministic.
+    If outputs differ, the notebook is replayed again, to find out whether these outputs
+    are nondeterministic.
     """
     cells = findings.cells
     if not cells:
@@ -205,16 +210,16 @@ async def _replay_until_clear(
 def _find_changed_packages(
     session: Session, findings: ReplayFindings
 ) -> list[PackageChange]:
-    """Return the packages that the recorded runs used in other versions."""
+    """Return the packages with another version in the replay than in recorded runs."""
     return verify_results.find_changed_packages(
         session.state.packages, findings.first.packages
     )
 
 
 def _count_failing(findings: ReplayFindings, verdicts: Sequence[CellVerdict]) -> int:
-    """Return the number of cells that failed both then and now.
+    """Return the number of cells that failed in the replay with the recorded error.
 
-    Cells that are tagged as raising an exception do not count.
+    Cells with the tag `raises-exception` do not count.
     """
     return sum(
         cell.index in findings.first.faults
@@ -230,7 +235,11 @@ def _compare_outputs(
     options: ReplayOptions,
     cells: Sequence[Cell],
 ) -> dict[int, Difference]:
-    """Return the differences from the recorded outputs, by cell index."""
+    """Compare the outputs of the replays with the recorded outputs.
+
+    Return the result of the comparison by cell index. Cells that failed, did not run or
+    have no recorded outputs are not compared.
+    """
     package_names = {
         package.name for package in _find_changed_packages(session, findings)
     }
@@ -267,7 +276,7 @@ def _compare_outputs(
 
 
 def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:
-    """Return the descriptions of the figures in the journal."""
+    """Return the descriptions of the figures in the journal, by image key."""
     return {
         key: text for run in session.state.runs for key, text in run.figures.items()
     }
@@ -306,28 +315,30 @@ def _create_verdict(
 def _explain_changed_source(
     session: Session, findings: ReplayFindings, cell: Cell
 ) -> str:
-    """Return a note if the recorded outputs belong to another source, else no text."""
+    """Return a note if the recorded outputs belong to an earlier source of the cell.
+
+    Otherwise return an empty string.
+    """
     runs = [run for run in session.state.runs if run.cell_id == cell.id]
     count = findings.document.get_displayed_execution_count(cell)
     if not runs or count is None or runs[-1].execution_count != count:
         return ""
     if runs[-1].source_hash == hash_source(cell.source):
         return ""
-    return "its source was changed after it ran"
+    return "the source was changed after the recorded run"
 
 
 def _describe_failure(session: Session, document: Notebook, summary: RunSummary) -> str:
-    """Return how a cell failed, and the cause if it is known."""
+    """Return a text on the failure of a cell, with the cause if it is known."""
     run = summary.run
     if run.outcome is Outcome.TIMEOUT:
         text = f"timed out after {format_seconds(summary.timeout)}"
         first_line = summary.cell.source.partition("\n")[0]
         if "timeout" in first_line:
             return text
-        return f"{text} (for more time, make `{TIMEOUT_DIRECTIVE}` its first line)"
+        return f"{text} (for more time, add the first line `{TIMEOUT_DIRECTIVE}`)"
     cause = _find_cause(session, document, summary)
-    # The advice in the error is about a kernel that the user has: here it was the
-    # replay's.
+    # Remove the advice on the kernel's variables: the replay's kernel no longer exists.
     error = run.error.partition(run_decisions.VARIABLES_LOST)[0]
     error = error.partition(f"; {run_decisions.VARIABLES_KEPT}")[0]
     return f"{error} ({cause})" if cause else error
@@ -351,7 +362,7 @@ def _find_cause(session: Session, document: Notebook, summary: RunSummary) -> st
     if ADDRESS_IN_USE in run.error and session.kernel_manager.kernel is not None:
         command = CommandLines(session.name).shell("shutdown")
         return (
-            "the notebook's own kernel may use it; to shut that kernel down, run:"
-            f" {command}"
+            "the notebook's own kernel may use the address; to shut down that kernel,"
+            f" run: {command}"
         )
     return ""
