@@ -169,7 +169,7 @@ def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collectio
 
 
 def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
-    """Return the project modules that changed since the last run of any of the cells."""
+    """Return the project modules that changed since the last runs of the cells."""
     if not session.language.is_python:
         return set()
     state = session.state
