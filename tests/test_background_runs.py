@@ -113,7 +113,9 @@ def test_each_event_in_each_state_follows_the_table_or_raises(
 
     expected = TRANSITIONS[state].get(event)
     if expected is None:
-        with pytest.raises(IllegalTransitionError, match=f"toolu_1 is {state.value}"):
+        with pytest.raises(
+            IllegalTransitionError, match=f"toolu_1 is in the state '{state.value}'"
+        ):
             asyncio.run(apply())
         return
     call = asyncio.run(apply())

@@ -320,7 +320,7 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({}, "nothing to run"),
         (
             {"source": "1", "old_string": "1", "new_string": "2"},
-            "give one or the other",
+            "give either `source` or the other two",
         ),
         ({"old_string": "x = 1"}, "`new_string` is missing"),
         (
@@ -1022,13 +1022,17 @@ def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
         "r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"}
     )
     assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
-    with pytest.raises(StepperError, match="a notebook in 'r'"):
+    with pytest.raises(
+        StepperError, match="is 'r', but the selected kernel runs Python"
+    ):
         agent.run("y <- 2", notebook="r")
     for verb, how in [
         ("eval", {"source": "1"}),
         ("restart", {}),
     ]:  # no Python kernel either
-        with pytest.raises(StepperError, match="a notebook in 'r'"):
+        with pytest.raises(
+            StepperError, match="is 'r', but the selected kernel runs Python"
+        ):
             agent.ask(verb, notebook="r", **how)
     assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
 
