@@ -123,7 +123,7 @@ class FakePartialOutput:
         )
         return next((line for line in lines if re.search(self.wake, line)), "")
 
-    def outputs(self) -> list[dict[str, Any]]:
+    def get_outputs(self) -> list[dict[str, Any]]:
         skip = dict(enumerate(self.skipped))
         return [
             {**each, "text": each["text"][skip.get(place, 0) :]}
@@ -132,15 +132,17 @@ class FakePartialOutput:
             for place, each in enumerate(self.run.outputs)
         ]
 
-    def last_line(self) -> str:
+    def get_last_line(self) -> str:
         return (self._text("stdout").splitlines() or [""])[-1]
 
-    def last_lines(self) -> list[str]:
+    def get_last_lines(self) -> list[str]:
         return self._text("stdout").splitlines()[-20:]
 
     def _text(self, name: str) -> str:
         return "".join(
-            output["text"] for output in self.outputs() if output.get("name") == name
+            output["text"]
+            for output in self.get_outputs()
+            if output.get("name") == name
         )
 
 

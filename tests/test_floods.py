@@ -232,7 +232,7 @@ def test_outputs_match_nbclient(said: list[tuple]) -> None:
             joined[-1] = {**joined[-1], "text": joined[-1]["text"] + out["text"]}
         else:
             joined.append(dict(out))
-    assert area.outputs() == joined
+    assert area.get_outputs() == joined
 
 
 def test_idle_is_detected_like_nbclient() -> None:
@@ -257,7 +257,7 @@ def test_held_output_is_bounded(said: list[tuple]) -> None:
         for _ in range(times):
             area.take(message(kind, first, longer))
         assert area.held_bytes <= max(MAX_HELD_FACTOR * 1000, area.max_held_bytes)
-    assert len(json.dumps(area.outputs())) <= 6000
+    assert len(json.dumps(area.get_outputs())) <= 6000
 
 
 def test_unsaved_images_are_not_held() -> None:

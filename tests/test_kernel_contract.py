@@ -126,7 +126,9 @@ class Room:
     async def shows(self) -> None:
         end = time.monotonic() + 20
         while (
-            not (self.kernel.partial_output and self.kernel.partial_output.outputs())
+            not (
+                self.kernel.partial_output and self.kernel.partial_output.get_outputs()
+            )
             and time.monotonic() < end
         ):
             await asyncio.sleep(0.01)
@@ -514,7 +516,7 @@ def test_output_and_matching_lines_are_reported_during_the_run(
         )
         while not running.done():
             if coming := room.kernel.partial_output:
-                seen.append((coming.last_line(), coming.matched_line))
+                seen.append((coming.get_last_line(), coming.matched_line))
             await asyncio.sleep(0.02)
         return await running
 
@@ -693,7 +695,7 @@ def test_recovered_run_shows_further_output(room: Room) -> None:
         )
         while not recalled.done():
             if kernel.partial_output:
-                lines.append(kernel.partial_output.last_line())
+                lines.append(kernel.partial_output.get_last_line())
                 matched.append(kernel.partial_output.matched_line)
             await asyncio.sleep(0.02)
         return await recalled

@@ -94,7 +94,7 @@ def test_progress_bar_position_and_stream_order_are_kept() -> None:
         ("stdout", "c"),
     ]:
         area.take(message(name, text))
-    found = [(output["name"], output["text"]) for output in area.outputs()]
+    found = [(output["name"], output["text"]) for output in area.get_outputs()]
     assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
     others = [
         ("stderr", "warned\n"),
@@ -117,7 +117,7 @@ def test_text_after_a_figure_stays_below_it() -> None:
             }
         )
         area.take(message("stdout", text))
-    kinds = [output["output_type"] for output in area.outputs()]
+    kinds = [output["output_type"] for output in area.get_outputs()]
     assert kinds == ["stream", "display_data", "stream", "display_data", "stream"]
 
 
@@ -138,7 +138,7 @@ def test_repeated_backspaces_are_processed_in_bounded_time(text: str) -> None:
 
 def capped(outputs: list[dict], limit: int) -> list[dict]:
     """What is left of outputs within a limit."""
-    return OutputArea.from_notebook(outputs, {}, OmittedOutput(), limit).outputs()
+    return OutputArea.from_notebook(outputs, {}, OmittedOutput(), limit).get_outputs()
 
 
 @settings(deadline=None)

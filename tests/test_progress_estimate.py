@@ -31,7 +31,7 @@ def looks(
                     "content": {"name": name, "text": text},
                 }
             )
-        told.append((float(now), estimate.update(now, area.last_lines())))
+        told.append((float(now), estimate.update(now, area.get_last_lines())))
     return end, told
 
 

@@ -308,7 +308,7 @@ def test_last_output_line(said: list[str], line: str) -> None:
     area = OutputArea(1000)
     for text in said:
         area.take(message(text))
-    assert area.last_line()[:200] == line[:200]
+    assert area.get_last_line()[:200] == line[:200]
     assert area.change_count == len(said)
 
 

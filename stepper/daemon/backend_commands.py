@@ -89,7 +89,7 @@ async def wait_for_kernel(
         ):
             await asyncio.sleep(QUEUE_POLL_SECONDS)
         if manager.kernel is None:
-            async with session.turn(caller=request.caller):
+            async with session.take_turn(caller=request.caller):
                 # Raises an error if the notebook is of another language.
                 session.read()
                 await manager.get_or_start_kernel(

@@ -102,7 +102,7 @@ class Diagnoser:
     images: SavedImages
     transform: Callable[[str], str]
 
-    def for_language(self, language: str) -> Diagnosis:
+    def select_language(self, language: str) -> Diagnosis:
         """Return the diagnosis for a language: only of images if it is not Python."""
         if language not in PYTHON_LANGUAGES:
             return OtherLanguageDiagnosis(self)

@@ -300,7 +300,7 @@ class KernelClient(Connection):
         finally:
             self.partial_output = None
         if waited.death is not None:
-            waited.outputs = area.outputs()  # the record is lost
+            waited.outputs = area.get_outputs()  # the record is lost
             return waited
         interrupted = self.interrupted and (pending_interrupt or self.interrupted)
         await self._reconnect()

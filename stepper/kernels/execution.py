@@ -428,7 +428,7 @@ class Running:
         result.left_out = rendered.omitted
         result.displays = rendered.displays
         result.images = area.list_images()
-        result.widget_outputs = self.captured.outputs()
+        result.widget_outputs = self.captured.get_outputs()
         result.execution_count = area.execution_count
         result.timings = area.timings
         fault = build_fault(result.diagnosis_data, self.error, area.execution_count)

@@ -61,7 +61,7 @@ class JsonStyle:
             data = NOT_ASCII.sub(_escape_match, data.decode()).encode()
         return data
 
-    def line_start(self, depth: int) -> bytes:
+    def format_line_start(self, depth: int) -> bytes:
         """Return a newline and the indentation for a level."""
         assert self.indent is not None
         return self.newline + self.indent * depth
@@ -79,7 +79,7 @@ class JsonStyle:
         if b"null" in data and not _is_supported_by_orjson(value):
             return self._dumps_with_json(value, depth)
         lines = map(self._convert_line, data.split(b"\n"))
-        return self.line_start(depth).join(lines)
+        return self.format_line_start(depth).join(lines)
 
     def _convert_line(self, line: bytes) -> bytes:
         """Convert a line from orjson to this indentation and Python's float format."""
@@ -108,7 +108,7 @@ class JsonStyle:
         data = SURROGATE.sub(_escape_surrogate, text).encode()
         if self.indent is None:
             return data
-        return data.replace(b"\n", self.line_start(depth))
+        return data.replace(b"\n", self.format_line_start(depth))
 
 
 NBFORMAT = JsonStyle()

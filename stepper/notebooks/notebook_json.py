@@ -275,8 +275,8 @@ def _get_list_layout(
     if style.indent is None:
         separator = ", " if style.space_after_colon else ","
         return ListLayout("", separator, "")
-    lead = style.line_start(CELL_DEPTH).decode()
-    tail = style.line_start(TOP_DEPTH).decode()
+    lead = style.format_line_start(CELL_DEPTH).decode()
+    tail = style.format_line_start(TOP_DEPTH).decode()
     return ListLayout(lead, f",{lead}", tail)
 
 
@@ -323,9 +323,9 @@ def _search_cell(
     cell: dict[str, Any],
 ) -> Span | None:
     """Return the likely position of a cell in an indented document, by its id."""
-    line_start = style.line_start(CELL_DEPTH)
+    line_start = style.format_line_start(CELL_DEPTH)
     cell_id = orjson.dumps(cell.get("id"))
-    id_line = style.line_start(CELL_DEPTH + 1) + b'"id": ' + cell_id
+    id_line = style.format_line_start(CELL_DEPTH + 1) + b'"id": ' + cell_id
     id_index = data.find(id_line)
     if id_index < 0:
         return None

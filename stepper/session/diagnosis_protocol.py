@@ -14,7 +14,7 @@ from stepper.session.protocols import Execution
 class Diagnosis(Protocol):
     """Additional information for reports; the default adds nothing."""
 
-    def for_language(self, language: str) -> Diagnosis:
+    def select_language(self, language: str) -> Diagnosis:
         """Return the diagnosis for cells in a language."""
         return self
 

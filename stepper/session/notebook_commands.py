@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from stepper.common.errors import (
     KernelError,
@@ -67,7 +68,7 @@ async def create_notebook(session: Session, new_plan: Plan) -> None:
     """
     # The running cell of an earlier notebook may take hours.
     await session.interrupt()
-    async with session.turn():
+    async with session.take_turn():
         await session.kernel_manager.shut_down(
             "a new notebook with the same name replaced the notebook"
         )
@@ -94,7 +95,7 @@ async def run(
     """
     if which == "restore":
         return await restore(session, caller, progress, finished)
-    async with session.turn(caller=caller):
+    async with session.take_turn(caller=caller):
         if not caller.is_outside_agent:
             stopped = edit_gate.check_stop(session.state)
             if stopped:
@@ -143,24 +144,12 @@ async def restore(
     another outcome. The notebook stays stopped unless the death of the kernel caused
     the stop.
     """
-    async with session.turn(caller=caller):
+    async with session.take_turn(caller=caller):
         document = session.read_with_unique_ids()
         cells = document.cells
-        # Select the cells to rerun, up to the first changed cell.
-        last_runs = {run.cell_id: run for run in session.state.runs}
-        succeeded = {
-            cell_id: run
-            for cell_id, run in last_runs.items()
-            if run.verdict is Verdict.FINE
-        }
-        runnable = changed_cells.select_runnable(cells)
-        to_run = [cell for cell in runnable if cell.id in succeeded]
-        hashes = {cell_id: run.source_hash for cell_id, run in succeeded.items()}
-        not_run = changed_cells.select_not_run(to_run, hashes)
-        if not_run:
-            to_run = to_run[: to_run.index(not_run[0])]
+        selection = _select_to_restore(session, cells)
         # The recorded outputs must be read before the run replaces them.
-        recorded = RecordedOutputs(session, document, to_run)
+        recorded = RecordedOutputs(session, document, selection.to_run)
         await _shut_down_kernel(
             session, caller, "the kernel was restarted to restore its variables"
         )
@@ -170,20 +159,19 @@ async def restore(
         session.journal.log(
             journal_events.Restored(at=format_now(), keeps_stop=keeps_stop)
         )
-        deleted_ids = succeeded.keys() - {cell.id for cell in cells}
         response = await _run_cells(
             session,
             "restore",
             cells,
-            to_run,
+            selection.to_run,
             caller,
             progress,
             finished,
-            earlier_runs=succeeded,
+            earlier_runs=selection.earlier_runs,
             recorded=recorded,
         )
-        if not_run and response.ok:
-            label = capitalize_first(not_run[0].label)
+        if selection.changed_cell is not None and response.ok:
+            label = capitalize_first(selection.changed_cell.label)
             report = (
                 f"stepper: {format_count(response.ran, 'cell')} ran again. {label} was"
                 " not run again, because its source was changed after its last run."
@@ -192,7 +180,35 @@ async def restore(
         if keeps_stop and response.ok:
             report = command_messages.format_still_stopped(session.name, session.state)
             response = replace(response, report=report)
+        deleted_ids = selection.earlier_runs.keys() - {cell.id for cell in cells}
         return responses.RestoreResponse(**vars(response), gone=len(deleted_ids))
+
+
+class RestoreSelection(NamedTuple):
+    """The cells that `restore` reruns, and the successful runs by cell ID."""
+
+    to_run: Sequence[Cell]
+    earlier_runs: Mapping[str, Run]
+    changed_cell: Cell | None  # the first cell with a changed source, if there is one
+
+
+def _select_to_restore(session: Session, cells: Sequence[Cell]) -> RestoreSelection:
+    """Select the cells whose last run succeeded, up to the first changed cell."""
+    last_runs = {run.cell_id: run for run in session.state.runs}
+    succeeded = {
+        cell_id: run
+        for cell_id, run in last_runs.items()
+        if run.verdict is Verdict.FINE
+    }
+    runnable = changed_cells.select_runnable(cells)
+    to_run = [cell for cell in runnable if cell.id in succeeded]
+    hashes = {cell_id: run.source_hash for cell_id, run in succeeded.items()}
+    not_run = changed_cells.select_not_run(to_run, hashes)
+    if not not_run:
+        return RestoreSelection(to_run, succeeded, None)
+    changed_cell = not_run[0]
+    unchanged = to_run[: to_run.index(changed_cell)]
+    return RestoreSelection(unchanged, succeeded, changed_cell)
 
 
 async def _shut_down_kernel(session: Session, caller: Caller, reason: str) -> None:
@@ -373,7 +389,7 @@ async def evaluate(
     problem = changed_cells.find_encoding_problem(source)
     if problem:
         raise UsageError(problem)
-    async with session.turn(caller=caller):
+    async with session.take_turn(caller=caller):
         kernel = await _get_or_start_kernel(session, caller, may_start)
         limits = session.limits()
         timeout = cell_directives.select_deadline(
@@ -509,7 +525,7 @@ async def restart(session: Session, caller: Caller) -> bool:
     """
     await _check_replaceable(session, caller)
     await session.interrupt()
-    async with session.turn():
+    async with session.take_turn():
         had_kernel = await session.kernel_manager.shut_down("the kernel was restarted")
         if not had_kernel:
             session.read()  # raises an error for a notebook in another language
@@ -526,7 +542,7 @@ async def restart(session: Session, caller: Caller) -> bool:
 async def shutdown(session: Session, reason: str) -> bool:
     """Shut down the kernel; return whether a kernel was running."""
     await session.interrupt()
-    async with session.turn():
+    async with session.take_turn():
         return await session.kernel_manager.shut_down(reason)
 
 
@@ -537,7 +553,7 @@ async def shut_down_idle_kernel(
 
     Return whether the kernel was shut down.
     """
-    async with session.turn():
+    async with session.take_turn():
         if session.requests.last_used != last_used or not session.kernel_manager.kernel:
             return False
         return await session.kernel_manager.shut_down(reason)
@@ -730,7 +746,7 @@ async def change_plan(
     # A change of the plan does not wait for a background run. It is safe without a
     # turn, because file and journal change without an `await` in between.
     in_background = session.runs_in_background
-    async with contextlib.nullcontext() if in_background else session.turn():
+    async with contextlib.nullcontext() if in_background else session.take_turn():
         try:
             changed_plan = change(session.state)
         except ValueError as error:

@@ -43,11 +43,11 @@ async def follow_output(
         partial = kernel.partial_output if kernel else None
         if partial is not None and partial.change_count != change_count:
             change_count = partial.change_count
-            outputs = partial.outputs()
+            outputs = partial.get_outputs()
             lines = []
             if not _is_long(outputs):
                 lines = take_new_lines(outputs, positions, has_ended=False)
-            last_line = one_line(partial.last_line(), status_queries.LINE_LIMIT)
+            last_line = one_line(partial.get_last_line(), status_queries.LINE_LIMIT)
             report_progress(progress_events.OutputPrinted(lines=lines, last=last_line))
         await asyncio.sleep(POLL_SECONDS)
     page = status_queries.get_output(session, name, 1)

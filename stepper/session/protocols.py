@@ -1,7 +1,7 @@
 """Protocols of the kernel, the notebook file and the journal.
 
-The session depends on these only; `stepper/kernels` and `stepper/notebooks` implement
-them.
+The session depends only on these protocols, which `stepper/kernels` and
+`stepper/notebooks` implement.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class Execution:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """How to start a kernel: its interpreter, folder, environment and backend."""
+    """The interpreter, folder, environment and backend for starting a kernel."""
 
     python: str
     cwd: str
     environ: Mapping[str, str]
-    # The parent folder of stepper's own copies of ipykernel, which has one folder for
-    # each Python version, such as `3.12`. For an interpreter without ipykernel.
+    # For an interpreter without ipykernel: the parent folder of stepper's own copies of
+    # ipykernel, with one folder for each Python version, such as `3.12`.
     bundled_ipykernel: str = ""
     backend: BackendConfig | None = None  # None for `python` on this machine
     # The kernel exits with the daemon if the backend supports that.
@@ -186,13 +186,13 @@ class PartialOutput(Protocol):
     def matched_line(self) -> str:
         """The first printed line that matches the wake pattern, or an empty string."""
 
-    def outputs(self) -> list[dict[str, Any]]:
+    def get_outputs(self) -> list[dict[str, Any]]:
         """Return the outputs so far as nbformat dicts."""
 
-    def last_line(self) -> str:
+    def get_last_line(self) -> str:
         """Return the last progress bar, or the last printed line if there is none."""
 
-    def last_lines(self) -> list[str]:
+    def get_last_lines(self) -> list[str]:
         """Return the last printed lines, from top to bottom."""
 
 
@@ -314,7 +314,7 @@ class Kernel(Protocol):
 
 
 class KernelLauncher(Protocol):
-    """Starts kernels and finds those of an earlier daemon."""
+    """Starts kernels, and attaches to kernels of an earlier daemon."""
 
     @property
     def queue_status(self) -> QueueStatus | None:
@@ -374,7 +374,7 @@ class NotebookFile(Protocol):
         """
 
     def move(self, path: str) -> None:
-        """Use another path: the file was renamed."""
+        """Use another path, after the file was renamed."""
 
     def read(self) -> Notebook:
         """Read the notebook; raise NotebookError if the file is invalid."""

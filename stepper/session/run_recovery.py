@@ -72,17 +72,17 @@ async def recover_run(session: Session) -> None:
         )
     summary = await finish_run(session, work, run, execution, decision)
     session.journal.log_report(run_report.format_run(summary), summary)
-    if started.tool_use_id in session.state.background_calls:
-        return  # reported like any background run
-    result = f"the cell failed with {run.error}"
-    if run.verdict is Verdict.FINE:
-        result = "the cell ran ok"
-    command = session.state.commands.shell("report", str(started.run))
-    session.notices.add(
-        f"{run_name} continued after {interruption}: {result}. For the report, run:"
-        f" {command}",
-        started.run,
-    )
+    # The result of a background run is delivered like any other.
+    if started.tool_use_id not in session.state.background_calls:
+        result = f"the cell failed with {run.error}"
+        if run.verdict is Verdict.FINE:
+            result = "the cell ran ok"
+        command = session.state.commands.shell("report", str(started.run))
+        session.notices.add(
+            f"{run_name} continued after {interruption}: {result}. For the report, run:"
+            f" {command}",
+            started.run,
+        )
 
 
 def _format_note(run_name: str, interruption: str, execution: Execution) -> str:

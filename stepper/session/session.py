@@ -68,10 +68,11 @@ def _compare_no_pixels(*_: object) -> None:
 
 
 class Session:
-    """The work on one notebook; requests run one at a time, each in a `turn`.
+    """The work on one notebook; requests take turns (`take_turn`).
 
-    Each part of its state has an owner in `session_state`, and only the owner changes
-    it. The session creates the owners, passes events between them, and executes code.
+    Each part of the session's state has an owner in `session_state`, and only the owner
+    changes this part. The session creates the owners, passes events between them, and
+    executes code.
     """
 
     def __init__(
@@ -126,19 +127,19 @@ class Session:
     # --- turns
 
     @contextlib.asynccontextmanager
-    async def turn(
-        self, again: Caller | None = None, caller: Caller | None = None
+    async def take_turn(
+        self, reconnecting: Caller | None = None, caller: Caller | None = None
     ) -> AsyncIterator[None]:
         """Wait until earlier requests have finished, and let later requests wait.
 
-        The run and the kernel of an earlier daemon are recovered first. `again` is a
-        caller that requests the result of its earlier tool call. Raise StepperError if
-        `caller` disconnects while waiting.
+        The run and the kernel of an earlier daemon are recovered first. `reconnecting`
+        is a caller that requests the result of its earlier tool call. Raise
+        StepperError if `caller` disconnects while waiting.
         """
-        with self.requests.register_reconnecting(again):
+        with self.requests.register_reconnecting(reconnecting):
             while True:
-                if again:
-                    await self._wait_until_reachable(again)
+                if reconnecting:
+                    await self._wait_until_reachable(reconnecting)
                 if not await self.requests.acquire(caller):
                     raise StepperError(
                         "interrupted while waiting for another cell of"
@@ -146,34 +147,39 @@ class Session:
                     )
                 try:
                     await self._catch_up()
-                    if not (again and await self._find_unreachable_kernel(again)):
+                    unreachable_kernel = None
+                    if reconnecting:
+                        unreachable_kernel = await self._find_unreachable_kernel(
+                            reconnecting
+                        )
+                    if unreachable_kernel is None:
                         yield
                         return
                 finally:
                     self.requests.release()
 
-    async def _wait_until_reachable(self, again: Caller) -> None:
+    async def _wait_until_reachable(self, reconnecting: Caller) -> None:
         """Wait until the kernel that may be running a caller's cell can be reached.
 
         This takes no lock, so that other requests do not wait for the connection.
         """
         while True:
-            kernel = await self._find_unreachable_kernel(again)
+            kernel = await self._find_unreachable_kernel(reconnecting)
             if kernel is None:
                 return
             kernel.receive_pending()
             await asyncio.sleep(RECONNECT_POLL_SECONDS)
 
-    async def _find_unreachable_kernel(self, again: Caller) -> Kernel | None:
+    async def _find_unreachable_kernel(self, reconnecting: Caller) -> Kernel | None:
         """Return the kernel if it may be running a caller's cell but is unreachable.
 
         Otherwise return None.
         """
         kernel = await self.kernel_manager.find_or_attach()
         running = self.state.running
-        if kernel is None or running is None or again.disconnected.is_set():
+        if kernel is None or running is None or reconnecting.disconnected.is_set():
             return None
-        if running.tool_use_id != again.call_id or not kernel.unreachable_reason:
+        if running.tool_use_id != reconnecting.call_id or not kernel.unreachable_reason:
             return None
         return kernel if await kernel.check_death() is None else None
 
@@ -195,7 +201,7 @@ class Session:
         needs_turn = has_died or self.state.running or has_pending_outputs
         # `check_death` may have waited: another request may have taken the lock.
         if needs_turn and not self.requests.is_locked:
-            async with self.turn():
+            async with self.take_turn():
                 pass
 
     async def handle_idle_death(self) -> None:
@@ -310,7 +316,7 @@ class Session:
         return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
 
     def read_with_unique_ids(self) -> Notebook:
-        """Read the notebook, and give cells with duplicate IDs new ones first.
+        """Replace duplicate cell IDs in the file, and read the notebook.
 
         Raise NotebookError if the file cannot be read or written.
         """
@@ -360,7 +366,7 @@ class Session:
     def long_run_output(self) -> PartialOutput | None:
         """The output so far of a cell that has run for more than SHOWN_SECONDS.
 
-        It is None if there is no such cell.
+        The value is None if there is no such cell.
         """
         kernel = self.kernel_manager.kernel
         if self.requests.running_caller is None or kernel is None:

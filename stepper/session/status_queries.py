@@ -128,7 +128,8 @@ def _explain_start_problem(session: Session) -> str:
         if (backend_name or session.limits().kernel) != Limits.kernel:
             session.kernel_manager.get_launch_config({}, backend_name)
     except (KernelError, UsageError) as error:
-        return f"the next kernel cannot start: {error.message} ({error.hint})"
+        hint = f" ({error.hint})" if error.hint else ""
+        return f"the next kernel cannot start: {error.message}{hint}"
     return ""
 
 
@@ -150,9 +151,9 @@ def get_running(session: Session) -> responses.RunningCell | None:
     last_line = ""
     left_seconds = None
     if partial:
-        last_line = one_line(partial.last_line(), LINE_LIMIT)
+        last_line = one_line(partial.get_last_line(), LINE_LIMIT)
         left_seconds = session.requests.estimate_remaining(
-            seconds, partial.last_lines()
+            seconds, partial.get_last_lines()
         )
     return responses.RunningCell(
         name,
@@ -482,7 +483,7 @@ async def fetch_namespace(session: Session) -> tuple[Namespace, bool]:
     if kernel is None or await kernel.check_death() is not None:
         return UNKNOWN_NAMESPACE, False
     if not session.namespace_tracker.current and not session.requests.is_locked:
-        async with session.turn():
+        async with session.take_turn():
             kernel = session.kernel_manager.kernel
             if kernel is not None:
                 await session.namespace_tracker.fetch(kernel)

@@ -54,7 +54,7 @@ async def take_snapshot(
     outputs = None
     is_new = (run, change_count) != (request.run, request.changes)
     if running is not None and partial is not None and is_new:
-        outputs = [_truncate(output) for output in partial.outputs()]
+        outputs = [_truncate(output) for output in partial.get_outputs()]
     stale = None
     hidden = None
     if request.marks:

@@ -356,7 +356,7 @@ class OutputArea:
                 images.setdefault(key, image)
             entry.image = images.get(key, COUNTED_IMAGE)
 
-    def outputs(self) -> list[Output]:
+    def get_outputs(self) -> list[Output]:
         """Return the outputs within the limit."""
         return self.render().outputs
 
@@ -411,21 +411,21 @@ class OutputArea:
                 displays[display_id] = shown_indices
         return displays
 
-    def last_line(self) -> str:
+    def get_last_line(self) -> str:
         """Return the progress bar or last line of text, or an empty string."""
         for entry in (*self.progress_bars.values(), *reversed(self.entries)):
             if entry.text:
-                line = entry.text.last_line()
+                line = entry.text.get_last_line()
                 if line.strip():
                     return line
         return ""
 
-    def last_lines(self) -> list[str]:
+    def get_last_lines(self) -> list[str]:
         """Return the last lines of the last outputs, from top to bottom."""
         lines = []
         for entry in self.entries[-PROGRESS_OUTPUTS:]:
             if entry.text:
-                last_lines = entry.text.last_lines()
+                last_lines = entry.text.get_last_lines()
                 lines += last_lines[-PROGRESS_LINES:]
         return lines
 

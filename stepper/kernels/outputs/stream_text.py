@@ -190,14 +190,14 @@ class StreamText(BoundedText):
             self.is_bar = False
         return "\n".join(rows)
 
-    def last_line(self) -> str:
+    def get_last_line(self) -> str:
         """Return the last line that is not blank, or an empty string."""
-        for line in reversed(self.last_lines()):
+        for line in reversed(self.get_last_lines()):
             if line.strip():
                 return line
         return ""
 
-    def last_lines(self) -> list[str]:
+    def get_last_lines(self) -> list[str]:
         """Return the last lines, at most MAX_END characters."""
         tail_from_end = reversed(self.tail)
         head_from_end = reversed(self.head)

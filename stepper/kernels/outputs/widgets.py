@@ -45,7 +45,7 @@ class OutputWidget:
     def build_update(self) -> Message:
         """Return the content of a comm message with the outputs for the kernel."""
         self.is_synced = True
-        state = {"outputs": self.area.outputs()}
+        state = {"outputs": self.area.get_outputs()}
         return {
             "comm_id": self.comm,
             "data": {"method": "update", "state": state, "buffer_paths": []},
@@ -134,7 +134,7 @@ class Widgets:
         for comm, widget in self.captured.items():
             state = self.states.get(comm)
             if state is not None:
-                state["outputs"] = widget.area.outputs()
+                state["outputs"] = widget.area.get_outputs()
         self._drop_largest()
         states = {comm: self._serialize(comm) for comm in self.states}
         dropped_sizes = self.dropped.values()

@@ -1,1 +1,1 @@
-"""Background runs: cells that continue after their call got an interim answer."""
+"""Background runs: cells that continue after the client got an interim response."""

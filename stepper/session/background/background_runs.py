@@ -393,7 +393,7 @@ async def _recover_call(
     session: Session, call_id: str, caller: Caller
 ) -> Report | None:
     """Recover a call that an earlier daemon started; return the report."""
-    async with session.turn(again=caller):
+    async with session.take_turn(reconnecting=caller):
         report = session.journal.deliver_report(call_id)
         if report:
             return report
@@ -432,7 +432,7 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
 
 
 def _has_client(call: BackgroundCall) -> bool:
-    """Return whether the client that started a call runs, or another client waits."""
+    """Return whether the client that started a call is alive or another one waits."""
     return call.caller.is_alive() or call.is_being_reported or call.has_waker
 
 

@@ -109,7 +109,7 @@ def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
     kernel = session.kernel_manager.kernel
     if kernel is None or not kernel.partial_output:
         return []
-    return kernel.partial_output.outputs()
+    return kernel.partial_output.get_outputs()
 
 
 def format_still_running(session: Session, owner: str) -> str:

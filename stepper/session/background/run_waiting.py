@@ -35,7 +35,7 @@ LEAST_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class CellRunReport(Report):
-    """A report on cells, with the fields that `CellRunResponse` also has."""
+    """A report on the cells of a call, for a `CellRunResponse`."""
 
     cell_id: str = ""
     state: str = ""
@@ -139,7 +139,7 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     kernel = session.kernel_manager.kernel
     outputs = []
     if kernel and kernel.partial_output:
-        outputs = kernel.partial_output.outputs()
+        outputs = kernel.partial_output.get_outputs()
     printed = format_outputs(outputs, mcp_cells.OUTPUT_LIMIT, "Last lines")
     report = mcp_cells.format_still_running(
         progress.name,

@@ -81,8 +81,8 @@ def _take_turn(
     With `again`, the client repeats a call that an earlier daemon started.
     """
     if again:
-        return session.turn(again=caller)
-    return session.turn(caller=caller)
+        return session.take_turn(reconnecting=caller)
+    return session.take_turn(caller=caller)
 
 
 def _restore_plan(session: Session, document: Notebook) -> Notebook:
@@ -169,7 +169,10 @@ async def run_cells(
 
 
 def _format_error(error: StepperError) -> Report:
-    """Return the report on a cell that stepper could not run or not observe."""
+    """Return the report on a cell that did not run, or that may have run.
+
+    The error's `accepted` attribute is true if the cell may have run.
+    """
     if error.accepted:
         return run_report.format_unknown(error.message, error.hint)
     return run_report.format_not_run(error.message, error.hint)

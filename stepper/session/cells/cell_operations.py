@@ -181,7 +181,7 @@ async def _write_and_run(
     wait for a running cell. Raise UsageError for an invalid reference to a cell.
     """
     if session.journal.has_handled(caller.call_id):
-        async with session.turn(caller):
+        async with session.take_turn(caller):
             report = session.journal.deliver_report(caller.call_id)
             return report or run_report.format_not_run(
                 "stepper already handled this call, but the result of its run is"
@@ -194,7 +194,9 @@ async def _write_and_run(
         if runs_code and backgrounding.explain_refusal(session):
             report = mcp_cells.format_refused(_describe_running(session))
             return _create_refusal(report)
-        turn = session.turn(caller=caller) if runs_code else contextlib.nullcontext()
+        turn = (
+            session.take_turn(caller=caller) if runs_code else contextlib.nullcontext()
+        )
         async with turn:
             return await _write_in_turn(
                 session, rearrange, caller, consent, select_existing, runs

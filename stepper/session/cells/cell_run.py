@@ -171,13 +171,14 @@ async def run_cell(
         )
         if decision.action is not run_decisions.NextAction.RETRY:
             break
-        work.notes.append(
-            f"run {run.run} failed: {run.error}; stepper ran the cell again after"
-            f" {decision.wait:g} s"
-        )
+        failure = f"run {run.run} failed: {run.error}"
         if not await session.requests.wait_for_retry(decision.wait, caller):
+            work.notes.append(f"{failure}; the retry was cancelled")
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
+        work.notes.append(
+            f"{failure}; stepper ran the cell again after {decision.wait:g} s"
+        )
         work.repeat_count += 1
     return await finish_run(session, work, run, execution, decision)
 
@@ -254,25 +255,10 @@ async def record_execution(
         unmet_criterion = run_decisions.explain_false_criterion(
             state, started, work.criterion, execution.criterion_result
         )
-    # Create the journal event of the run.
-    bindings = {}
-    if session.language.is_python:
-        bindings = cell_dependencies.list_reported_bindings(
-            session.language.analyze_names(started.source),
-            session.namespace_tracker.current,
-        )
-    run = journal_events.RunEnded(
-        **vars(started.create_run(execution.outcome, verdict, fault, seconds)),
-        repeat=work.repeat_count,
-        execution_count=execution.execution_count,
-        displays=execution.displays,
-        left_out=execution.left_out,
-        request=started.request,
-        figures=session.language.diagnosis.describe_figures(execution),
-        packages=run_decisions.find_new_packages(state, execution.namespace),
-        imports=run_decisions.find_new_imports(state, execution.namespace),
-        unmet=unmet_criterion,
-        bound=bindings,
+
+    finished_run = started.create_run(execution.outcome, verdict, fault, seconds)
+    run = _create_run_event(
+        session, work, started, execution, finished_run, unmet_criterion
     )
     decision = run_decisions.decide_after_run(state, run, work.limits)
     # A retry replaces the outputs.
@@ -286,6 +272,41 @@ async def record_execution(
     has_failed = verdict is Verdict.RECOVERABLE
     session.outputs.set_failed_execution(execution if has_failed else None)
     return run, decision
+
+
+def _create_run_event(
+    session: Session,
+    work: CellWork,
+    started: journal_events.RunStarted,
+    execution: Execution,
+    run: Run,
+    unmet_criterion: str,
+) -> journal_events.RunEnded:
+    """Return the journal event of a finished run.
+
+    `unmet_criterion` is a text on the step's criterion if the criterion is false,
+    otherwise an empty string.
+    """
+    state = session.state
+    bindings = {}
+    if session.language.is_python:
+        bindings = cell_dependencies.list_reported_bindings(
+            session.language.analyze_names(started.source),
+            session.namespace_tracker.current,
+        )
+    return journal_events.RunEnded(
+        **vars(run),
+        repeat=work.repeat_count,
+        execution_count=execution.execution_count,
+        displays=execution.displays,
+        left_out=execution.left_out,
+        request=started.request,
+        figures=session.language.diagnosis.describe_figures(execution),
+        packages=run_decisions.find_new_packages(state, execution.namespace),
+        imports=run_decisions.find_new_imports(state, execution.namespace),
+        unmet=unmet_criterion,
+        bound=bindings,
+    )
 
 
 async def judge_execution(

@@ -1,8 +1,7 @@
-"""A tool call whose cells may continue in the background, as a state machine.
+"""A tool call that may continue in the background, as a state machine.
 
-TRANSITIONS is the only definition of the order of states. `background_runs` causes the
-transitions and records the lasting ones in the journal, from which the next daemon
-restores the calls.
+TRANSITIONS defines the order of the states. `background_runs` causes the transitions.
+It also logs which calls are in the background, for the next daemon.
 """
 
 from __future__ import annotations

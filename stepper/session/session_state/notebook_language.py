@@ -31,7 +31,7 @@ class NotebookLanguage:
     def select(self, language: str) -> None:
         """Use a language, which is the one in the notebook's metadata."""
         self.is_python = language in PYTHON_LANGUAGES
-        self.diagnosis = self._python_diagnosis.for_language(language)
+        self.diagnosis = self._python_diagnosis.select_language(language)
         self.comment = cell_directives.get_comment_marker(language)
 
     def move(self, path: str) -> None:

@@ -280,7 +280,7 @@ class OutputWriter:
         partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
         if has_new_outputs and running and partial:
             cell_version = CellVersion(running.cell_id, hash_source(running.source))
-            partial_outputs[cell_version] = partial.outputs()
+            partial_outputs[cell_version] = partial.get_outputs()
         late_outputs: Sequence[journal_events.LateOutput] = ()
         with contextlib.suppress(NotebookError):
             late_outputs = self.late.write(widgets, partial_outputs)

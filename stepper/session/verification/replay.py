@@ -61,7 +61,7 @@ async def replay(
     each cell. Raise StepperError if the replay was interrupted or no kernel started.
     """
     result = ReplayResult()
-    async with _interrupt_on_disconnect(fresh, caller), fresh.turn(caller=caller):
+    async with _interrupt_on_disconnect(fresh, caller), fresh.take_turn(caller=caller):
         try:
             cells = fresh.read_with_unique_ids().cells
             fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
