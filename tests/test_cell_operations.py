@@ -526,7 +526,7 @@ def test_cells_not_run_before_daemon_death_are_reported(
     thread.join()
     assert (
         "| over" in found[-1]["text"]
-        and "Not run yet: 2 code cells below it" in found[-1]["text"]
+        and "Not run yet: 2 code cells below." in found[-1]["text"]
     )
     assert len(project.json("history")) == 1 and len(sources(agent)) == 4
 
