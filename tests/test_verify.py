@@ -459,7 +459,10 @@ def test_usage_errors_are_reported(project: Quick) -> None:
         [code("1", "a")],
         kernelspec={"name": "ir", "language": "R", "display_name": "R"},
     )
-    assert "a notebook in 'r'" in project.stepper("verify", "r", check=1).stderr
+    assert (
+        "is 'r', but the selected kernel runs Python"
+        in project.stepper("verify", "r", check=1).stderr
+    )
     (project.folder / "notebooks" / "old.ipynb").write_text(
         '{"nbformat": 3, "worksheets": []}'
     )

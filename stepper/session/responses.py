@@ -212,8 +212,7 @@ class KernelBackendEntry:
     `about` describes the backend. `usual` marks the project's default, and `accepted` a
     backend that the user trusts. `reachable` is None if this is unknown, and `why`
     gives the reason if it is not true. `offers` are lines on the available resources,
-    `unchecked` names settings that were not checked, and `mend` is a command that fixes
-    the problem.
+    and `unchecked` names settings that were not checked.
     """
 
     name: str
@@ -224,7 +223,7 @@ class KernelBackendEntry:
     reachable: bool | None = None
     why: str = ""
     offers: Sequence[str] = ()
-    mend: str = ""
+    mend: str = ""  # a command that fixes the problem
     unchecked: Sequence[str] = ()
 
 
