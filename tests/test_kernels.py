@@ -743,7 +743,7 @@ def test_missing_kernel_for_other_language_is_reported(project: Project) -> None
     )
     said = project.stepper("run", "made-elsewhere", check=1).stderr
     assert (
-        "a notebook in 'bash'" in said
+        "is 'bash', but the selected kernel runs Python" in said
         and "stepper use notebooks/made-elsewhere.ipynb --kernel" in said
     )
     project.stepper("use", "made-elsewhere", "--kernel", "sh")
