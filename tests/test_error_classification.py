@@ -791,7 +791,7 @@ SUGGESTIONS = [
         Outcome.KERNEL_DIED,
         U,
         fault("KernelDied", message="STOP on stderr"),
-        "change the cell that ended the kernel",
+        "change the cell that killed the kernel",
     ),
     (
         Outcome.ERROR,
@@ -822,7 +822,7 @@ SUGGESTIONS = [
         Outcome.KERNEL_DIED,
         U,
         fault("KernelDied"),
-        "change the cell that ended the kernel",
+        "change the cell that killed the kernel",
     ),
     (
         Outcome.KERNEL_DIED,

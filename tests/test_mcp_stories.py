@@ -271,7 +271,7 @@ def test_changed_module_and_differing_outputs(shared: Project) -> None:
         assert (
             "The outputs of 1 cell differ from those recorded before:\n"
             "cell 2: 1 line differs:\n| - 20\n| + 330\n"
-            "Changed since the recorded runs: prices has another source now"
+            "Changed since the recorded runs: prices. The outputs may differ"
         ) in ran
         check = "To check whether a new kernel reproduces the new outputs, "
         assert f"{check}call: `verify` with `notebook: {name}`" in ran

@@ -111,7 +111,7 @@ def test_existing_objects_get_the_new_methods(project: Project) -> None:
     notebook.insert("from shapes import Box\nbox = Box()\nbox.size()")
     made.write_text(made.read_text().replace("return 1", "return self.side + 6"))
     _, answer = notebook.insert("(box.size(), Box().size(), isinstance(box, Box))")
-    assert "objects made before keep the values they were made with." in answer.text
+    assert "existing objects keep their values." in answer.text
     assert "(7, 7, True)" in answer.text
 
 
@@ -164,7 +164,7 @@ def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> N
     name = notebook.path.name
     replayed = project.stepper("verify", name, check=None).stdout
     assert "module replayed.features changed since the recorded run" in replayed
-    changed = "Changed since the recorded runs: replayed.features has another source now, so values may differ."
+    changed = "Changed since the recorded runs: replayed.features. The outputs may differ for this reason."
     values = "cell 1: 1 line differs:\n| - 2\n| + 3\n"
     assert values + changed in project.stepper("restore", name).stdout
     assert changed not in project.stepper("run", name, "--all").stdout

@@ -436,7 +436,7 @@ def test_verify_report_text() -> None:
         (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),
         (5, ReplayVerdict.CHANGED, "-4 +6"),
         (6, ReplayVerdict.FAILED, failed),
-        files=[words.describe_file("by_month.csv", "same", 3, 3)],
+        files=[words.create_file_change("by_month.csv", "same", 3, 3)],
         packages=[PackageChange("pandas", "3.1.0", "3.1.1")],
     )
     assert words.format_verify(found).splitlines() == [
@@ -446,7 +446,7 @@ def test_verify_report_text() -> None:
         "  ✗ cell 5 (id id5) changed: -4 +6",
         f"  ✗ cell 6 (id id6) failed: {failed}",
         "  · file by_month.csv: rewritten with the same content",
-        "  · pandas 3.1.0 then, 3.1.1 now",
+        "  · package pandas: 3.1.0 then, 3.1.1 now",
     ]
     well = words.format_verify(
         made(
@@ -458,7 +458,9 @@ def test_verify_report_text() -> None:
     assert well.startswith(
         "made_up.ipynb: REPRODUCES · 2 of 2 cells as recorded · 2.2 s in 1 fresh kernel; "
     )
-    assert well.endswith("\n  ≈ cell 2 close: numbers within 1e-6")
+    assert well.endswith(
+        "\n  ≈ cell 2: close to the recorded outputs (numbers within 1e-6)"
+    )
 
 
 def test_headline_counts_recorded_failures_and_open_steps() -> None:

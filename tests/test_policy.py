@@ -667,7 +667,7 @@ def test_failed_cell_outside_the_plan_prevents_completion() -> None:
     assert command_messages.format_next(made) == told
     assert (
         statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
-        == "✗ 1 step over · cell 2 failed"
+        == "✗ 1 step finished · cell 2 failed"
     )
     made.stale_ids = {"id2"}
     ran(

@@ -305,8 +305,8 @@ def test_timeout_interrupts_and_keeps_the_state(project: Project) -> None:
     _, answer = notebook.insert("import time\ntime.sleep(60)")
     assert "Timeout" in answer.text.splitlines()[0]
     assert (
-        "More time: a first line `# stepper: timeout=10m` or `timeout=none`, 24 h at most."
-        in answer.text
+        "To give the cell more time, add a first line such as `# stepper: timeout=10m` or"
+        " `timeout=none`; the maximum is 24 h." in answer.text
     )
     assert (
         "| 7"
@@ -321,8 +321,8 @@ def test_timeout_interrupts_and_keeps_the_state(project: Project) -> None:
         "# stepper: timeout=none scratch\nimport time; time.sleep(60)"
     )[1]
     assert (
-        "No cell gets more time: max_cell_timeout_seconds, the user's setting, is 0.5."
-        in answer.text
+        "A cell can't have more time: the user's setting max_cell_timeout_seconds is"
+        " 0.5." in answer.text
     )
 
 

@@ -215,8 +215,8 @@ def test_shell_changes_are_reported_once_with_a_run_command(
     name = f"notebooks/{notebook.path.name}"
     assert told.line == told.text
     assert told.text == (
-        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran;"
-        f" NOT run by stepper; the outputs of cell 1 (id {first}) are stale. To run the cells that have not run: stepper run {name}"
+        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran."
+        f" stepper did NOT run these cells; the outputs of cell 1 (id {first}) are stale. To run the cells that have not run: stepper run {name}"
     )
     assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
     assert statuses(project) == ["changed", "pending"]

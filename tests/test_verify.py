@@ -132,7 +132,7 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
         "  ✗ cell 3 (id d) changed: -2 +1\n      | - b\n      | - c\n      | + a\n"
         in text
     )
-    assert "  · cell 5 not run: a cell above failed" in text
+    assert "  · cell 5: not run, because a cell above failed" in text
     once = verified(project, "--once", check=1)
     assert (
         words(once) == "a:same b:changed d:changed e:failed f:not_run"
@@ -180,7 +180,7 @@ def test_notebook_that_never_ran(project: Quick) -> None:
     assert words(found) == "a:not_recorded b:not_recorded" and found["kernels"] == 1
     text = project.stepper("verify", "a", check=1).stdout
     assert (
-        "  ✗ cells 1, 2 not recorded: no outputs are recorded" in text
+        "  ✗ cells 1, 2: no recorded outputs; no cell ran" in text
         and "`stepper run notebooks/a.ipynb`" in text
     )
     project.notebook("empty.ipynb", [])
@@ -1040,7 +1040,10 @@ def test_changed_environment_is_reported(real: Project) -> None:
     assert verified(real, name="changed", check=0)["packages"] == [
         {"name": "rainy", "then": "3.1.0", "now": "3.1.1"}
     ]
-    assert "  · rainy 3.1.0 then, 3.1.1 now" in real.stepper("verify", "changed").stdout
+    assert (
+        "  · package rainy: 3.1.0 then, 3.1.1 now"
+        in real.stepper("verify", "changed").stdout
+    )
     # One that does not say so itself: what was installed does.
     packages = real.folder / "notebooks" / "my-packages"
     (packages / "Windy-2.0.dist-info").mkdir(parents=True)

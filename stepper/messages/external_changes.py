@@ -1,4 +1,4 @@
-"""Messages about notebooks that something other than the agent's edit tool changed."""
+"""Messages about notebooks that were changed outside the agent's edit tools."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MAX_CELLS = 6  # cells that are named with their ids
 def format_changed(
     name: str, changed: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]
 ) -> str:
-    """Return which cells changed outside of the edit tools and how to run them.
+    """Return the message on cells that were changed outside the edit tools.
 
-    `new` cells never ran; the outputs of `stale` cells belong to other sources.
+    `new` are cells that never ran. `stale` are cells with outputs of another source.
     """
     command = CommandLines(name).shell("run")
-    # The file may be as committed: all that is known is that these cells never ran.
+    # The file may be unchanged since the last commit: these cells are new to stepper.
     if not changed:
         verb = "was" if len(new) == 1 else "were"
         cells = format_cells(new)
@@ -33,13 +33,16 @@ def format_changed(
     outputs = f"; the outputs of {format_cells(stale)} are stale" if stale else ""
     return (
         f"stepper: {one_line(name)} was changed outside the notebook tools:"
-        f" {', '.join(parts)}; NOT run by stepper{outputs}."
+        f" {', '.join(parts)}. stepper did NOT run these cells{outputs}."
         f" To run the cells that have not run: {command}"
     )
 
 
 def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
-    """Return a message on a notebook that looks renamed."""
+    """Return a message on a notebook that looks like a renamed one.
+
+    `former` is the old name. `has_kernel` says whether a kernel runs under this name.
+    """
     new_path = shell_quote(name)
     old_path = shell_quote(former)
     subject = "kernel and history are" if has_kernel else "history is"
@@ -59,9 +62,10 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
 def format_renamed(
     name: str, former: str, has_kernel: bool, is_stopped: bool, folder: str
 ) -> str:
-    """Return a message on a renamed notebook: what continues under the new name.
+    """Return a message on a renamed notebook and its kernel, plan and history.
 
-    `folder` is the kernel's working directory if it is another one, or an empty string.
+    `folder` is the kernel's working directory if the rename changed the directory of
+    the notebook, or an empty string.
     """
     parts = ["plan", "history"]
     if has_kernel:
@@ -84,13 +88,16 @@ def format_renamed(
 def format_rename_failed(name: str, reason: str) -> str:
     """Return a message on a rename that could not be recorded."""
     return (
-        f"{one_line(name)} was renamed, but its kernel and history stay under this"
-        f" name: .stepper/renamed.json can't be written ({reason})"
+        f"{one_line(name)} was renamed, but its kernel and history keep the old name:"
+        f" .stepper/renamed.json can't be written ({reason})"
     )
 
 
 def format_renamed_outside(name: str, former: str) -> str:
-    """Return a message on a notebook outside of `notebooks:` that looks renamed."""
+    """Return a message on a notebook that looks renamed and is not included.
+
+    `notebooks:` in the configuration does not include the new name.
+    """
     new_path = shell_quote(name)
     old_path = shell_quote(former)
     return (
@@ -101,7 +108,7 @@ def format_renamed_outside(name: str, former: str) -> str:
 
 
 def format_replaced(name: str, error: str) -> str:
-    """Return a message on a stop that ended because its notebook was replaced."""
+    """Return a message on a stop that was cleared when its notebook was replaced."""
     return (
         f"stepper: {one_line(name)} was replaced by another notebook; the earlier stop"
         f" ({one_line(error, 200)}) no longer applies."
@@ -117,7 +124,10 @@ def format_unreadable(name: str, reason: str) -> str:
 
 
 def format_cells(cells: Sequence[Cell]) -> str:
-    """Return cells by number and id; many cells by the first and last number."""
+    """Return a phrase that names cells by number and id.
+
+    More than MAX_CELLS cells are named by the first and the last number.
+    """
     if len(cells) == 1:
         return cells[0].label
     if len(cells) <= MAX_CELLS:

@@ -1,10 +1,10 @@
-"""Messages about the project's modules that changed after the kernel imported them."""
+"""Messages about project modules that changed after the kernel imported them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.common.text import one_line
+from stepper.common.text import format_count, one_line
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.module_changes import ModuleChanges, OldModule
 
@@ -12,13 +12,13 @@ MAX_MODULES = 5  # in one line, and lines of warnings
 
 
 def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
-    """Return the lines on reloaded modules and the warnings on all others."""
+    """Return lines on reloaded modules and warnings on modules with outdated code."""
     lines = []
     if changes.reloaded:
         verb = "it was" if len(changes.reloaded) == 1 else "they were"
         objects = ""
         if changes.classes:
-            objects = "; objects made before keep the values they were made with"
+            objects = "; existing objects keep their values"
         lines.append(
             f"Reloaded: {_join_names(changes.reloaded)} (changed since {verb}"
             f" imported){objects}."
@@ -36,7 +36,9 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
         lines.append(_warn_not_reloaded(module, run_all))
     hidden = len(changes.old) - MAX_MODULES
     if hidden > 0:
-        lines.append(f"Warning: {hidden} more changed modules were not reloaded.")
+        modules = format_count(hidden, "more changed module")
+        verb = "was" if hidden == 1 else "were"
+        lines.append(f"Warning: {modules} {verb} not reloaded.")
     pairs = [pair for pair in changes.lost if len(pair) == 2]
     for name, module_name in pairs[:MAX_MODULES]:
         shown = one_line(name, 60)
@@ -55,7 +57,10 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
-    """Return the warning on a module that was not reloaded, by its reason."""
+    """Return the warning on a module that was not reloaded.
+
+    `run_all` is the command that runs all cells in a new kernel.
+    """
     name = one_line(module.name, 100)
     file = one_line(module.file, 200)
     position = f"{file}, line {module.line}" if module.line else file
@@ -89,8 +94,8 @@ def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
         )
     if module.why == "autoreload":
         return (
-            f"Warning: {name} changed ({file}), and %autoreload is set up not to reload"
-            f" it; {old_code}."
+            f"Warning: {name} changed ({file}), and %autoreload is configured not to"
+            f" reload this module; {old_code}."
         )
     return (
         f"Warning: {name} changed since it was imported ({file}) and was not reloaded"
@@ -99,11 +104,13 @@ def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
 
 
 def format_changed_since_recorded(names: Sequence[str]) -> str:
-    """Return the line on modules that changed since the recorded runs, or ''."""
+    """Return the line on modules that changed since the recorded runs.
+
+    Return an empty string if there are no such modules.
+    """
     if not names:
         return ""
-    verb = "has" if len(names) == 1 else "have"
     return (
-        f"Changed since the recorded runs: {_join_names(names)} {verb} another source"
-        " now, so values may differ."
+        f"Changed since the recorded runs: {_join_names(names)}. The outputs may differ"
+        " for this reason."
     )

@@ -1,4 +1,4 @@
-"""The status line of Claude Code: progress, running cell, memory of the kernel."""
+"""The text of Claude Code's status line: progress, running cell and kernel memory."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def format_status_line(
 ) -> str:
     """Return the line on a notebook, or an empty string if there is nothing to show.
 
-    `running` names a running cell outside the plan, `clock` is its time (see
-    `format_clock`), `queued` what a cell waits for, `frame` the variable whose shape is
-    shown, `memory` the kernel's bytes.
+    `running` names a running cell outside the plan. `clock` is the text of
+    `format_clock` for the running cell, `queued` the reason why a cell waits; both may
+    be empty. `frame` is the variable with the shape to show, `memory` the kernel's
+    memory in bytes.
     """
     mark, parts = _format_progress(state, running, clock, queued)
     if not parts:
@@ -72,7 +73,7 @@ def _format_shape(shape: tuple[int | str, ...]) -> str:
 def _format_progress(
     state: State, running: str, clock: str, queued: str
 ) -> tuple[str, list[str]]:
-    """Return the mark and the parts of the line on the plan and the running cell."""
+    """Return the mark and the parts of the text on the progress."""
     if queued:
         reason = one_line(queued, MESSAGE_LIMIT)
         return WAITING_MARK, [_format_next(state), reason]
@@ -94,13 +95,17 @@ def _format_progress(
         result = "failed"
         attempts = state.get_or_add_progress(last_key).attempts
         if attempts:
-            result += f", {attempts} of its retries used"
+            retries = "1 retry" if attempts == 1 else f"{attempts} retries"
+            result += f", {retries} used"
         return FAILED_MARK, [name, result]
     return PENDING_MARK, [_format_next(state)]
 
 
 def _format_step_name(state: State, key: Key | None) -> str:
-    """Return position and title of a step, or '' for a cell outside the plan."""
+    """Return the position and title of a step, or an empty string.
+
+    `key` is the id of the step, the id of a cell outside the plan, or None.
+    """
     if not isinstance(key, int):
         return ""
     step = state.plan.find_step(key)
@@ -118,10 +123,7 @@ def _format_complete(state: State) -> str:
 
 
 def _format_open_cells(state: State) -> tuple[str, list[str]]:
-    """Return the mark and parts for cells outside the plan.
-
-    These cells failed, did not run or are stale.
-    """
+    """Return the mark and the parts of the text on open cells outside the plan."""
     mark = FAILED_MARK if state.is_failing else PENDING_MARK
     failed = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
@@ -133,11 +135,11 @@ def _format_open_cells(state: State) -> tuple[str, list[str]]:
         other_count = len(cells) - 1
         name += f" and {other_count} more"
     steps = format_count(len(state.plan.steps), "step")
-    return mark, [f"{steps} over", f"{name} {OPEN_WORDS[cell.status]}"]
+    return mark, [f"{steps} finished", f"{name} {OPEN_WORDS[cell.status]}"]
 
 
 def _format_next(state: State) -> str:
-    """Return the next step, or an empty string if none is open."""
+    """Return the position and title of the next step, or an empty string."""
     for step in state.plan.steps:
         if state.get_step_status(step.id) not in FINISHED:
             return _format_step(state, step)
@@ -152,7 +154,7 @@ def _format_step(state: State, step: Step) -> str:
 
 
 def format_clock(seconds: float, timeout: float) -> str:
-    """Return how long a cell has been running, and its deadline."""
+    """Return the elapsed time of a running cell and its deadline (in seconds)."""
     deadline = format_span(timeout)
     if seconds < 600:
         without_unit = deadline.removesuffix(" s")
@@ -162,10 +164,11 @@ def format_clock(seconds: float, timeout: float) -> str:
 
 
 def choose_frame(namespace: Namespace, previous: str) -> str:
-    """Return the variable whose shape is shown.
+    """Return the name of the variable with the shape to show.
 
-    This is the last assigned variable with a shape, else the previous choice, else the
-    largest one; '' if no variable has a shape.
+    The order of precedence is: the last assigned variable with a shape, the `previous`
+    choice, the largest variable with a shape. Return an empty string if no variable has
+    a shape.
     """
     sizes = {
         name: variable.bytes

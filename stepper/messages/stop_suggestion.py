@@ -1,4 +1,4 @@
-"""The suggestion in the last line of a stop: what the user can do about an error."""
+"""Suggestions for the user on errors that stopped a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stepper.policy import error_classification
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.model import Fault, Outcome, Verdict
 
-FACT_LIMIT = 300  # characters of what stepper knows of an error
+FACT_LIMIT = 300  # characters of the facts about an error
 
 # Fields in braces are filled by `fill_commands`.
 GIVE_HINT = "give the agent a hint: {fix} HINT, or {skip} to skip this step"
@@ -35,7 +35,7 @@ ACTIONS: tuple[tuple[str, str], ...] = (
         " `stepper trust`); " + RESTORE_AND_FIX,
     ),
     ("EndedOutside", "the cell did not cause the kernel's death: " + RESTORE_AND_FIX),
-    ("KernelDied", "change the cell that ended the kernel, then {fix}; " + RESTORE),
+    ("KernelDied", "change the cell that killed the kernel, then {fix}; " + RESTORE),
     ("MemoryLimit", LESS_DATA + ", or raise max_memory_percent, then {fix}"),
     ("MemoryError", LESS_DATA + ", then {fix}"),
     ("SystemExit", "remove `exit()` from the cell, then {fix}"),
@@ -74,9 +74,9 @@ def suggest_action(
     comment: str = "#",
     commands: CommandLines = UNNAMED,
 ) -> str:
-    """Return what a user can do about an error that stopped the notebook; one line.
+    """Return a suggestion for the user on how to resume a stopped notebook.
 
-    `comment` starts a comment in the notebook's language.
+    The suggestion has one line. `comment` starts a comment in the notebook's language.
     """
     if fault is None:
         return fill_commands(GIVE_HINT, commands)
@@ -92,21 +92,26 @@ def suggest_action(
     names = {label.rsplit(".", 1)[-1] for label in all_labels}
     for label, text in ACTIONS:
         if label in names:
-            return fill_commands(text, commands, filename=_printable_filename(fault))
+            return fill_commands(
+                text, commands, filename=_get_printable_filename(fault)
+            )
     fact = one_line(fault.suggestion, FACT_LIMIT).rstrip(".")
     if fact:
         return f"{fact}; to resume: {fill_commands(RESUME, commands)}"
     return fill_commands(GIVE_HINT, commands)
 
 
-def _printable_filename(fault: Fault) -> str:
-    """Return the file of an error in one line: it may have line breaks and escapes."""
+def _get_printable_filename(fault: Fault) -> str:
+    """Return the name of an error's file, with control characters escaped.
+
+    Return "the file" if the name is unknown.
+    """
     name = str(fault.attributes.get("filename") or "the file")
     return name if name.isprintable() else ascii(name)
 
 
 def fill_commands(text: str, commands: CommandLines = UNNAMED, **values: str) -> str:
-    """Return a text of this module with a notebook's commands and other values."""
+    """Fill the fields of a suggestion with the notebook's commands and other values."""
     slash_commands = {
         name: commands.slash(name) for name in ("continue", "fix", "skip")
     }
@@ -117,7 +122,7 @@ def fill_commands(text: str, commands: CommandLines = UNNAMED, **values: str) ->
 def suggest_more_time(
     outcome: Outcome, timeout: float, max_timeout: float, comment: str = "#"
 ) -> list[str]:
-    """Return how a cell that timed out gets more time, in a list.
+    """Return a list with a suggestion for a cell that timed out.
 
     The list is empty for other outcomes. Times are in seconds.
     """
@@ -125,10 +130,11 @@ def suggest_more_time(
         return []
     if timeout >= max_timeout:
         return [
-            "No cell gets more time: max_cell_timeout_seconds, the user's setting, is"
-            f" {max_timeout:g}."
+            "A cell can't have more time: the user's setting max_cell_timeout_seconds"
+            f" is {max_timeout:g}."
         ]
     return [
-        f"More time: a first line `{comment} stepper: timeout=10m` or `timeout=none`,"
-        f" {format_span(max_timeout)} at most."
+        "To give the cell more time, add a first line such as"
+        f" `{comment} stepper: timeout=10m` or `timeout=none`; the maximum is"
+        f" {format_span(max_timeout)}."
     ]

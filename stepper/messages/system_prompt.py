@@ -1,4 +1,4 @@
-"""The system prompt for an agent without MCP and skills: rules and current state."""
+"""The system prompt for an agent that has neither MCP nor skills."""
 
 from __future__ import annotations
 
@@ -86,9 +86,10 @@ def format_system_prompt(
     notebook: str | None,
     names: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Return the system prompt.
+    """Return the system prompt: the rules and the current state.
 
-    `names` maps `modules`, `functions` and `variables` to names and descriptions.
+    `language` is `en` or `ja`. `notebook` is the current notebook, or None. `names` maps
+    `modules`, `functions` and `variables` to names with their descriptions.
     """
     labels = LABELS[language]
     current = one_line(notebook) if notebook else labels["none"]

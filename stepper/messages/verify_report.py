@@ -28,12 +28,12 @@ FILE_TEXTS = {
     "new": "new",
     "deleted": "deleted",
 }
-NOTHING_RECORDED = "no outputs are recorded: no cell ran, or the outputs were removed"
-SOURCE_NOT_RECORDED = "no run of the present source is recorded"
+NOTHING_RECORDED = "no cell ran, or the outputs were removed"
+SOURCE_NOT_RECORDED = "no run of the current source is recorded"
 
 
 def format_verify(result: VerifyResult) -> str:
-    """Return the text on a replay, for users and agents."""
+    """Return the report on a replay, for users and agents."""
     lines = [format_verdict(result), *_format_cells(result)]
     files = [_format_file(file) for file in result.files]
     lines += _limit_lines(files, "file", MAX_LINES)
@@ -52,11 +52,11 @@ def _format_package(package: PackageChange) -> str:
     is_module = package.then.startswith(SOURCE_PREFIX)
     if is_module and package.now.startswith(SOURCE_PREFIX):
         return f"  {NOTE_MARK} module {name} changed since the recorded run"
-    return f"  {NOTE_MARK} {name} {package.then} then, {package.now} now"
+    return f"  {NOTE_MARK} package {name}: {package.then} then, {package.now} now"
 
 
 def format_verdict(result: VerifyResult) -> str:
-    """Return the verdict in one line."""
+    """Return the line with the verdict on a replay."""
     verdict = "REPRODUCES" if result.reproduces else "DOES NOT REPRODUCE"
     if result.reproduces and result.failing:
         cells = format_count(result.failing, "cell")
@@ -78,7 +78,7 @@ def format_verdict(result: VerifyResult) -> str:
 
 
 def format_recorded(result: VerifyResult) -> str:
-    """Return how many cells gave the recorded outputs."""
+    """Return the number of cells that gave the recorded outputs, as text."""
     total = len(result.cells)
     return f"{result.as_recorded} of {total} cells as recorded"
 
@@ -97,24 +97,24 @@ def _format_cells(result: VerifyResult) -> list[str]:
 
     not_recorded = by_verdict.get(ReplayVerdict.NOT_RECORDED, [])
     if not_recorded:
-        names = _name_cells(not_recorded)
+        names = _format_cell_names(not_recorded)
         is_all = len(not_recorded) == len(result.cells)
         reason = NOTHING_RECORDED if is_all else SOURCE_NOT_RECORDED
         run = CommandLines(result.notebook).shell("run")
         lines.append(
-            f"  {FAILED_MARK} {names} not recorded: {reason}."
+            f"  {FAILED_MARK} {names}: no recorded outputs; {reason}."
             f" To run the cells that have not run: `{run}`"
         )
     not_run = by_verdict.get(ReplayVerdict.NOT_RUN, [])
     if not_run:
-        names = _name_cells(not_run)
-        lines.append(f"  {NOTE_MARK} {names} not run: a cell above failed")
+        names = _format_cell_names(not_run)
+        lines.append(f"  {NOTE_MARK} {names}: not run, because a cell above failed")
     close = by_verdict.get(ReplayVerdict.CLOSE, [])
     if close:
-        names = _name_cells(close)
+        names = _format_cell_names(close)
         differences = dict.fromkeys(cell.difference for cell in close)
         text = "; ".join(differences)
-        lines.append(f"  {CLOSE_MARK} {names} close: {text}")
+        lines.append(f"  {CLOSE_MARK} {names}: close to the recorded outputs ({text})")
     return lines + _limit_lines(notes, "cell", MAX_LINES)
 
 
@@ -130,7 +130,7 @@ def _format_difference(cell: CellVerdict) -> list[str]:
     return lines
 
 
-def _name_cells(cells: Sequence[CellVerdict]) -> str:
+def _format_cell_names(cells: Sequence[CellVerdict]) -> str:
     numbers = [str(cell.number) for cell in cells[:MAX_CELL_LINES]]
     if len(cells) > MAX_CELL_LINES:
         numbers.append("…")
@@ -147,10 +147,13 @@ def _limit_lines(lines: list[str], noun: str, limit: int) -> list[str]:
     return [*lines[:limit], f"  … and {hidden}"]
 
 
-def describe_file(
+def create_file_change(
     name: str, change: str, size_before: int = 0, size_now: int = 0
 ) -> FileChange:
-    """Return a file that a replay wrote; sizes in bytes."""
+    """Return the description of a file that a replay wrote or deleted.
+
+    `change` is a key of FILE_TEXTS, `changed` or `unknown`. Sizes are in bytes.
+    """
     text = FILE_TEXTS.get(change, "rewritten, too large to compare")
     if change == "changed":
         text = f"{change}: {size_before:,} bytes before, {size_now:,} now"
@@ -160,7 +163,11 @@ def describe_file(
 def format_last_verdict(
     reproduces: bool, counts: str, seconds: float, is_current: bool
 ) -> str:
-    """Return the line on the last verdict, which is `seconds` old."""
+    """Return the line on the last verdict.
+
+    `counts` is the text of `format_recorded`, `seconds` the age of the verdict.
+    `is_current` says whether no cell changed since.
+    """
     when = "just now"
     if seconds >= 1:
         age = format_age(seconds)

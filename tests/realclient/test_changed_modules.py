@@ -123,8 +123,8 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
             f"cell {number}: 1 line differs:\n| - 40.0\n| + 25.0\n"
             for number in (3, 4, 5)
         )
-        + "Changed since the recorded runs: salesproj.features has another source now,"
-        " so values may differ.\n"
+        + "Changed since the recorded runs: salesproj.features. The outputs"
+        " may differ for this reason.\n"
         "To check whether a new kernel reproduces the new outputs, run:"
         f" `stepper verify {name}`\n"
     )

@@ -97,7 +97,7 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     client.send("Begin.")
     wait_until(lambda: statuses(notebook)[2] == "running")
     screen = " ".join(client.screen().split())
-    said = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed; NOT run by stepper; the outputs of"
+    said = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed. stepper did NOT run these cells; the outputs of"
     assert "hook additional context" not in news(model, 3) and said in news(model, 4)
     assert f"To run the cells that have not run: stepper run {name}" in news(model, 4)
     assert (

@@ -59,10 +59,10 @@ class FolderSnapshot:
             if before is None:
                 # If the snapshot is truncated, the file may have existed before.
                 if not was_truncated:
-                    changes.append(verify_report.describe_file(name, "new"))
+                    changes.append(verify_report.create_file_change(name, "new"))
             elif stamp is None:
                 if not os.path.lexists(os.path.join(self.folder, name)):
-                    changes.append(verify_report.describe_file(name, "deleted"))
+                    changes.append(verify_report.create_file_change(name, "deleted"))
             elif stamp != before.stamp:
                 changes.append(self._compare(name, before, stamp))
         return changes
@@ -79,7 +79,7 @@ class FolderSnapshot:
             change = "changed"
         else:
             change = "written"
-        return verify_report.describe_file(name, change, before.size, stamp[1])
+        return verify_report.create_file_change(name, change, before.size, stamp[1])
 
     def _list_stamps(self) -> dict[str, Stamp]:
         """Return modification time, size and inode of each file, by relative path."""
