@@ -194,14 +194,14 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
         (
             {},
             "",
-            "auto (what Claude Code starts in without permissions.defaultMode): edits are not asked for",
+            "auto (Claude Code's default): edits need no approval",
         ),
         (
             {},
             "auto_run: ask",
-            "each code cell is asked for: saying yes runs it at once",
+            "each code cell needs your approval and then runs immediately",
         ),
-        ({"user": "default"}, "", "saying yes to a code cell runs it at once"),
+        ({"user": "default"}, "", "an approved code cell runs immediately"),
         (
             {"user": "default"},
             "auto_run: ask",
@@ -210,7 +210,7 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
         (
             {"user": "acceptEdits", "project": "plan"},
             "",
-            "/.claude/settings.json): each edit is asked for, and no cell",
+            "/.claude/settings.json): each edit needs your approval, and no cell",
         ),
         (
             {"project": "plan", "local": "dontAsk"},
@@ -256,7 +256,7 @@ def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
     allowed = [{"no": "rule"}, "Edit(notebooks/**)", "Bash(stepper *)"]
     there = {"permissions": {"defaultMode": "default", "allow": allowed}}
     Path(project.project, ".claude/settings.local.json").write_text(json.dumps(there))
-    assert "the rules of --allow are there" in found(project)["mode"].detail
+    assert "because the rules of --allow are set" in found(project)["mode"].detail
 
 
 @pytest.mark.parametrize(

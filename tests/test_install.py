@@ -223,7 +223,7 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     again = sh(checkout, str(repo), "--allow", path=path)
     assert again.returncode == 0, again.stderr
     assert (snapshot(repo), snapshot(env)) == (first, beside), again.stdout
-    assert "made" not in again.stdout
+    assert "created" not in again.stdout
     told = subprocess.run(
         [repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True
     )
@@ -264,13 +264,13 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
     # the checkout changed; uv must not take the wheel that it kept
     (checkout / "stepper/fresh.py").write_text("NEW = 1\n")
     done = sh(checkout, str(target), path=path)
-    assert "environment made" in done.stdout, done.stderr
+    assert "environment created" in done.stdout, done.stderr
     assert (target / ".stepper/env/packages/stepper/fresh.py").is_file()
 
     # another mode; asked from within Claude Code, with that environment on the PATH
     inside = f"{target}/.stepper/env/cli{os.pathsep}{path}{os.pathsep}{target}/.stepper/env/bin"
     done = sh(checkout, str(target), "--editable", path=inside)
-    assert "environment made" in done.stdout, done.stderr
+    assert "environment created" in done.stdout, done.stderr
     assert (target / ".stepper/env/packages").resolve() == checkout
     editable = snapshot(target)
     (checkout / "stepper/fresh.py").unlink()
@@ -424,7 +424,7 @@ def test_uninstall_refuses_unreadable_settings(repo, monkeypatch, capsys, conten
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{tmp}/missing"], "there is no folder"),
+        (["{tmp}/missing"], "does not exist"),
         (["{tmp}/file"], "is not a folder"),
         (["{tmp}/a:b"], "colon"),
         (["{tmp}/closed"], "can't be written"),
@@ -735,7 +735,7 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
     command = home / ".local/bin/stepper"
     assert not command.exists() and "--link" in capsys.readouterr().out, "never unasked"
     setup(repos[0], "--link", kernel=kernel)
-    assert f"made: {command}" in capsys.readouterr().out
+    assert f"created: {command}" in capsys.readouterr().out
     before = snapshot(home)
     setup(repos[0], "--link", kernel=kernel)
     assert snapshot(home) == before
@@ -790,7 +790,7 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
 
     capsys.readouterr()
     undo(repos[0])
-    left = f"{command} (made by --link), for your other projects: {repos[1]}. To remove it, run: rm {command}\n"
+    left = f"{command} (created by --link), for your other projects: {repos[1]}. To remove it, run: rm {command}\n"
     assert left in capsys.readouterr().out and command.exists()
     undo(repos[1])
     assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
@@ -809,7 +809,7 @@ def test_uninstall_reports_a_command_of_another_installation(
     undo(other)
     out = capsys.readouterr().out
     assert (
-        f"kept        {command} (made by --link of an installation that is not recorded in"
+        f"kept        {command} (created by --link of an installation that is not recorded in"
         in out
         and f"To remove it, run: rm {command}\n" in out
     )
@@ -821,7 +821,7 @@ def test_other_program_of_the_same_name_is_kept(home, repo, kernel):
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\n")
     before = snapshot(repo)
-    with pytest.raises(StepperError, match="is not stepper's"):
+    with pytest.raises(StepperError, match="belongs to another program"):
         setup(repo, "--link", kernel=kernel)
     assert snapshot(repo) == before
     setup(repo, kernel=kernel)
@@ -927,7 +927,7 @@ def test_edited_skill_is_kept(repo, kernel, capsys):
     skill.write_text(skill.read_text() + "\nmy own line\n")
     setup(repo, kernel=kernel)
     assert skill.read_text().endswith("my own line\n")
-    assert "edited by you, kept: new-notebook" in capsys.readouterr().out
+    assert "edited by you and kept: new-notebook" in capsys.readouterr().out
     undo(repo)
     assert skill.read_text().endswith("my own line\n")
     assert "kept        skills new-notebook" in capsys.readouterr().out
@@ -938,8 +938,8 @@ def test_skill_name_used_by_the_user_is_skipped(repo, kernel, capsys):
     installer.write(theirs, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
     out = capsys.readouterr().out
-    assert "left out, because you have skills with these names: fix" in out
-    assert "instead of /fix, in a terminal: stepper fix" in out
+    assert "not installed, because you have skills with these names: fix" in out
+    assert "instead of /fix, use in a terminal: stepper fix" in out
     assert theirs.read_text().endswith("mine\n")
     assert {*skill_states.list_our_skills(repo)} == {
         *skill_states.load_shipped_skills()
@@ -1114,7 +1114,7 @@ def test_unsuitable_interpreter_is_refused(repo, tmp_path, monkeypatch, text, sa
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
-        install_checks.check_installation(
+        install_checks.check_and_choose_interpreter(
             install_options.parse_arguments([str(repo), "--python", str(python)])
         )
     assert says in str(caught.value)

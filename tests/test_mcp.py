@@ -1933,7 +1933,7 @@ def test_uninstall_removes_the_entries(
             (shop.folder / client.file).parent.rmdir()
         shop.stepper("mcp", "--config", name, "--install")
     uninstall.uninstall(parse_arguments([str(shop.folder)]))
-    assert "our lines from .mcp.json, .cursor/mcp.json" in capsys.readouterr().out
+    assert "stepper's lines from .mcp.json, .cursor/mcp.json" in capsys.readouterr().out
     left = {
         str(path.relative_to(shop.folder))
         for path in shop.folder.rglob("*")

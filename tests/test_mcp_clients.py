@@ -61,7 +61,7 @@ def test_entry_is_printed_with_its_file(shop: Project) -> None:
 def test_new_file_is_created_and_removed(shop: Project, home: Path, name: str) -> None:
     path = home / FILES[name]
     done = shop.stepper("mcp", "--config", name, "--install").stdout
-    assert f"~/{FILES[name]}: made." in done
+    assert f"~/{FILES[name]}: created." in done
     assert "Each project has its own entry in this file." in done
     text = path.read_text()
     assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
@@ -99,7 +99,7 @@ def test_other_servers_stay_and_a_backup_is_written(
     assert backup.read_text() == OTHERS
 
     uninstall.uninstall(parse_arguments([str(shop.folder), "--uninstall"]))
-    assert f"our lines from ~/{FILES[name]}" in capsys.readouterr().out
+    assert f"stepper's lines from ~/{FILES[name]}" in capsys.readouterr().out
     assert json.loads(path.read_text()) == json.loads(OTHERS)
     assert not backup.exists()
 

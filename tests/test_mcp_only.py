@@ -78,7 +78,7 @@ def test_mcp_only_installs_everything_except_claude_code_files(
     own = Path(Paths(str(repo)).env)
     install(repo, OPTION)
     said = capsys.readouterr().out
-    assert "no hooks, no skills, nothing in .claude/" in said
+    assert "without hooks, skills and .claude/" in said
     assert "stepper mcp --config claude|cursor|" in said
     assert "/new-notebook" not in said
     assert "claude, then" not in said

@@ -165,7 +165,7 @@ def test_doctor_reports_it_and_install_repairs_it(
     )
     if kind != "folder":
         with pytest.raises(
-            StepperError, match=r"\.stepper/env is a link, or is behind one"
+            StepperError, match=r"\.stepper/env is a link or is below a link"
         ):
             installer.apply(options)
         place.unlink()

@@ -74,7 +74,7 @@ def test_next_prompt_after_escape_reports_the_cell_once(
     )
     told, begins = (
         answer.text,
-        f"stepper: the last edit of notebooks/{notebook.path.name} is in the notebook",
+        f"stepper: the last edit of notebooks/{notebook.path.name} was applied",
     )
     assert (
         answer.line.startswith(begins)
@@ -132,7 +132,7 @@ def test_next_report_includes_the_undelivered_one(project: Project) -> None:
     )
     assert (
         answer.line.startswith("✓ cell 2")
-        and "is in the notebook" in answer.line
+        and "was applied" in answer.line
         and "cancelled" in answer.line
     )
     assert "WAS applied" not in notebook.insert("print('later')", first)[1].text

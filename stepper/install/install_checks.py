@@ -1,7 +1,7 @@
 """The checks before an installation, and the plan for install.sh.
 
-Everything that can be refused is refused before anything changes. This module runs from
-the checkout with Python 3.10 or newer and the standard library.
+All checks are made before the installation changes anything. This module runs from the
+checkout with Python 3.10 or newer and uses only the standard library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stepper.install.skill_states import SKILLS, load_shipped_skills
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
-# Where install and uninstall write or remove files, except notebooks and skills.
+# The paths that install and uninstall change, except notebooks and skills.
 FOLDERS = (".stepper", ".claude", ".claude/hooks", SKILLS)
 FILES = (SETTINGS, ".gitignore", claude_settings.SCRIPT)
 STEPPER_PATHS = (
@@ -41,15 +41,15 @@ STEPPER_PATHS = (
     ".stepper/figures",
     ".stepper/kernels",
 )
-# The third line of every version of the hook script contains it.
+# The third line of every version of the hook script contains this mark.
 SCRIPT_MARK = b"notebook-stepper"
 
 
 class InterpreterChoice(NamedTuple):
-    """The interpreter of the kernels.
+    """The choice of the kernels' interpreter.
 
-    `why` says why this one was chosen. `given` is true if `--python` named it, and
-    `make` if its `.venv` must be created.
+    `python` is its path and `why` the reason for the choice. `given` means that the
+    user named the interpreter with `--python`, `make` that `.venv` must be created.
     """
 
     python: str
@@ -62,19 +62,19 @@ def check_target(target: str) -> None:
     """Raise UsageError if stepper cannot be set up in a folder."""
     shown = shlex.quote(target)
     if not os.path.lexists(target):
-        raise UsageError(f"there is no folder {shown}", f"mkdir -p {shown}")
+        raise UsageError(f"the folder {shown} does not exist", f"mkdir -p {shown}")
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
     if set(os.pathsep + "\n") & set(get_record_folder(target)):
         shown = shlex.quote(get_record_folder(target))
         raise UsageError(
-            f"{shown}: the PATH cannot contain a colon or a line break",
+            f"{shown}: the path must not contain a colon or a line break",
             "rename the folder",
         )
     if target == os.path.realpath(Path.home()):
         raise UsageError(
             f"{shown} is your home folder: its settings apply to all projects",
-            "name a repository",
+            "name a repository instead",
         )
     try:
         tempfile.TemporaryFile(dir=target).close()
@@ -87,7 +87,7 @@ def check_target(target: str) -> None:
 def check_links(project: Path, *more: str, claude: bool = True) -> None:
     """Raise StepperError if a link leads one of stepper's paths out of the project.
 
-    `more` are further paths. If `claude` is false, nothing is written in .claude/.
+    `more` are further paths to check. `claude` says whether stepper uses .claude/.
     """
     names = (".stepper", ".gitignore", *STEPPER_PATHS, *more)
     if claude:
@@ -105,23 +105,23 @@ def check_links(project: Path, *more: str, claude: bool = True) -> None:
         is_home_link = name == ".stepper" and path.is_symlink()
         if not is_inside or is_home_link:
             raise StepperError(
-                f"{path} is a link, or is behind one, to {target}",
-                f"ls -ld {shlex.quote(str(path))}; rm the link, not {target}",
+                f"{path} is a link or is below a link, which leads to {target}",
+                f"ls -ld {shlex.quote(str(path))}  # remove the link, not {target}",
             )
 
 
 def check_paths(project: Path, *names: str) -> None:
-    """Raise StepperError if a path has the wrong type or cannot be written."""
+    """Raise StepperError if a path has the wrong type or is not writable."""
     for name in names:
         path = project / name
         is_file = name in FILES
         if not os.path.lexists(path):
             continue
         has_type = path.is_file() if is_file else path.is_dir()
+        kind = "file" if is_file else "folder"
         if not has_type:
             raise StepperError(
-                f"{path} is not a {'file' if is_file else 'folder'}",
-                "move it away, then run this again",
+                f"{path} is not a {kind}", f"move {path} away, then run this again"
             )
         permissions = os.W_OK | (os.R_OK if is_file else os.X_OK)
         if not os.access(path, permissions):
@@ -135,7 +135,8 @@ def check_owners(project: Path) -> None:
     script = project / claude_settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
         raise StepperError(
-            f"{script} is not stepper's", "move it away, then run this again"
+            f"{script} belongs to another program",
+            f"move {script} away, then run this again",
         )
 
 
@@ -144,8 +145,12 @@ def choose_interpreter(
 ) -> InterpreterChoice:
     """Choose the interpreter of the kernels.
 
-    This is the one of `--python`, now or in an earlier installation, that of `.venv`,
-    an active environment's, or that of a new `.venv`.
+    The order of precedence is: `given`, the path from `--python`; the path that
+    `--python` named in an earlier installation; the project's `.venv`; an active
+    environment; a new `.venv`.
+
+    Raises:
+        StepperError: `.venv` exists without an interpreter.
     """
     record = read_install_record(paths.project)
     venv = Path(paths.project, ".venv")
@@ -154,7 +159,9 @@ def choose_interpreter(
         return InterpreterChoice(given, "--python", given=True)
     recorded = str(record.get("python"))
     if record.get("given") and Path(recorded).exists():
-        return InterpreterChoice(recorded, "given by --python before", given=True)
+        return InterpreterChoice(
+            recorded, "named by --python in an earlier installation", given=True
+        )
     if venv_python.exists():
         return InterpreterChoice(str(venv_python), "the project's .venv")
     # Environments of stepper itself are below these folders.
@@ -169,7 +176,7 @@ def choose_interpreter(
     if os.path.lexists(venv):
         raise StepperError(
             f"{venv} has no bin/python",
-            "remove it, or name an interpreter: --python PATH",
+            f"remove {venv}, or name an interpreter: --python PATH",
         )
     return InterpreterChoice(str(venv_python), "a new .venv", make=True)
 
@@ -178,11 +185,12 @@ def check_interpreter(choice: InterpreterChoice) -> Interpreter:
     """Return the version and modules of an interpreter.
 
     Raises:
-        StepperError: It cannot run a kernel, and ipykernel cannot be installed for it.
+        StepperError: The interpreter can't run a kernel, or ipykernel is missing and
+            can't be installed.
     """
     name = f"{choice.python} ({choice.why})"
     interpreter = probe_kernel_python(
-        choice.python, name, "name another: --python PATH"
+        choice.python, name, "name another interpreter: --python PATH"
     )
     if not interpreter.modules and not shutil.which("uv"):
         raise StepperError(
@@ -193,9 +201,9 @@ def check_interpreter(choice: InterpreterChoice) -> Interpreter:
 
 
 def compute_stamp(options: argparse.Namespace) -> str:
-    """Return the fingerprint of an environment made from this checkout.
+    """Return the fingerprint of the environment that this checkout would create.
 
-    It changes with the sources, the options and the target.
+    The fingerprint depends on the sources, the options and the target.
     """
     source = PACKAGE.parent
     # An editable environment contains only metadata.
@@ -214,8 +222,8 @@ def compute_stamp(options: argparse.Namespace) -> str:
 
 
 def is_environment_ready(paths: Paths, stamp: str) -> bool:
-    """Return whether the user's environment is complete, works and has a stamp."""
-    # `stepper trust` creates a link.
+    """Return whether the user's environment works and has the fingerprint `stamp`."""
+    # If the environment is a link, `stepper trust` created it.
     if not read_install_record(paths.project) or os.path.islink(paths.env):
         return False
     if read(Path(paths.env, "stamp")).strip() != stamp.encode():
@@ -224,19 +232,18 @@ def is_environment_ready(paths: Paths, stamp: str) -> bool:
     return run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).returncode == 0
 
 
-def check_installation(options: argparse.Namespace) -> InterpreterChoice:
-    """Return the kernels' interpreter; raise StepperError if install can't run."""
+def check_and_choose_interpreter(options: argparse.Namespace) -> InterpreterChoice:
+    """Check that stepper can be installed, and choose the kernels' interpreter.
+
+    Raises:
+        StepperError: The installation is not possible.
+    """
     check_target(options.target)
     paths = Paths(options.target)
     project = Path(paths.project)
-    claude = not options.mcp_only
-    check_links(project, claude=claude)
-    check_paths(project, *(FOLDERS if claude else (".stepper",)))
-    patterns = options.notebooks or doctor.load_limits(paths).patterns
-    notebooks = doctor.get_notebook_folder(patterns)
-    check_links(project, notebooks, claude=claude)
-    check_paths(project, notebooks, *(FILES if claude else (".gitignore",)))
-    if claude:
+    uses_claude_code = not options.mcp_only
+    _check_project_paths(paths, options, uses_claude_code)
+    if uses_claude_code:
         check_owners(project)
         read_settings(project / SETTINGS)
     else:
@@ -245,6 +252,7 @@ def check_installation(options: argparse.Namespace) -> InterpreterChoice:
         user_script.check_script_name()
     if options.add_ipykernel:
         ipykernel_install.check_add(project)
+    # A demo in a temporary folder does not use the active environment.
     environ = {} if options.scratch else os.environ
     choice = choose_interpreter(paths, options.python, environ)
     if not choice.make:
@@ -252,10 +260,29 @@ def check_installation(options: argparse.Namespace) -> InterpreterChoice:
     return choice
 
 
+def _check_project_paths(
+    paths: Paths, options: argparse.Namespace, uses_claude_code: bool
+) -> None:
+    """Raise StepperError if stepper can't use a path in the project."""
+    project = Path(paths.project)
+    folders: tuple[str, ...] = (".stepper",)
+    files: tuple[str, ...] = (".gitignore",)
+    if uses_claude_code:
+        folders = FOLDERS
+        files = FILES
+    # Before the configuration, which names the notebook folder, is read.
+    check_links(project, claude=uses_claude_code)
+    check_paths(project, *folders)
+    patterns = options.notebooks or doctor.load_limits(paths).patterns
+    notebooks = doctor.get_notebook_folder(patterns)
+    check_links(project, notebooks, claude=uses_claude_code)
+    check_paths(project, notebooks, *files)
+
+
 def _check_no_hooks(paths: Paths) -> None:
     """Raise StepperError if this user installed the hooks.
 
-    With `--mcp-only`, the record would not contain them any more.
+    An installation with `--mcp-only` would remove the hooks from the record.
     """
     record = read_install_record(paths.project)
     project = Path(paths.project)
@@ -265,16 +292,17 @@ def _check_no_hooks(paths: Paths) -> None:
         return
     command = doctor.format_install_command(paths)
     raise StepperError(
-        f"you installed stepper's hooks in {project}: with --mcp, MCP clients can use"
-        " it too",
-        f"{command} --uninstall  # removes them; then run this again",
+        f"you installed stepper's hooks in {project}; to support MCP clients too, use"
+        " --mcp instead of --mcp-only",
+        f"{command} --uninstall  # removes the hooks; then run this again",
     )
 
 
 def print_plan(options: argparse.Namespace) -> None:
-    """Print for install.sh what it must do, as lines NAME=VALUE.
+    """Print the plan of the installation for install.sh, as lines NAME=VALUE.
 
-    No value contains a line break, because `check_target` refuses such folders.
+    The values contain no line breaks, because `check_target` refuses folders with line
+    breaks in their paths.
     """
     if options.uninstall:
         check_target(options.target)
@@ -282,7 +310,7 @@ def print_plan(options: argparse.Namespace) -> None:
         project = Path(Paths(options.target).project)
         check_links(project, claude=not record.get("mcp_only"))
     else:
-        check_installation(options)
+        check_and_choose_interpreter(options)
     paths = Paths(options.target)
     stamp = compute_stamp(options)
     if options.uninstall or is_environment_ready(paths, stamp):

@@ -1,6 +1,7 @@
-"""Read, write and remove the files of an installation; find those of this package.
+"""Read, write and remove the files of an installation, and find the shipped files.
 
-Standard library only: the installer runs before any environment exists.
+This module uses only the standard library, because the installer runs before any
+environment exists.
 """
 
 from __future__ import annotations
@@ -25,33 +26,41 @@ def find_assets(kind: str) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """Return the bytes of a file, b"" if the file does not exist."""
+    """Return the bytes of a file, or empty bytes if the file does not exist."""
     return path.read_bytes() if path.is_file() else b""
 
 
 def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
-    """Return the text and the data of a settings file; the text is None without a file.
+    """Return the text and the data of a settings file.
+
+    If the file does not exist, the text is None and the data is empty.
 
     Raises:
         StepperError: The file can't be read, or hooks can't be merged into it.
     """
     if path.exists() and not path.is_file():
         # Reading a FIFO would block until something writes to it.
-        raise StepperError(f"{path} is not a file", "move it away, then run this again")
+        raise StepperError(
+            f"{path} is not a file", f"move {path} away, then run this again"
+        )
     try:
         text = path.read_bytes().decode("utf-8")
         data = claude_settings.parse(text)
     except FileNotFoundError:
         return None, {}
     except (OSError, ValueError, RecursionError) as error:
-        why = error if isinstance(error, OSError) else f"it is not valid JSON: {error}"
+        reason = str(error)
+        if not isinstance(error, OSError):
+            reason = f"the file is not valid JSON: {error}"
         raise StepperError(
-            f"{path} can't be read: {why}",
+            f"{path} can't be read: {reason}",
             f"{format_editor_command(path)}  # then run this again",
         ) from None
-    if wrong := claude_settings.find_shape_problem(data):
+    problem = claude_settings.find_shape_problem(data)
+    if problem:
         raise StepperError(
-            f"{path}: {wrong}", f"{format_editor_command(path)}  # then run this again"
+            f"{path}: {problem}",
+            f"{format_editor_command(path)}  # then run this again",
         )
     return text, data
 
@@ -62,9 +71,9 @@ def format_editor_command(path: str | Path) -> str:
 
 
 def write(path: Path, content: bytes, mode: int | None = None) -> str:
-    """Write a file atomically; return "made", "updated" or "unchanged".
+    """Write a file atomically; return "created", "updated" or "unchanged".
 
-    A symbolic link is followed. Without `mode` an existing file keeps its mode.
+    A symbolic link is followed. If `mode` is None, an existing file keeps its mode.
     """
     path = Path(os.path.realpath(path))
     old = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
@@ -80,11 +89,11 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return "made" if old is None else "updated"
+    return "created" if old is None else "updated"
 
 
 def link(path: Path, target: Path) -> None:
-    """Make `path` a symbolic link to `target`, replacing what is there."""
+    """Make `path` a symbolic link to `target`; replace an existing file or folder."""
     if not (path.is_symlink() and path.readlink() == target):
         remove(path)
         path.parent.mkdir(exist_ok=True)

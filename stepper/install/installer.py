@@ -1,7 +1,7 @@
 """Set up stepper in a repository. install.sh calls `plan` and then `apply`.
 
-Standard library only. Each step creates what is missing and leaves what is right, so a
-second run changes nothing. `uninstall.py` undoes every step.
+This module uses only the standard library. Each step creates missing parts and leaves
+current parts unchanged: a second run changes nothing. `uninstall.py` undoes each step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stepper.install import (
 from stepper.install.install_checks import (
     SETTINGS,
     InterpreterChoice,
-    check_installation,
+    check_and_choose_interpreter,
     check_interpreter,
     print_plan,
 )
@@ -61,13 +61,13 @@ from stepper.install.uninstall import uninstall
 from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
-# The results of `get_skill_states` in messages.
+# The states of `get_skill_states`, as changes in messages.
 SKILL_CHANGES = {
-    "missing": "made",
+    "missing": "created",
     "outdated": "updated",
     "gone": "removed",
-    "edited": "edited by you, kept",
-    "foreign": "left out, because you have skills with these names",
+    "edited": "edited by you and kept",
+    "foreign": "not installed, because you have skills with these names",
 }
 # The commands that do the same as a skill.
 TERMINAL_COMMANDS = {
@@ -84,15 +84,15 @@ COMMAND_CODE = (
 
 
 def apply(options: argparse.Namespace) -> None:
-    """Set up the project. install.sh has created the environment."""
-    choice = check_installation(options)
+    """Set up the project, after install.sh created the environment."""
+    choice = check_and_choose_interpreter(options)
     paths = Paths(options.target)
     project = Path(paths.project)
     _use_environment(paths, options)
     if options.add_ipykernel and not ipykernel_install.is_dependency(project):
         _run_or_raise([*ipykernel_install.ADD], project, None)
         command = shlex.join(ipykernel_install.ADD)
-        print_line("ipykernel", f"added to the project's dependencies: {command}")
+        print_line("ipykernel", f"added to the project's dependencies with: {command}")
     _prepare_kernel(paths, choice)
     config = _write_config(paths, options.notebooks)
     limits = doctor.load_limits(paths)
@@ -112,7 +112,7 @@ def _apply_claude_code(
     """Set up hooks, skills and settings for Claude Code."""
     project = Path(paths.project)
     text, data = read_settings(project / SETTINGS)
-    # Beside hooks of this installation, the plugin does nothing.
+    # If this installation has hooks, the plugin does nothing.
     plugin = options.plugin and not claude_settings.has_our_handlers(data)
     settings = data if plugin else claude_settings.add_hooks(data)
     rules = []
@@ -137,8 +137,8 @@ def _apply_claude_code(
     if plugin:
         print_line(
             "plugin",
-            "the plugin brings hooks and skills (/stepper:new-notebook, …); .claude/"
-            " gets none",
+            "the plugin provides the hooks and skills (/stepper:new-notebook, …); none"
+            " were installed in .claude/",
         )
     else:
         change = "unchanged" if settings == data else "merged"
@@ -171,15 +171,14 @@ def _apply_mcp_only(
     _create_notebooks_folder(paths, limits)
     _link_command(paths, options)
     mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
-    print_line(
-        "mcp", "set up for MCP clients only: no hooks, no skills, nothing in .claude/"
-    )
+    print_line("mcp", "set up for MCP clients only, without hooks, skills and .claude/")
     _print_notebooks(paths, limits)
     command = mcp_client_config.format_config_command(paths.project)
-    print_line("next", f"add your client: {command}")
+    print_line("next", f"to add your client, run: {command}")
     print_line(
         "",
-        "commit .gitignore; to see problems, run: .stepper/env/bin/stepper doctor",
+        "then commit .gitignore; to check the installation, run:"
+        " .stepper/env/bin/stepper doctor",
     )
     _print_link_option(options)
 
@@ -189,8 +188,8 @@ def _print_untrusted_python(paths: Paths) -> None:
     if doctor.is_untrusted_python(paths, python):
         print_line(
             "",
-            f"`python:` in .stepper/config.yaml names {python}: no cell runs before"
-            " `stepper trust` accepts it",
+            f"`python:` in .stepper/config.yaml names {python}: no cell runs until you"
+            " accept this interpreter with `stepper trust`",
         )
 
 
@@ -205,23 +204,23 @@ def _create_notebooks_folder(paths: Paths, limits: Limits) -> None:
     folder = Path(paths.project, notebooks)
     if not folder.is_dir():
         folder.mkdir(parents=True)
-        print_line("notebooks", f"made: {notebooks}/")
+        print_line("notebooks", f"created: {notebooks}/")
     _request_scan(paths, notebook_globs.list_base_folders(limits.patterns))
 
 
 def _link_command(paths: Paths, options: argparse.Namespace) -> None:
-    """Install `stepper` for the user's shell, with `--link`."""
+    """Install `stepper` for the user's shell, if `--link` requests this."""
     if not options.link:
         return
     print_line("command", user_script.install_script(paths))
     if not user_script.is_on_path():
         folder = shlex.quote(str(user_script.get_script_path().parent))
-        print_line("", f"it is not on your PATH: export PATH={folder}:$PATH")
+        print_line("", f"to add it to your PATH, run: export PATH={folder}:$PATH")
 
 
 def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
-    """Complete the environment, and stop daemons of the environment it replaced."""
-    change = "made" if options.remade else "unchanged"
+    """Complete the environment, and stop the daemons of a replaced environment."""
+    change = "created" if options.remade else "unchanged"
     print_line("environment", f"{change}: .stepper/env (stepper {__version__})")
     _complete_environment(paths)
     if not options.remade:
@@ -229,7 +228,7 @@ def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
     if not options.editable and compile_client(Path(paths.env, "bin/hook")):
         print_line(
             "",
-            "the hook's client is compiled (cc); it takes 1 ms instead of 10 ms",
+            "the hook's client was compiled with cc: a call takes 1 ms, not 10 ms",
         )
     for folder in (paths.project, *paths.find_dependent_worktrees()):
         _stop_old_daemon(Paths(folder))
@@ -242,25 +241,26 @@ def _print_next_steps(
     print_line("mode", permission_mode.describe_mode(Path(paths.project), limits))
     print_line(
         "",
-        "approving an edit also approves running the cell (with --allow, edits of"
-        " notebooks need no approval)",
+        "if you approve an edit, you also approve running the cell (with --allow,"
+        " edits of notebooks need no approval)",
     )
     skill = "/stepper:new-notebook" if plugin else "/new-notebook"
     folder = shlex.quote(paths.project)
-    print_line("next", f"cd {folder} && claude, then: {skill} WHAT YOU WANT TO KNOW")
+    print_line("next", f"run `cd {folder} && claude`, then type: {skill} PROBLEM")
     files = ".gitignore" if plugin else ".claude/ and .gitignore"
     print_line(
         "",
-        f"commit {files}; to see problems, run: .stepper/env/bin/stepper doctor",
+        f"commit {files}; to check the installation, run:"
+        " .stepper/env/bin/stepper doctor",
     )
     if options.mcp and not plugin:
         command = mcp_client_config.format_config_command(paths.project)
-        print_line("mcp", f"for the clients of other agents: {command}")
+        print_line("mcp", f"to add the client of another agent, run: {command}")
     _print_link_option(options)
 
 
 def _print_notebooks(paths: Paths, limits: Limits) -> None:
-    """Print which notebooks are included, and how to include the others."""
+    """Print the number of included notebooks and the command that includes all."""
     coverage = doctor.format_coverage(paths.project, limits.patterns)
     if coverage:
         print_line("notebooks", coverage)
@@ -275,15 +275,16 @@ def _print_link_option(options: argparse.Namespace) -> None:
     if not options.link:
         print_line(
             "",
-            "to use `stepper` in your own shell, in every project: --link (makes"
-            f" {user_script.get_script_path()})",
+            "to use `stepper` in your own shell in every project, install with --link"
+            f" (creates {user_script.get_script_path()})",
         )
 
 
 def _request_scan(paths: Paths, folders: list[str]) -> None:
     """Make the hook script look for notebooks that change after the installation.
 
-    If the marker exists, a daemon has requested this already.
+    `folders` are the folders to search. If the marker exists, a daemon has already
+    requested a scan.
     """
     if not os.path.lexists(paths.scan_marker):
         lines = [f"{folder or '.'}\n" for folder in folders]
@@ -304,7 +305,7 @@ def _complete_environment(paths: Paths) -> None:
     link(env / "cli/stepper", Path("../bin/stepper"))
     statusline_setting.write_script(env)
     # This replaces pip's own script, which fails in folders with quotes or `$`. With
-    # -I, Python ignores the user's PYTHONPATH. The status line starts no Python.
+    # -I, Python ignores the user's PYTHONPATH. The status line does not start Python.
     shown_env = shlex.quote(str(env))
     statusline = (
         f'[ "$1" != statusline ] || {{ env={shown_env}; set --; . "$env/statusline";'
@@ -314,15 +315,16 @@ def _complete_environment(paths: Paths) -> None:
     command = f'exec {python} -I -c "{COMMAND_CODE}" "$@"'
     script = f"#!/bin/sh\n{statusline}\n{command}\n"
     write(env / "bin/stepper", os.fsencode(script), 0o755)
-    # Replaces an older installation's environment, or files of a pull.
+    # This replaces the environment of an older installation, or files from git.
     link(Path(paths.env_link), env)
 
 
 def compile_client(target: Path) -> bool:
-    """Compile the hook's client; return whether it works.
+    """Compile the hook's client; return whether the compiled client works.
 
-    Without it, the hook script uses the Python client. The client is linked statically
-    if possible, because a home folder may be used on machines with other C libraries.
+    Without a compiled client, the hook script uses the Python client. The client is
+    linked statically if possible, because a home folder may be used on machines with
+    other C libraries.
     """
     compiler = shutil.which("cc")
     if compiler is None:
@@ -331,7 +333,7 @@ def compile_client(target: Path) -> bool:
 
 
 def _compile(compiler: str, target: Path, options: list[str]) -> bool:
-    """Compile the client with further options; return whether it works."""
+    """Compile the client with compiler options; return whether the client works."""
     source = Path(daemon_client.__file__).with_name("client.c")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     version = f'-DVERSION="{__version__}"'
@@ -348,9 +350,9 @@ def _compile(compiler: str, target: Path, options: list[str]) -> bool:
 
 
 def _stop_old_daemon(paths: Paths) -> None:
-    """Stop a daemon of the replaced environment; its kernels keep running.
+    """Stop a daemon of the replaced environment, but not its kernels.
 
-    A daemon exits after a request of another version.
+    A daemon exits after a request from another version.
     """
     try:
         sock = daemon_client.connect(paths)
@@ -361,18 +363,19 @@ def _stop_old_daemon(paths: Paths) -> None:
             pass
         wait_until_stopped(paths)
         print_line(
-            "daemon", "stopped; it starts with the next cell; kernels keep running"
+            "daemon",
+            "stopped; a new daemon starts with the next cell; kernels keep running",
         )
     except (OSError, StepperError) as error:
         print_line(
             "daemon",
-            f"the daemon of the old environment did not stop ({error}). To fix this,"
+            f"the daemon of the old environment was not stopped ({error}). To fix this,"
             " run: .stepper/env/bin/stepper shutdown",
         )
 
 
 def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
-    """Create `.venv` and install ipykernel, if they are missing."""
+    """Create `.venv` if necessary, and install ipykernel if it is missing."""
     project = Path(paths.project)
     uv = shutil.which("uv")
     changes = []
@@ -380,7 +383,7 @@ def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
     # `uv add` may have created the environment.
     if choice.make and not Path(choice.python).exists():
         _run_or_raise(_get_venv_command(project, uv), project, new_venv)
-        changes.append("made")
+        changes.append("created")
     interpreter = check_interpreter(choice)
     if "ipykernel" not in interpreter.modules:
         # -I: the current folder is the project, which may have modules of any name.
@@ -422,15 +425,16 @@ def _check_exit_code(
         remove(new_venv)
     raise StepperError(
         f"{shlex.join(command)} failed: {get_output_tail(result)}",
-        "fix this and run the command again, or name another interpreter: --python"
-        " PATH",
+        "fix the cause and run the installation again, or name another interpreter:"
+        " --python PATH",
     )
 
 
 def _write_config(paths: Paths, patterns: list[str]) -> str | None:
-    """Write `--notebooks` into the configuration.
+    """Write the patterns of `--notebooks` into the configuration.
 
-    Return its text if only installations wrote it, or None.
+    Return the text of the configuration, or None if there are no patterns or if the
+    user has edited the configuration.
     """
     if not patterns:
         return None
@@ -455,7 +459,9 @@ def _write_record(
 ) -> None:
     """Record the installation before the project is changed.
 
-    The record says what may run here, and what was there before: uninstall restores it.
+    The record contains the accepted programs and the original state of the project,
+    which uninstall restores. `new_rules` are the added permission rules, `config` is
+    the result of `_write_config`.
     """
     limits = doctor.load_limits(paths)
     notebooks = doctor.get_notebook_folder(limits.patterns)
@@ -495,9 +501,10 @@ def _write_record(
 def _forget_mcp_only(
     project: Path, record: claude_settings.Data, places: tuple[str, ...]
 ) -> claude_settings.Data:
-    """Return the record of an installation with `--mcp-only`, for one with hooks.
+    """Convert the record of an `--mcp-only` installation for one with hooks.
 
-    It says nothing about .claude/, which is still as it was before.
+    The result lists the paths of `places` that exist. It does not contain the original
+    settings, because .claude/ is still in its original state.
     """
     existing = [name for name in places if name in record.get("found", ())]
     for name in places:
@@ -511,10 +518,10 @@ def _forget_mcp_only(
 def _describe_original(
     paths: Paths, options: argparse.Namespace, places: tuple[str, ...]
 ) -> claude_settings.Data:
-    """Return what the project contains before the installation.
+    """Return the original state of the project for the record.
 
-    If there are files of stepper without a record (a clone, a lost .stepper/), what was
-    there before is not known.
+    The original state is unknown if files of stepper exist without a record, such as in
+    a clone or after .stepper/ was deleted.
     """
     project = Path(paths.project)
     text = None
@@ -543,9 +550,10 @@ def _describe_original(
 
 
 def _install_script(project: Path, installed_hash: str | None) -> None:
-    """Copy the hook script; keep a copy of one that was edited.
+    """Copy the hook script; keep a copy of an edited script.
 
-    `installed_hash` is the hash of the script that was installed before.
+    `installed_hash` is the SHA-256 hash of the script of the last installation, or
+    None.
     """
     path = project / claude_settings.SCRIPT
     current = read(path)
@@ -555,15 +563,16 @@ def _install_script(project: Path, installed_hash: str | None) -> None:
         write(path.with_name("stepper.orig"), current)
         print_line(
             "hook",
-            f"the existing script differs: kept as {claude_settings.SCRIPT}.orig",
+            "the existing script was edited; it was kept as"
+            f" {claude_settings.SCRIPT}.orig",
         )
     print_line("hook", f"{write(path, new, 0o755)}: {claude_settings.SCRIPT}")
 
 
 def _install_skills(project: Path) -> None:
-    """Copy the skills, and remove those that this version does not have.
+    """Copy the skills, and remove skills that this version does not have.
 
-    Skills that the user edited stay.
+    Skills that the user edited are kept.
     """
     changes: dict[str, list[str]] = {}
     for name, state in get_skill_states(project).items():
@@ -579,13 +588,17 @@ def _install_skills(project: Path) -> None:
     if edited:
         print_line(
             "",
-            f"to get stepper's text: rm -r {SKILLS}/{edited[0]}, then run this again",
+            f"to restore stepper's text, run `rm -r {SKILLS}/{edited[0]}` and install"
+            " again",
         )
     for name in changes.get(SKILL_CHANGES["foreign"], ()):
-        instead = f"rename {SKILLS}/{name} and run this again"
         if name in TERMINAL_COMMANDS:
-            instead = f"in a terminal: {TERMINAL_COMMANDS[name]}"
-        print_line("", f"instead of /{name}, {instead}")
+            command = TERMINAL_COMMANDS[name]
+            print_line("", f"instead of /{name}, use in a terminal: {command}")
+        else:
+            print_line(
+                "", f"to install {name}, rename {SKILLS}/{name} and run this again"
+            )
 
 
 ACTIONS = {"plan": print_plan, "apply": apply, "uninstall": uninstall}
@@ -604,7 +617,7 @@ def main() -> int:
         if "--source" in arguments:
             source = arguments[arguments.index("--source") + 1]
         if not os.path.isdir(source):
-            # The source is the command that was used instead of install.sh.
+            # The source is the command that the user ran instead of install.sh.
             message = message.replace("./install.sh", source)
         sys.stderr.write(f"install.sh: {message}\n")
         return getattr(error, "exit_code", 1)

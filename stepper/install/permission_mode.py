@@ -13,41 +13,43 @@ from stepper.install import claude_settings
 from stepper.install.installed_files import read_settings
 from stepper.policy.model import Limits
 
-UNSET = "auto"  # Claude Code 2.1.330 uses it if no settings file names a mode
+UNSET = "auto"  # the default of Claude Code 2.1.330
 # Claude Code ignores this mode in a project's settings and starts in `default`.
 UNTRUSTED = "bypassPermissions"
-RUNS_IMMEDIATELY = "edits are not asked for, and each code cell runs at once"
+RUNS_IMMEDIATELY = "edits need no approval, and each code cell runs immediately"
 WAITS_FOR_RUN = "cells of allowed edits wait for `stepper run`"
-# What becomes of an edit in each mode, and where `auto_run` is `ask`.
+# The effect of each mode on an edit: usually, and if `auto_run` is `ask`.
 MODES = {
     "default": (
-        "each edit is asked for: saying yes to a code cell runs it at once",
-        f"each edit is asked for; {WAITS_FOR_RUN}",
+        "each edit needs your approval; an approved code cell runs immediately",
+        f"each edit needs your approval; {WAITS_FOR_RUN}",
     ),
     "acceptEdits": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
     "bypassPermissions": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
     "auto": (
         RUNS_IMMEDIATELY,
-        "each code cell is asked for: saying yes runs it at once",
+        "each code cell needs your approval and then runs immediately",
     ),
     "dontAsk": (
-        "edits that no rule allows are refused; cells of the others run at once",
+        "edits that no rule allows are refused; cells of other edits run immediately",
         f"edits that no rule allows are refused; {WAITS_FOR_RUN}",
     ),
     "plan": (
-        "each edit is asked for, and no cell runs",
-        "each edit is asked for, and no cell runs",
+        "each edit needs your approval, and no cell runs",
+        "each edit needs your approval, and no cell runs",
     ),
 }
 
 
 def get_config_folder() -> Path:
-    """Return the folder of the client's own settings."""
+    """Return the folder of Claude Code's user settings."""
     return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
 
 
 def find_mode(project: Path) -> tuple[str, str]:
-    """Return the configured mode and the settings file that sets it.
+    """Return the configured mode and the settings file that sets the mode.
+
+    The file is an empty string if no file sets a mode.
 
     The settings of the project take precedence over those of the user.
 
@@ -70,7 +72,7 @@ def find_mode(project: Path) -> tuple[str, str]:
 
 
 def describe_mode(project: Path, limits: Limits) -> str:
-    """Return a description of the mode and of its effect on an edit."""
+    """Return a description of the permission mode and of its effect on edits."""
     try:
         mode, file = find_mode(project)
         files = [
@@ -87,17 +89,16 @@ def describe_mode(project: Path, limits: Limits) -> str:
     }
     usual, asking = MODES.get(
         "default" if mode == "manual" else mode,
-        ("unknown to stepper", "unknown to stepper"),
+        ("stepper does not know this mode", "stepper does not know this mode"),
     )
     if (
         mode in ("default", "manual")
         and limits.auto_run != "ask"
         and {*claude_settings.list_permission_rules(limits.patterns)} <= allowed
     ):
-        usual = f"the rules of --allow are there: {RUNS_IMMEDIATELY}"
-    why = (
-        f"permissions.defaultMode in {file}"
-        if file
-        else "what Claude Code starts in without permissions.defaultMode"
-    )
-    return f"{mode} ({why}): {asking if limits.auto_run == 'ask' else usual}"
+        usual = f"{RUNS_IMMEDIATELY}, because the rules of --allow are set"
+    origin = "Claude Code's default"
+    if file:
+        origin = f"permissions.defaultMode in {file}"
+    effect = asking if limits.auto_run == "ask" else usual
+    return f"{mode} ({origin}): {effect}"

@@ -1,8 +1,8 @@
-"""The record of what may run in a checkout, which `stepper trust` adds to.
+"""The record of the programs that may run in a checkout.
 
-It is in the user's state folder. Files in a checkout may come from a stranger, so they
-do not count. The token in the checkout only distinguishes it from another checkout that
-is created at the same path later.
+`stepper trust` adds programs to the record, which is in the user's state folder: files
+in a checkout may come from a stranger. The token in the checkout distinguishes this
+checkout from a later one at the same path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = ("kernel", "auto_run", "verify", "notebooks", "notebooks_dir", "hide_
 
 @contextlib.contextmanager
 def report_write_errors(folder: str) -> Iterator[None]:
-    """Raise StepperError if a file in a folder can't be written."""
+    """Convert an OSError on writing a file in `folder` to StepperError."""
     try:
         yield
     except OSError as error:
@@ -48,9 +48,10 @@ def report_write_errors(folder: str) -> Iterator[None]:
 
 
 def make_folders(paths: Paths) -> None:
-    """Create `.stepper/` and the record's folder, readable by the user only.
+    """Create `.stepper/` and the record's folder, which only the user can read.
 
-    Raise StepperError.
+    Raises:
+        StepperError: A folder can't be created.
     """
     folder = get_record_folder(paths.project)
     with report_write_errors(folder):
@@ -61,7 +62,11 @@ def make_folders(paths: Paths) -> None:
 
 
 def save_record(paths: Paths, record: dict[str, Any]) -> None:
-    """Save the record of a project, if it changed. Raise StepperError."""
+    """Save the record of a project, if it changed.
+
+    Raises:
+        StepperError: The record can't be written.
+    """
     folder = os.path.realpath(get_record_folder(paths.project))
     current = read_install_record(paths.project)
     make_folders(paths)
@@ -76,9 +81,10 @@ def save_record(paths: Paths, record: dict[str, Any]) -> None:
 
 
 def remove_record(paths: Paths) -> None:
-    """Remove the record with the environment, and empty folders above it.
+    """Remove the record, the environment and empty parent folders.
 
-    Raise OSError.
+    Raises:
+        OSError: The record or the environment can't be removed.
     """
     folder = Path(get_record_folder(paths.project))
     top = Path(get_record_root()).parent
@@ -93,18 +99,18 @@ def remove_record(paths: Paths) -> None:
 
 @dataclass(frozen=True)
 class Offer:
-    """What would run in a checkout, and what `stepper trust` would accept.
+    """The programs and settings of a checkout that `stepper trust` would accept.
 
-    Paths are empty strings if there is no such file.
+    A path is an empty string if the file does not exist.
     """
 
     python: str  # the interpreter of the kernels
-    python_is_configured: bool  # by `python:`
+    python_is_configured: bool  # with `python:`
     env: str  # stepper's environment
     env_files: tuple[str, ...]  # the files of the environment that are executed
     kernels: dict[str, dict[str, Any]]  # the definitions of the kernel backends
     hooks: str  # the script that Claude Code runs
-    settings: dict[str, Any]  # further keys of the configuration that decide what runs
+    settings: dict[str, Any]  # other configured values that affect what runs
     record: dict[str, Any]  # the current record
 
     @property
@@ -126,11 +132,13 @@ class Offer:
 
 
 def examine(paths: Paths) -> Offer:
-    """Return what would run in a checkout, without running or recording anything.
+    """Return the programs of a checkout, without running or recording them.
 
-    An environment that install created has precedence over the checkout's.
+    An environment that install created has precedence over an environment in the
+    checkout.
 
     Raises:
+        UsageError: The configuration is invalid, or nothing can be accepted.
         StepperError: Another user could change a file that would run.
     """
     from stepper.daemon import config
@@ -146,8 +154,8 @@ def examine(paths: Paths) -> Offer:
     if not os.path.exists(python):
         if asked or not (env or kernels):
             raise UsageError(
-                f"there is no interpreter to accept: {python} is missing",
-                "./install.sh  # makes one",
+                f"there is no interpreter to accept: {python} does not exist",
+                "./install.sh  # creates an interpreter",
             )
         python = ""
     names = ("bin/python", "packages", "session.sh") if env else ()
@@ -175,14 +183,18 @@ def examine(paths: Paths) -> Offer:
 
 
 def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
-    """Record what was examined as accepted, and return it. Raise StepperError."""
+    """Record the programs in an offer as accepted; return the response of the command.
+
+    Raises:
+        StepperError: The record can't be written.
+    """
     record: dict[str, Any] = {**offer.record}
     if offer.python and not offer.python_is_configured:
         record["python"] = offer.python
     elif offer.python and offer.python not in record.get("accepted", ()):
         record["accepted"] = [*record.get("accepted", ()), offer.python]
     if offer.new_kernels:
-        # Backends of an earlier configuration stay: they may still have a kernel.
+        # Keep backends of an earlier configuration: they may still have a kernel.
         record["kernels"] = [*record.get("kernels", []), *offer.new_kernels]
     save_record(paths, record or {"accepted": []})
     if offer.env == paths.env_link:
@@ -204,17 +216,22 @@ def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
 
 
 def trust(paths: Paths) -> dict[str, Any]:
-    """Accept what would run in a checkout, and return it. Raise StepperError."""
+    """Accept the programs of a checkout; return the response of the command.
+
+    Raises:
+        StepperError: Another user could change a program, or the record can't be
+            written.
+    """
     return accept(paths, examine(paths))
 
 
 def check_ownership(path: str) -> None:
-    """Raise StepperError if another user owns or could replace a path."""
+    """Raise StepperError if another user owns a path or could replace its file."""
     for location in map(Path, {path, os.path.realpath(path)}):
         if location.lstat().st_uid not in (0, os.getuid()):
             raise StepperError(
-                f"{escape_controls(str(location))} belongs to another user: it is not"
-                " accepted",
+                f"{escape_controls(str(location))} was not accepted, because it belongs"
+                " to another user",
                 f"ls -ld {shell_quote(str(location))}",
             )
         for ancestor in (location, *location.parents):
@@ -224,7 +241,7 @@ def check_ownership(path: str) -> None:
             is_protected = is_sticky and ancestor != location
             if mode & 0o002 and not stat.S_ISLNK(mode) and not is_protected:
                 raise StepperError(
-                    f"anybody can write {escape_controls(str(ancestor))}:"
-                    f" {escape_controls(path)} is not accepted",
+                    f"{escape_controls(path)} was not accepted, because all users can"
+                    f" write to {escape_controls(str(ancestor))}",
                     f"chmod o-w {shell_quote(str(ancestor))}",
                 )

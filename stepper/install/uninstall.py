@@ -1,8 +1,8 @@
-"""Remove what install added, and nothing else.
+"""Undo an installation.
 
-Later edits stay, and so do notebooks, `.venv` and ipykernel. This works without the
-record and the environment (install.sh runs it from the checkout): stepper's files are
-recognized by their contents. The record adds what was there before.
+Later edits, notebooks, `.venv` and ipykernel are kept. install.sh runs this module from
+the checkout, without the record and the environment if they are missing: stepper's
+files are recognized by their contents. The record contains the original state.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_states import SKILLS, list_our_skills
 
 SHUTDOWN_SECONDS = 60.0
-# The files that stepper keeps in .stepper/. Everything else there is the user's:
-# journals, figures, config.yaml.
+# The files of stepper in .stepper/. All other files belong to the user: journals,
+# figures, config.yaml.
 STEPPER_FILES = (
     "env",  # the link
     "install.json",  # of older versions
@@ -72,7 +72,7 @@ def uninstall(options: argparse.Namespace) -> None:
     """Undo an installation.
 
     Raises:
-        StepperError: The settings can't be read. Nothing was changed then.
+        StepperError: The settings can't be read; nothing was changed.
     """
     check_target(options.target)
     paths = Paths(options.target)
@@ -86,7 +86,7 @@ def uninstall(options: argparse.Namespace) -> None:
     if has_claude_files:
         text, data = read_settings(project / SETTINGS)
     if not _is_installed(paths, data, has_claude_files):
-        print_line("nothing", f"to remove: stepper is not installed in {project}")
+        print_line("nothing", f"was removed: stepper is not installed in {project}")
         return
     worktrees = [Paths(folder) for folder in paths.find_dependent_worktrees()]
     for checkout in (paths, *worktrees):
@@ -111,7 +111,7 @@ def uninstall(options: argparse.Namespace) -> None:
     for worktree in worktrees:
         print_line(
             "worktree",
-            f"{worktree.project} used this environment: its cells do not run any more",
+            f"{worktree.project} used this environment: its cells no longer run",
         )
     _print_kept(project, notebooks)
 
@@ -119,7 +119,7 @@ def uninstall(options: argparse.Namespace) -> None:
 def _is_installed(
     paths: Paths, data: claude_settings.Data, has_claude_files: bool
 ) -> bool:
-    """Return whether the project contains anything of stepper."""
+    """Return whether the project contains files or settings of stepper."""
     if any(map(os.path.lexists, (paths.home, paths.env, paths.install_record))):
         return True
     if not has_claude_files:
@@ -146,15 +146,15 @@ def _stop_kernels(paths: Paths) -> None:
     try:
         is_running = doctor.is_daemon_listening(paths)
     except (OSError, StepperError):
-        is_running = True  # something is there: `stepper shutdown` finds out
+        is_running = True  # possibly: `stepper shutdown` can tell
     if not is_running and not any(Path(paths.kernels).rglob("*.json")):
         return
     if not paths.is_env_recorded():
-        # It may be a stranger's.
+        # The environment may be from a stranger.
         print_line(
             "warning",
-            f"{command} does not belong to an installation of yours and was not run:"
-            " the daemon and kernels may still be running",
+            f"{command} was not run, because it is not from your installation: the"
+            " daemon and kernels may still be running",
         )
         return
     result = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
@@ -165,7 +165,7 @@ def _stop_kernels(paths: Paths) -> None:
             f" ({get_output_tail(result)})",
         )
     else:
-        print_line("stopped", f"daemon and kernels of {paths.project}")
+        print_line("stopped", f"the daemon and kernels of {paths.project}")
 
 
 def _remove_settings(
@@ -176,8 +176,8 @@ def _remove_settings(
     original = {}
     if isinstance(original_text, str):
         original = claude_settings.parse(original_text)
-    # Without a record, only the rule that names stepper is certainly stepper's. The
-    # others do no harm without hooks.
+    # Without a record, only the rule that names stepper is certainly from stepper. The
+    # other rules have no effect without hooks.
     rules = record.get("allow", [claude_settings.SHELL_RULE])
     settings = statusline_setting.restore_status_line(data, record)
     remaining = claude_settings.remove_ours(settings, rules, original)
@@ -191,7 +191,7 @@ def _remove_settings(
     elif not remaining and original_text is None:
         content = None
     encoded = content.encode() if content is not None else None
-    _write_remaining(project, SETTINGS, encoded, "our hooks")
+    _write_remaining(project, SETTINGS, encoded, "stepper's hooks")
 
 
 def _remove_ignore_line(project: Path, keep: bool) -> None:
@@ -202,14 +202,17 @@ def _remove_ignore_line(project: Path, keep: bool) -> None:
         return
     is_removed = not remaining and not keep
     _write_remaining(
-        project, ".gitignore", None if is_removed else remaining, "our line"
+        project, ".gitignore", None if is_removed else remaining, "stepper's line"
     )
 
 
 def _write_remaining(
     project: Path, name: str, content: bytes | None, removed: str
 ) -> None:
-    """Write the rest of a file, or remove the file if `content` is None."""
+    """Write the rest of a file, or remove the file if `content` is None.
+
+    `removed` names the removed part of the file in the output.
+    """
     path = project / name
     if content is None:
         remove(path)
@@ -233,7 +236,7 @@ def _remove_script(path: Path, record: Record) -> None:
     else:
         path.replace(path.with_name("stepper.orig"))
         name = claude_settings.SCRIPT
-        print_line("kept", f"{name} was edited: it is now {name}.orig")
+        print_line("kept", f"{name} as {name}.orig, because it was edited")
 
 
 def _remove_skills(project: Path) -> None:
@@ -248,18 +251,20 @@ def _remove_skills(project: Path) -> None:
     if edited:
         print_line(
             "kept",
-            f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})",
+            f"skills {', '.join(edited)}, which you edited (to remove one, run:"
+            f" rm -r {SKILLS}/{edited[0]})",
         )
 
 
 def _remove_client_entries(paths: Paths, record: Record) -> None:
-    """Remove the MCP server from the configuration of clients."""
+    """Remove stepper's MCP server from the configuration of clients."""
     removal = mcp_client_config.remove_entries(paths, record)
     if removal.changed:
-        print_line("removed", f"our lines from {', '.join(removal.changed)}")
+        print_line("removed", f"stepper's lines from {', '.join(removal.changed)}")
     for file in removal.failed:
         print_line(
-            "kept", f"our lines in {file}, which can't be changed: please remove them"
+            "kept",
+            f"stepper's lines in {file}, which can't be changed: remove them yourself",
         )
 
 
@@ -272,10 +277,10 @@ def _remove_user_script() -> None:
 
 
 def _remove_home(paths: Paths, record: Record) -> None:
-    """Remove stepper's files from .stepper/, and the folder if it is empty then."""
+    """Remove stepper's files from .stepper/, and the folder if no files are left."""
     home = Path(paths.home)
     names = list(STEPPER_FILES)
-    config = record.get("config")  # what `--notebooks` wrote
+    config = record.get("config")  # the text that `--notebooks` wrote
     if config and read(home / "config.yaml") == str(config).encode():
         names.append("config.yaml")
     for path in (*home.glob("daemon.log*"), *(home / name for name in names)):
@@ -293,11 +298,15 @@ def _remove_home(paths: Paths, record: Record) -> None:
         remaining = ", ".join(sorted(path.name for path in home.iterdir()))
         # The line in the repository's .gitignore was removed.
         write(home / ".gitignore", b"*\n")
-        print_line("kept", f".stepper/ with your files: {remaining} (rm -r .stepper)")
+        print_line(
+            "kept",
+            f".stepper/ with your files {remaining} (to remove them, run: rm -r"
+            " .stepper)",
+        )
 
 
 def _remove_runtime_folder(folder: Path) -> None:
-    """Remove the folder of the sockets, if this user owns it."""
+    """Remove the folder of the sockets, if this user owns the folder."""
     if not folder.is_dir() or folder.is_symlink():
         return
     if folder.stat().st_uid == os.getuid():

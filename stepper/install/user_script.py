@@ -1,6 +1,7 @@
-"""`stepper` for the user's own shell: the script that `install.sh --link` creates.
+"""The script `stepper` for the user's shell, which `install.sh --link` creates.
 
-One script in ~/.local/bin serves all projects. Standard library only.
+One script in ~/.local/bin serves all projects. This module uses only the standard
+library.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepper.install.installed_files import find_assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
 MAX_NAMED_PROJECTS = 5
-# The line that names the environment which answers outside of projects.
+# The line with the command that the script runs outside of projects.
 ENVIRONMENT_LINE = re.compile(rb"^any=.*$", re.MULTILINE)
 
 
@@ -28,8 +29,8 @@ def get_script_path() -> Path:
 def get_script_state() -> str:
     """Return the state of the script.
 
-    It is `missing`, `foreign` (of another program), `ours`, or `outdated` (of another
-    version of stepper).
+    The state is `missing`, `foreign` (from another program), `ours`, or `outdated`
+    (from another version of stepper).
     """
     content = read(get_script_path())
     if MARK not in content:
@@ -40,25 +41,27 @@ def get_script_state() -> str:
 
 
 def check_script_name() -> None:
-    """Raise StepperError if another program has the path of the script."""
+    """Raise StepperError if the path of the script belongs to another program."""
+    path = get_script_path()
     if get_script_state() == "foreign":
         raise StepperError(
-            f"{get_script_path()} is not stepper's", "move it away, or leave out --link"
+            f"{path} belongs to another program",
+            f"move {path} away, or install without --link",
         )
 
 
 def install_script(paths: Paths) -> str:
-    """Write the script; return what was done."""
+    """Write the script; return a message on the change."""
     check_script_name()
     change = _write_script(_read_shipped_script(), f"{paths.env}/bin/stepper")
     return f"{change}: {get_script_path()}"
 
 
 def remove_script() -> str | None:
-    """Remove the script, unless other projects of the user need it.
+    """Remove the script, unless other projects of the user need the script.
 
-    Return an empty string if it was removed, or None if stepper has no script here, and
-    else a message on why it was kept.
+    Return None if the script is not stepper's, an empty string if the script was
+    removed, or else a message that says why the script was kept.
     """
     path = get_script_path()
     content = read(path)
@@ -67,7 +70,7 @@ def remove_script() -> str | None:
     repair = f"To remove it, run: rm {shlex.quote(str(path))}"
     if os.fsencode(get_record_root()) not in content:
         return (
-            f"{path} (made by --link of an installation that is not recorded in"
+            f"{path} (created by --link of an installation that is not recorded in"
             f" {get_record_root()}). {repair}"
         )
     commands = _list_commands()
@@ -79,7 +82,7 @@ def remove_script() -> str | None:
     projects = ", ".join(named)
     if len(commands) > len(named):
         projects += f" and {len(commands) - len(named)} more"
-    return f"{path} (made by --link), for your other projects: {projects}. {repair}"
+    return f"{path} (created by --link), for your other projects: {projects}. {repair}"
 
 
 def is_on_path() -> bool:
@@ -89,14 +92,14 @@ def is_on_path() -> bool:
 
 
 def _write_script(script: bytes, command: str) -> str:
-    """Write the script, which uses `command` outside of projects."""
+    """Write the script, with the command that it runs outside of projects."""
     line = os.fsencode("any=" + shlex.quote(command))
     content = ENVIRONMENT_LINE.sub(lambda _: line, script)
     return write(get_script_path(), content, 0o755)
 
 
 def _list_commands() -> list[str]:
-    """Return the `stepper` of each project that has an environment."""
+    """Return the path of the `stepper` command of each project with an environment."""
     commands = []
     for path, folders, _ in os.walk(get_record_root()):
         if os.path.basename(path) != ".stepper":
@@ -109,7 +112,7 @@ def _list_commands() -> list[str]:
 
 
 def _get_project(command: str) -> str:
-    """Return the project of a `stepper` in a recorded environment."""
+    """Return the project of a `stepper` command in a recorded environment."""
     folder = Path(command).parents[3]  # without .stepper/env/bin/stepper
     return os.sep + str(folder.relative_to(get_record_root()))
 

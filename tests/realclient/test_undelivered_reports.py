@@ -129,7 +129,7 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     )
     screen = " ".join(client.screen().split())
     assert (
-        f"the last edit of {name} is in the notebook" in screen
+        f"the last edit of {name} was applied" in screen
         and '"Count" · cancelled' in screen
     )
     assert "ran ok in" in news(model, 9) and "WAS applied" not in news(model, 9)
