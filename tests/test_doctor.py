@@ -104,7 +104,7 @@ def fake(project, text):
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("exit 3", {"interpreter": "does not run", "ipykernel": "unknown"}),
+        ("exit 3", {"interpreter": "does not run", "ipykernel": "not checked"}),
         (
             f"echo noise; echo {python_probe.PROBE_MARK} 3.8.1 ipykernel",
             {"interpreter": "3.9 or newer"},
@@ -178,7 +178,7 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
     write(project, "notebooks/.ipynb_checkpoints/a-checkpoint.ipynb", "{}")
     said = found(project)["notebooks"].detail
     assert said == (
-        "notebooks: 1 included; 2 not included, so their cells do not run (analysis/b.ipynb, top.ipynb). To include them, set:"
+        "notebooks: 1 included; 2 not included (analysis/b.ipynb, top.ipynb). Cells of notebooks that are not included do not run. To include all notebooks, set:"
         ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
     )
     write(project, ".stepper/config.yaml", said.partition("set: ")[2] + "\n")
@@ -345,7 +345,7 @@ def test_listening_daemon(project):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(project.socket)
         listener.listen()
-        assert "the daemon listens" in found(project)["socket"].detail
+        assert "the daemon is running" in found(project)["socket"].detail
         assert broken(project) == {}
 
 
@@ -461,5 +461,5 @@ def test_probe_times_out(tmp_path, monkeypatch):
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)
-    with pytest.raises(StepperError, match="no answer within"):
+    with pytest.raises(StepperError, match="timed out after"):
         python_probe.probe(str(slow))

@@ -850,7 +850,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     before = snapshot(repo)
     setup(repo, kernel=kernel)
     line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
-    told = f"1 included; 2 not included, so their cells do not run (analysis/x.ipynb, top.ipynb). To include them, set: {line}"
+    told = f"1 included; 2 not included (analysis/x.ipynb, top.ipynb). Cells of notebooks that are not included do not run. To include all notebooks, set: {line}"
     out = capsys.readouterr().out
     assert told in out
     (command,) = [
@@ -1099,11 +1099,11 @@ def answer(version, modules=""):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (answer("3.8.18", "ipykernel pip"), "is Python 3.8.18: the kernel needs 3.9"),
+        (answer("3.8.18", "ipykernel pip"), "is Python 3.8.18: kernels need 3.9"),
         (answer("2.7.18"), "is Python 2.7.18"),
         (answer("3.12.1"), "-m ensurepip"),
         ("echo boom >&2; exit 3", "boom"),
-        ("exit 0", "no message"),
+        ("exit 0", "without a message"),
         (
             f"echo {python_probe.PROBE_MARK}; echo {python_probe.PROBE_MARK} x.y",
             "does not run",

@@ -48,7 +48,7 @@ def test_entry_is_printed_with_its_file(shop: Project) -> None:
     for name, file in FILES.items():
         said = shop.stepper("mcp", "--config", name).stdout
         lines, _, where = said.partition("\n\n")
-        assert f"These lines belong in ~/{file}; `--install` adds them." in where
+        assert f"These lines belong in ~/{file}. To add them, use `--install`." in where
         servers = json.loads(lines)["mcpServers"]
         (server,) = servers.values()
         assert [*servers] == ["stepper-a-shop"]
@@ -165,7 +165,7 @@ def test_each_project_has_its_own_entry(
             '{"mcpServers": {"stepper-a-shop": {"command": "theirs"}}}',
             "another server called stepper-a-shop",
         ),
-        ('{\n  // mine\n  "mcpServers": {}\n}', "maybe because it has comments"),
+        ('{\n  // mine\n  "mcpServers": {}\n}', "it may contain comments"),
         ('{"mcpServers": []}', "mcpServers is not an object"),
         ("[]", "does not contain a JSON object"),
     ],

@@ -315,4 +315,4 @@ def test_command_line_without_installation_runs_nothing(
     (repo / ".git").mkdir()
     done = started(entry_of(repo, "claude"), repo)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "nothing runs here" in done.stderr
+    assert "the MCP server was not started" in done.stderr

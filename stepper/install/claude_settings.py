@@ -1,6 +1,6 @@
-"""Add stepper's hooks and permission rules to settings.json, its line to .gitignore.
+"""Changes to Claude Code's settings.json and to .gitignore.
 
-The functions convert data or text and access no files. They recognize stepper's own
+The functions convert data or text and do not access files. They recognize stepper's
 parts without the install record: a handler by its command, a line by its text.
 """
 
@@ -15,7 +15,7 @@ from stepper.common import paths
 from stepper.policy.configuration import notebook_globs
 
 SCRIPT = paths.SCRIPT
-# In seconds. stepper's own limits stop a cell, never the client's timeout.
+# In seconds. The timeout is so long that only stepper's own limits stop a cell.
 CELL_TIMEOUT = 7 * 86_400
 GITIGNORE_LINE = b".stepper/"
 
@@ -25,11 +25,12 @@ Data = dict[str, Json]
 
 
 class Handler(NamedTuple):
-    """A hook handler of Claude Code. `rule` is its `if`, `timeout` is in seconds.
+    """A hook handler of Claude Code.
 
-    `asks` is the argument of the hook script if it is not the name of the event, such
-    as for a second handler of the same event. A handler that `wakes` runs in the
-    background for hours; Claude Code notifies the agent with its output when it exits.
+    `rule` is the value of `if`, `timeout` is in seconds, and `status` is the message
+    while the handler runs. `asks` is the argument of the hook script; if it is empty,
+    the argument is the name of the event. `wakes` means that the handler runs in the
+    background for hours; when it exits, Claude Code notifies the agent with its output.
     """
 
     event: str
@@ -42,13 +43,13 @@ class Handler(NamedTuple):
 
 
 # The handlers match all notebooks. The daemon reads the current configuration and
-# explains why an edit of a notebook outside `notebooks:` does not run.
+# explains why the cells of a notebook that is not included do not run.
 HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
-    # Shows what approving a code cell means. Every `NotebookEdit` follows a `Read`, and
-    # the output of the edit's own event appears only after the permission question.
+    # Explains what approving a code cell means. Each `NotebookEdit` follows a `Read`,
+    # and the output of the edit's own event appears only after the permission question.
     Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 30, asks="BeforeRead"),
     Handler(
         "PostToolUse",
@@ -98,10 +99,10 @@ SHELL_RULE = "Bash(stepper *)"
 
 
 def list_permission_rules(patterns: Iterable[str]) -> list[str]:
-    """Return the permission rules of `--allow`.
+    """Return the permission rules of `--allow`, for the patterns of notebooks.
 
-    With these rules Claude Code does not ask before it edits a notebook, and an edited
-    cell runs immediately.
+    With these rules, Claude Code edits notebooks without approval, and edited cells run
+    immediately.
     """
     rules = []
     for pattern in patterns:
@@ -118,7 +119,7 @@ def list_permission_rules(patterns: Iterable[str]) -> list[str]:
 def build_hook_group(handler: Handler) -> Data:
     """Return the settings entry of a handler.
 
-    Each handler has its own group, in exec form: without a shell and without quoting.
+    Each handler has its own group. The command has the exec form, which uses no shell.
     """
     spec: Data = {
         "type": "command",
@@ -136,7 +137,7 @@ def build_hook_group(handler: Handler) -> Data:
 
 
 def find_shape_problem(data: object) -> str:
-    """Return why hooks can't be merged into `data`, "" if they can."""
+    """Return the reason why hooks can't be merged into `data`, or an empty string."""
     if not isinstance(data, dict):
         return "the top level is not a JSON object"
     hooks = data.get("hooks", {})
@@ -155,7 +156,7 @@ def find_shape_problem(data: object) -> str:
 
 
 def list_missing_handlers(data: Data) -> list[str]:
-    """Return the names of handlers that are missing in `data` or differ there.
+    """Return the names of handlers that are missing in `data` or differ from ours.
 
     A name consists of the event, the matcher and the argument of the hook script.
     """
@@ -169,12 +170,12 @@ def list_missing_handlers(data: Data) -> list[str]:
 
 
 def has_our_handlers(data: Data) -> bool:
-    """Return whether the settings contain any handler of stepper."""
+    """Return whether the settings contain a handler of stepper."""
     return remove_ours(data, [], {}) != data
 
 
 def is_plugin_enabled(data: Data) -> bool:
-    """Return whether the settings enable stepper's plugin of any marketplace."""
+    """Return whether the settings enable stepper's plugin from any marketplace."""
     enabled = data.get("enabledPlugins")
     return isinstance(enabled, dict) and any(
         name.startswith("stepper@") and on for name, on in enabled.items()
@@ -182,9 +183,9 @@ def is_plugin_enabled(data: Data) -> bool:
 
 
 def add_hooks(data: Data) -> Data:
-    """Return the settings with stepper's handlers after all other handlers.
+    """Add stepper's handlers to the settings, after all other handlers.
 
-    Settings that contain exactly these handlers are returned unchanged.
+    Return settings that already contain exactly these handlers unchanged.
     """
     lists = [
         groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)
@@ -209,7 +210,7 @@ def add_hooks(data: Data) -> Data:
 
 
 def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
-    """Return the settings with the permission rules, and the list of added rules."""
+    """Add permission rules; return the new settings and the list of added rules."""
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
     new = [rule for rule in wanted if rule not in allow]
@@ -219,9 +220,10 @@ def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
 
 
 def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
-    """Return the settings without stepper's handlers and without `rules`.
+    """Remove stepper's handlers and `rules` from the settings.
 
-    Objects and lists that become empty are removed as well, except those in `before`.
+    Objects and lists that become empty are also removed, unless the original settings
+    `before` contain them.
     """
     for name, part in data.items():
         rest = part
@@ -242,9 +244,9 @@ def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
 
 
 def _replace_key(data: Data, name: str, rest: Json, before: Data) -> Data:
-    """Return `data` with another value of a key.
+    """Return a copy of `data` with the new value `rest` for a key.
 
-    The key is removed if the value changed, is empty, and the key is not in `before`.
+    If the new value is empty and `before` does not have the key, the key is removed.
     """
     if rest == data.get(name):
         return data
@@ -262,7 +264,7 @@ def _is_ours(spec: object) -> bool:
 
 
 def _get_handlers(item: object) -> list[Json]:
-    """Return the handlers of a group, an empty list if the group is malformed."""
+    """Return the handlers of a group, or an empty list if the group is malformed."""
     specs = item.get("hooks") if isinstance(item, dict) else None
     return specs if isinstance(specs, list) else []
 
@@ -306,7 +308,8 @@ def _build_object(pairs: list[tuple[str, Json]]) -> Data:
 def render(data: Data, old: str = "{}\n") -> str:
     """Format `data` as JSON.
 
-    Parts that are equal in the text `old` keep their text; the others use its indent.
+    Parts that are equal in the text `old` keep their formatting. Other parts use the
+    indentation of `old`.
     """
     indent = re.search(r'\n([ \t]+)"', old)
     body = old.strip()
@@ -318,16 +321,17 @@ def render(data: Data, old: str = "{}\n") -> str:
         ensure_ascii=False,
     )
     new = new.replace("\n", "\r\n") if "\r\n" in old else new
-    # A key with the text of a mark is not a mark: keys keep their text too.
+    # A key may have the text of a mark, but only values are marks.
     mark = rf'"{MARK}(\d+)"(?!:)'
     new = re.sub(mark, lambda match: texts[int(match[1])], new)
     return before + new + after
 
 
 def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
-    """Return `new` with a mark in place of each part that is equal in `source`.
+    """Return `new` with a mark instead of each part that is equal in `source`.
 
-    The source text of each of these parts is appended to `texts`.
+    The source texts of the equal parts are appended to `texts`. A mark contains the
+    index of its text.
     """
     old = json.loads(source) if source else None
     # == would accept True for 1, and dictionaries in another order.
@@ -345,7 +349,7 @@ def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
             for name, value in new.items()
         }
     if isinstance(new, list):
-        # An item keeps its text at any position.
+        # An item keeps its text even if its position changed.
         old_texts = {json.dumps(json.loads(text)): text for text in parts.values()}
         return [
             _mark_unchanged_parts(item, old_texts.get(json.dumps(item), ""), texts)
@@ -371,7 +375,7 @@ def _split_members(source: str) -> dict[Json, str]:
 
 
 def _skip_separators(source: str, at: int) -> int:
-    """Return the index of the next key, value or closing bracket from `at` on."""
+    """Return the index of the next key, value or closing bracket at or after `at`."""
     while source[at] in " \t\r\n,:":
         at += 1
     return at
@@ -381,10 +385,10 @@ def _skip_separators(source: str, at: int) -> int:
 
 
 def add_ignore_line(content: bytes) -> bytes:
-    """Return the contents of a .gitignore that includes `.stepper/`.
+    """Add the line `.stepper/` to the contents of a .gitignore, if it is missing.
 
-    A file without a newline at its end gets none, so that `remove_ignore_line` restores
-    exactly the same bytes.
+    If the file does not end with a newline, the result does not either: this allows
+    `remove_ignore_line` to restore the original bytes.
     """
     if any(line.strip().strip(b"/") == b".stepper" for line in content.split(b"\n")):
         return content
@@ -395,7 +399,7 @@ def add_ignore_line(content: bytes) -> bytes:
 
 
 def remove_ignore_line(content: bytes) -> bytes:
-    """Return the contents of a .gitignore without the line of `add_ignore_line`."""
+    """Remove the line of `add_ignore_line` from the contents of a .gitignore."""
     lines = content.split(b"\n")
     rest = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]
     if len(rest) == len(lines):

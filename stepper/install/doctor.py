@@ -1,4 +1,4 @@
-"""The checks of `stepper doctor`, which find problems of an installation.
+"""The checks of `stepper doctor`, which find problems with an installation.
 
 Importing this module needs only the standard library, because the installer uses it
 before any environment exists. The checks run no code of the project, except the
@@ -43,7 +43,11 @@ TRUST_COMMAND = "stepper trust"
 
 @dataclass(frozen=True)
 class Check:
-    """A result of `stepper doctor`, with the command that fixes a problem."""
+    """The result of a check.
+
+    `detail` describes the success or the problem; `mend` is the command that fixes the
+    problem.
+    """
 
     name: str
     ok: bool
@@ -52,7 +56,7 @@ class Check:
 
 
 def run_checks(paths: Paths) -> list[Check]:
-    """Return the results for a project, in the order in which to fix problems."""
+    """Run all checks on a project; return the results in the order of the checks."""
     results = []
     for name, check in CHECKS.items():
         try:
@@ -63,7 +67,7 @@ def run_checks(paths: Paths) -> list[Check]:
 
 
 def load_limits(paths: Paths) -> Limits:
-    """Return the limits of the configuration, or the defaults before installation.
+    """Return the configured limits, or the defaults if PyYAML is not installed yet.
 
     Raises:
         UsageError: The configuration is invalid.
@@ -71,35 +75,35 @@ def load_limits(paths: Paths) -> Limits:
     try:
         from stepper.daemon import config
     except ImportError:
-        # PyYAML is not installed yet.
         return Limits()
     return config.load(paths)
 
 
 def get_notebook_folder(patterns: Sequence[str]) -> str:
-    """Return the folder of new notebooks, "." if no pattern contains a folder."""
+    """Return the folder of new notebooks, or "." if no pattern contains a folder."""
     return notebook_globs.choose_new_notebook_folder(patterns) or "."
 
 
 def format_coverage(project: str, patterns: Sequence[str]) -> str:
-    """Return how many notebooks match the patterns and how to include the others.
+    """Return a text on the notebooks that the patterns include and exclude.
 
-    The result is "" if the project has no notebooks.
+    Return an empty string if the project has no notebooks.
     """
     search = project_walk.find_notebooks(project, [""])
     names = [name for name in search.files if not NAME_CONTROLS.search(name)]
     if not names:
         return ""
     excluded = [name for name in names if not notebook_globs.includes(patterns, name)]
-    text = f"{len(names) - len(excluded)} included"
+    included_count = len(names) - len(excluded)
+    text = f"{included_count} included"
     if excluded:
         examples = ", ".join(excluded[:3])
         if len(excluded) > 3:
             examples += ", …"
         setting = notebook_globs.suggest_setting(patterns, excluded)
         text += (
-            f"; {len(excluded)} not included, so their cells do not run ({examples}). "
-            f"To include them, set: {setting}"
+            f"; {len(excluded)} not included ({examples}). Cells of notebooks that are"
+            f" not included do not run. To include all notebooks, set: {setting}"
         )
     if search.truncated:
         text += " (there may be more: not all folders were searched)"
@@ -109,7 +113,7 @@ def format_coverage(project: str, patterns: Sequence[str]) -> str:
 def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     """Return the patterns that include all notebooks of the project.
 
-    The list is empty if the configured patterns include them.
+    The list is empty if `patterns` already include all notebooks.
     """
     names = [
         name
@@ -127,14 +131,14 @@ def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
 def find_kernel_python(paths: Paths) -> str:
     """Return the path of the kernel's interpreter.
 
-    This is `python:` of the configuration, else the interpreter that the installer
-    chose, else that of .venv.
+    The order of precedence is: `python:` in the configuration, the interpreter that
+    the installer chose, the interpreter of .venv.
     """
     return paths.find_python(_load_limits_or_defaults(paths).python)
 
 
 def _load_limits_or_defaults(paths: Paths) -> Limits:
-    """Return the configured limits, the defaults if the configuration is invalid.
+    """Return the configured limits, or the defaults if the configuration is invalid.
 
     `_check_config` reports an invalid configuration.
     """
@@ -145,25 +149,28 @@ def _load_limits_or_defaults(paths: Paths) -> Limits:
 
 
 def is_untrusted_python(paths: Paths, python: str) -> bool:
-    """Return whether an interpreter exists that the user has not accepted."""
+    """Return whether an interpreter exists and was not accepted by the user."""
     return os.path.lexists(python) and not paths.trusts_python(python)
 
 
 def format_install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     """Return the shell command that installs stepper in this project again.
 
-    If the path `broken` is in the main checkout of this worktree, the command installs
-    stepper there. `more` contains further options.
+    `broken` is the path with the problem: if it is in the main checkout of this
+    worktree, the command installs stepper in the main checkout. `more` contains further
+    options.
     """
-    holders = [
+    candidates = [
         folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)
     ]
     # A worktree may be inside the main checkout: the longest path is the closest.
-    folder = shlex.quote(max(holders, key=len, default=paths.project))
-    note = read_install_record(paths.checkouts[-1])
-    source = str(note.get("source", ""))
-    more += " --plugin" * bool(note.get("plugin"))
-    more += " --mcp-only" * bool(note.get("mcp_only"))
+    folder = shlex.quote(max(candidates, key=len, default=paths.project))
+    record = read_install_record(paths.checkouts[-1])
+    source = str(record.get("source", ""))
+    if record.get("plugin"):
+        more += " --plugin"
+    if record.get("mcp_only"):
+        more += " --mcp-only"
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
@@ -173,9 +180,10 @@ def format_install_command(paths: Paths, broken: str = "", more: str = "") -> st
     missing = next((path for path in absolute_paths if not os.path.exists(path)), "")
     if missing:
         # The same tool can install stepper from the package index.
-        ways = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
-        again = ways.get(words[0], "pip install notebook-stepper && notebook-stepper")
-        return f"{again} install {folder}{more}  # {missing} does not exist"
+        commands = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
+        default = "pip install notebook-stepper && notebook-stepper"
+        command = commands.get(words[0], default)
+        return f"{command} install {folder}{more}  # {missing} does not exist"
     if words:
         return f"{source} {folder}{more}"
     return (
@@ -189,7 +197,7 @@ def is_daemon_listening(paths: Paths) -> bool:
 
     Raises:
         OSError: The socket can't be used.
-        StepperError: The socket's folder is not safe.
+        StepperError: Other users could access the socket's folder.
     """
     sock = daemon_client.connect(paths)
     if sock:
@@ -209,80 +217,59 @@ def _check_config(paths: Paths) -> str:
             "; ".join(filter(None, (error.message, error.hint))),
             format_editor_command(paths.config),
         ) from None
-    return (
-        paths.relpath(paths.config)
-        if Path(paths.config).exists()
-        else "no file: the defaults apply"
-    )
+    if Path(paths.config).exists():
+        return paths.relpath(paths.config)
+    return "no configuration file: the defaults apply"
 
 
 def _check_interpreter(paths: Paths) -> str:
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
         raise StepperError(
-            f"you have not accepted {python}, so stepper does not run it", TRUST_COMMAND
+            f"you have not accepted {python}: stepper does not run this interpreter",
+            TRUST_COMMAND,
         )
-    repair = (
-        f"{format_install_command(paths, python).partition('  #')[0]} --python PATH"
-    )
-    return f"{python} (Python {probe_kernel_python(python, python, repair).version})"
+    command, _, _ = format_install_command(paths, python).partition("  #")
+    repair = f"{command} --python PATH"
+    version = probe_kernel_python(python, python, repair).version
+    return f"{python} (Python {version})"
 
 
 def _check_ipykernel(paths: Paths) -> str:
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
         raise StepperError(
-            "unknown: you have not accepted the interpreter", TRUST_COMMAND
+            "not checked: you have not accepted the interpreter", TRUST_COMMAND
         )
     try:
-        about = probe(python)
+        interpreter = probe(python)
     except StepperError:
         raise StepperError(
-            "unknown: the interpreter does not run", format_install_command(paths)
+            "not checked: the interpreter does not run", format_install_command(paths)
         ) from None
-    if "ipykernel" not in about.modules:
-        locked = Path(paths.project, "uv.lock").exists()
-        repair = format_install_command(paths, python)
-        if locked:
-            repair = "uv add --dev ipykernel"
-        if Path(get_ipykernel_folder(paths.active_env, about.version)).is_dir():
-            return (
-                f"not installed in {python}: kernels use stepper's own copy. "
-                f"To install ipykernel, run: {repair}"
-            )
-        raise StepperError(f"not installed in {python}", repair)
-    return "present"
+    if "ipykernel" in interpreter.modules:
+        return "installed"
+    repair = format_install_command(paths, python)
+    if Path(paths.project, "uv.lock").exists():
+        repair = "uv add --dev ipykernel"
+    copy = get_ipykernel_folder(paths.active_env, interpreter.version)
+    if Path(copy).is_dir():
+        return (
+            f"not installed in the environment of {python}: kernels use stepper's own"
+            f" copy. To install ipykernel, run: {repair}"
+        )
+    raise StepperError(f"not installed in the environment of {python}", repair)
 
 
 def _check_hook_script(paths: Paths) -> str:
-    """Check the hook script and the environment that the script starts."""
-    name, script, ours = (
-        claude_settings.SCRIPT,
-        Path(paths.project, claude_settings.SCRIPT),
-        find_assets("hooks") / "stepper",
-    )
-    env, link = paths.active_env, Paths(paths.environment_checkout).env_link
-    if is_plugin_installation(paths):
-        name = "from the plugin"
-    elif is_mcp_only(paths):
-        lender = Paths(paths.environment_checkout)
-        started = mcp_starter.check_starter(lender, format_install_command(lender))
-        name = f"{NOT_INSTALLED}; clients start {started}"
-    elif not script.is_file():
-        raise StepperError(f"{name} is missing", format_install_command(paths))
-    elif script.read_bytes() != ours.read_bytes():
-        raise StepperError(
-            f"{name} is from another version than stepper {__version__}, or was edited",
-            format_install_command(paths),
-        )
-    elif not os.access(script, os.X_OK):
-        raise StepperError(
-            f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}"
-        )
+    """Check the hook script and the environment that the script uses."""
+    description = _check_script_file(paths)
+    env = paths.active_env
+    link = Paths(paths.environment_checkout).env_link
     if os.path.lexists(link) and not paths.is_env_recorded():
         raise StepperError(
-            f"{link} is not from your installation, so neither its programs nor cells"
-            " run",
+            f"{link} is not from your installation: stepper runs neither cells nor the"
+            " programs in this environment",
             TRUST_COMMAND,
         )
     if not Path(env, "packages", "stepper").is_dir():
@@ -299,15 +286,42 @@ def _check_hook_script(paths: Paths) -> str:
         unlink = f"rm {shlex.quote(link)} && " if os.path.islink(link) else ""
         raise StepperError(detail, unlink + format_install_command(paths, link))
     if link != paths.env_link:
-        return f"{name} (worktree; uses the environment of the main checkout: {link})"
+        origin = f"worktree; uses the environment of the main checkout: {link}"
+        return f"{description} ({origin})"
+    return description
+
+
+def _check_script_file(paths: Paths) -> str:
+    """Check the file of the hook script, or the scripts that MCP clients start."""
+    if is_plugin_installation(paths):
+        return "from the plugin"
+    if is_mcp_only(paths):
+        owner = Paths(paths.environment_checkout)
+        starter = mcp_starter.check_starter(owner, format_install_command(owner))
+        return f"{NOT_INSTALLED}; clients start {starter}"
+    name = claude_settings.SCRIPT
+    script = Path(paths.project, name)
+    shipped = find_assets("hooks") / "stepper"
+    if not script.is_file():
+        raise StepperError(f"{name} is missing", format_install_command(paths))
+    if script.read_bytes() != shipped.read_bytes():
+        raise StepperError(
+            f"{name} is from another version than stepper {__version__}, or was edited",
+            format_install_command(paths),
+        )
+    if not os.access(script, os.X_OK):
+        raise StepperError(
+            f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}"
+        )
     return name
 
 
 def _check_hooks(paths: Paths) -> str:
-    """Check that hooks are enabled, and that settings or a plugin contain stepper's."""
+    """Check that hooks are enabled and that stepper's hooks are installed."""
     if is_mcp_only(paths):
         return f"{NOT_INSTALLED}: cells run only through MCP"
-    plugin, enabled = is_plugin_installation(paths), False
+    plugin = is_plugin_installation(paths)
+    enabled = False
     if plugin:
         _, data = read_settings(permission_mode.get_config_folder() / "settings.json")
         enabled = claude_settings.is_plugin_enabled(data)
@@ -320,13 +334,11 @@ def _check_hooks(paths: Paths) -> str:
                 format_editor_command(path),
             )
         enabled = enabled or claude_settings.is_plugin_enabled(data)
-        lacking = (
-            claude_settings.list_missing_handlers(data)
-            if file == "settings.json" and not plugin
-            else []
-        )
-        if lacking:
-            detail = f"hooks missing or outdated in {name}: {', '.join(lacking)}"
+        if plugin or file != "settings.json":
+            continue
+        missing = claude_settings.list_missing_handlers(data)
+        if missing:
+            detail = f"hooks missing or outdated in {name}: {', '.join(missing)}"
             raise StepperError(detail, format_install_command(paths))
     if plugin and not enabled:
         detail = (
@@ -355,14 +367,12 @@ def is_mcp_only(paths: Paths) -> bool:
 
 def _check_notebooks(paths: Paths) -> str:
     patterns = _load_limits_or_defaults(paths).patterns
-    return (
-        f"{', '.join(patterns)}:"
-        f" {format_coverage(paths.project, patterns) or 'none yet'}"
-    )
+    coverage = format_coverage(paths.project, patterns) or "no notebooks yet"
+    return f"{', '.join(patterns)}: {coverage}"
 
 
 def _check_mode(paths: Paths) -> str:
-    """Describe what happens to edits in Claude Code's permission mode. Never fails."""
+    """Return a description of Claude Code's permission mode. This check never fails."""
     if is_mcp_only(paths):
         return "not relevant (--mcp-only): the MCP client decides whether to ask you"
     return permission_mode.describe_mode(
@@ -375,8 +385,8 @@ def _check_skills(paths: Paths) -> str:
         return NOT_INSTALLED
     if is_plugin_installation(paths):
         return (
-            "from the plugin: /stepper:continue and so on "
-            "(/continue is Claude Code's own command)"
+            "from the plugin, with its prefix, such as /stepper:continue"
+            " (/continue is a command of Claude Code)"
         )
     states = skill_states.get_skill_states(Path(paths.project))
     problems = []
@@ -406,7 +416,7 @@ def _check_skills(paths: Paths) -> str:
 
 
 def _check_personal_skills(paths: Paths) -> str:
-    """Check that no personal skill of the user hides one of stepper's skills."""
+    """Check that no personal skill of the user overrides a skill of stepper."""
     if is_mcp_only(paths):
         return "not relevant (--mcp-only installs no skills)"
     home = permission_mode.get_config_folder() / "skills"
@@ -416,18 +426,19 @@ def _check_personal_skills(paths: Paths) -> str:
         if (home / name / "SKILL.md").exists()
     ]
     if same:
-        detail = f"{', '.join(same)} overrides the project's skill of the same name"
+        verb = "overrides" if len(same) == 1 else "override"
+        detail = f"{', '.join(same)} {verb} the project's skill of the same name"
         raise StepperError(
             detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}"
         )
-    return "none overrides a skill of stepper"
+    return "no personal skill overrides a skill of stepper"
 
 
 def _check_mcp(paths: Paths) -> str:
-    """Check the MCP server's package; return the clients that are set up."""
+    """Check the package of the MCP server; return the names of configured clients."""
     record = read_install_record(paths.environment_checkout)
     if not record.get("mcp"):
-        return "not installed (install.sh --mcp adds it)"
+        return "not installed (to install MCP support, use install.sh --mcp)"
     if importlib.util.find_spec("mcp") is None:
         raise StepperError(
             "the package `mcp` is not installed in stepper's environment",
@@ -435,29 +446,34 @@ def _check_mcp(paths: Paths) -> str:
         )
     clients = ", ".join(record.get("clients", {}))
     if not clients:
-        return "no client is set up yet (stepper mcp --config CLIENT --install)"
+        return (
+            "no client is set up yet (to set one up, run: stepper mcp --config CLIENT"
+            " --install)"
+        )
     return f"set up for {clients}"
 
 
 def _check_socket(paths: Paths) -> str:
-    """Check that only the user can access the socket, and whether a daemon listens."""
+    """Check that only the user can access the socket; return the daemon's state."""
     for folder in (os.path.dirname(paths.runtime), paths.runtime):
         try:
-            about = os.lstat(folder)
+            status = os.lstat(folder)
         except FileNotFoundError:
-            return f"{folder} (created when the first cell runs)"
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+            return f"{folder} (will be created when the first cell runs)"
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise StepperError(
                 f"{folder} belongs to another user or is not a folder",
                 f"rm -r {folder}",
             )
-        if about.st_mode & 0o077:
+        if status.st_mode & 0o077:
             raise StepperError(
                 f"other users can access {folder}", f"chmod 700 {folder}"
             )
     try:
         is_listening = is_daemon_listening(paths)
-        state = "the daemon listens" if is_listening else "no daemon runs"
+        state = "no daemon is running"
+        if is_listening:
+            state = "the daemon is running"
         return f"{paths.socket} ({state})"
     except OSError as error:
         raise StepperError(
@@ -466,24 +482,25 @@ def _check_socket(paths: Paths) -> str:
 
 
 def _check_command(paths: Paths) -> str:
-    """Check the command `stepper` of the user's shell, if it was installed (--link)."""
+    """Check the command `stepper` of the user's shell, which --link installs."""
     state = user_script.get_script_state()
-    place = user_script.get_script_path()
-    if state == "outdated" or (state == "ours" and not os.access(place, os.X_OK)):
-        raise StepperError(
-            f"{place} is from another version or not executable",
-            format_install_command(paths, more=" --link"),
-        )
-    descriptions = {
-        "missing": "not installed (install.sh --link creates it)",
-        "foreign": "another program, not from stepper",
-    }
-    usual = "runs the stepper of the current project"
-    return f"{place}: {descriptions.get(state, usual)}"
+    path = user_script.get_script_path()
+    if state == "missing":
+        return f"{path} is not installed (to install this command, use --link)"
+    if state == "foreign":
+        return f"{path} belongs to another program"
+    if state == "outdated":
+        problem = "from another version"
+    elif not os.access(path, os.X_OK):
+        problem = "not executable"
+    else:
+        return f"{path} runs the stepper of the current project"
+    command = format_install_command(paths, more=" --link")
+    raise StepperError(f"{path} is {problem}", command)
 
 
 def _check_jupyter(paths: Paths) -> str:
-    """Check that running Jupyter servers reload the notebooks that stepper writes."""
+    """Check that all running Jupyter servers reload changed notebooks."""
     try:
         from stepper.messages import attached_clients
         from stepper.notebooks import jupyter_saves
@@ -501,7 +518,7 @@ def _check_jupyter(paths: Paths) -> str:
             attached_clients.format_not_reloaded([server.url for server in servers]),
             repair,
         )
-    return "no server has the project open without reloading what stepper writes"
+    return "no running Jupyter server shows outdated notebooks of the project"
 
 
 def _check_kernel_backends(paths: Paths) -> list[Check]:
@@ -516,17 +533,14 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
 
     from stepper.daemon import backend_commands
 
-    return [
-        Check(
-            f"kernels.{place.name}",
-            place.accepted and place.reachable is not False,
-            ": ".join([place.about, place.why or "; ".join(place.offers)]),
-            place.mend,
-        )
-        for place in asyncio.run(
-            backend_commands.check_configured(paths, limits, os.environ)
-        )
-    ]
+    backends = asyncio.run(backend_commands.check_configured(paths, limits, os.environ))
+    checks = []
+    for backend in backends:
+        is_ok = backend.accepted and backend.reachable is not False
+        state = backend.why or "; ".join(backend.offers)
+        detail = f"{backend.about}: {state}"
+        checks.append(Check(f"kernels.{backend.name}", is_ok, detail, backend.mend))
+    return checks
 
 
 def _check_version(_: Paths) -> str:

@@ -1,4 +1,4 @@
-"""The options of install.sh. Standard library only."""
+"""The options of install.sh. This module uses only the standard library."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FLAGS = (
 NOT_WITH_MCP_ONLY = {
     "allow": "it adds permission rules to Claude Code's settings",
     "statusline": "the status line belongs to Claude Code",
-    "plugin": "the plugin brings hooks and skills",
-    "demo": "the demo does what Claude Code's hooks do",
+    "plugin": "the plugin provides hooks and skills",
+    "demo": "the demo needs Claude Code's hooks",
     "uninstall": "--uninstall removes every kind of installation",
 }
 
@@ -40,7 +40,7 @@ NOT_WITH_MCP_ONLY = {
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Return the options of install.sh, with absolute paths.
 
-    Without a target, a demo gets a new temporary folder.
+    For a demo without a target, a temporary folder is created.
 
     Raises:
         UsageError: The arguments are not valid.
@@ -52,11 +52,11 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         python = options.python
         if os.sep not in python:
             python = shutil.which(python) or python
-        # Links are not resolved: the link in a venv makes it that venv's interpreter.
+        # Links are not resolved: the link in a venv identifies the venv.
         options.python = os.path.abspath(python)
     _choose_target(options)
     record = read_install_record(options.target)
-    # A later installation keeps MCP. The plugin also starts the MCP server.
+    # A later installation keeps MCP support. The plugin also starts the MCP server.
     needs_mcp = options.mcp_only or options.plugin or bool(record.get("mcp"))
     options.mcp = options.mcp or needs_mcp
     return options
@@ -78,7 +78,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     except argparse.ArgumentError as error:
         raise UsageError(str(error), HELP) from None
     if unknown:
-        raise UsageError(f"unknown or too many arguments: {' '.join(unknown)}", HELP)
+        raise UsageError(f"unexpected arguments: {' '.join(unknown)}", HELP)
     return options
 
 
@@ -103,13 +103,17 @@ def _check_patterns(patterns: list[str]) -> None:
             )
         if not notebook_globs.is_valid(pattern):
             raise UsageError(
-                f"--notebooks {pattern}: not a folder or glob inside the repository",
+                f"--notebooks {pattern}: the pattern is not a folder or glob inside the"
+                " repository",
                 HELP,
             )
 
 
 def _choose_target(options: argparse.Namespace) -> None:
-    """Set `target` to the repository's path, and `scratch` if it is temporary."""
+    """Set the options `target`, an absolute path, and `scratch`.
+
+    `scratch` means that the target is a temporary folder.
+    """
     options.scratch = options.demo and options.target is None
     if not options.planned:
         if options.scratch:
@@ -120,7 +124,11 @@ def _choose_target(options: argparse.Namespace) -> None:
 
 
 def _create_folder(target: str) -> None:
-    """Create the folder of a demo if it does not exist; raise UsageError."""
+    """Create the folder of a demo, if it does not exist.
+
+    Raises:
+        UsageError: The folder can't be created.
+    """
     if os.path.lexists(target):
         return
     try:

@@ -1,4 +1,4 @@
-"""The lines that install and uninstall print."""
+"""The output of install and uninstall."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 
 def print_line(name: str, text: str) -> None:
-    """Print what was done to a part of the installation.
+    """Print a line on a part of the installation.
 
-    If nobody reads the output any more (`| head`), the installation continues.
+    The installation continues if the output is a closed pipe, such as with `| head`.
     """
     try:
         sys.stdout.write(f"{name:<12}{text}\n")

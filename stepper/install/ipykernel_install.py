@@ -1,8 +1,8 @@
 """Install ipykernel for a project's kernels.
 
-It is a dependency of the project, or is installed into the interpreter's environment.
-`uv sync` removes packages that the project does not name, so stepper also keeps a copy
-of its own. Standard library only.
+ipykernel is a dependency of the project or is installed into the kernels' environment.
+Because `uv sync` removes packages that are not dependencies, stepper also keeps its own
+copy. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LIST = rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)"
 def is_dependency(project: Path) -> bool:
     """Return whether a sync of the project's dependencies installs ipykernel.
 
-    The lock file also contains extras. If an extra names ipykernel, the lock does not
-    show whether a sync installs it.
+    The lock file also contains extras. If an extra requires ipykernel, the lock file
+    does not show whether a sync installs ipykernel.
     """
     pyproject = read(project / "pyproject.toml")
     for table, content in TABLE.findall(pyproject):
@@ -57,7 +57,10 @@ def is_dependency(project: Path) -> bool:
 
 
 def _find_requirements(table: bytes, content: bytes) -> bytes:
-    """Return the part of a table whose requirements every sync installs."""
+    """Return the requirements in a table that every sync installs.
+
+    `table` is the name of the table. Return empty bytes if there are none.
+    """
     key = SYNCED_KEYS.get(table.strip())
     if key:
         requirements = re.search(LIST % key, content, re.MULTILINE | re.DOTALL)
@@ -69,7 +72,7 @@ def _find_requirements(table: bytes, content: bytes) -> bytes:
 
 
 def is_uv_project(project: Path) -> bool:
-    """Return whether uv manages the project, or could."""
+    """Return whether uv manages the project or could manage it."""
     if (project / "uv.lock").exists():
         return True
     pyproject = read(project / "pyproject.toml")
@@ -78,12 +81,12 @@ def is_uv_project(project: Path) -> bool:
 
 
 def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
-    """Install ipykernel with a pip command.
+    """Install ipykernel with a pip command, and return the result of the process.
 
-    The first attempt keeps to the versions in the project's lock file.
+    The first attempt uses the versions in the project's lock file.
     """
     lock = read(project / "uv.lock").decode("utf-8", "replace")
-    # Of a package that is locked in two versions, the last one counts.
+    # If a package is locked in two versions, the last version is used.
     versions = dict(LOCKED.findall(lock))
     if versions:
         constraints = [f"{name}=={version}\n" for name, version in versions.items()]
@@ -98,12 +101,13 @@ def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
 
 
 def check_add(project: Path) -> None:
-    """Raise UsageError if `--add-ipykernel` is not possible."""
+    """Raise UsageError if the project does not support `--add-ipykernel`."""
     if not is_uv_project(project):
         raise UsageError(
-            f"--add-ipykernel: uv does not manage {project} (it has no pyproject.toml"
-            " with a [project])",
-            "leave it out: ipykernel is installed into the kernel's environment anyway",
+            f"--add-ipykernel: uv does not manage {project}, because the project has no"
+            " pyproject.toml with a [project] table",
+            "install without --add-ipykernel: ipykernel is then installed into the"
+            " kernel's environment",
         )
     if not shutil.which("uv"):
         raise UsageError(
@@ -113,23 +117,27 @@ def check_add(project: Path) -> None:
 
 
 def suggest_dependency(project: Path) -> list[str]:
-    """Return lines on how to keep ipykernel in the environment of a uv project."""
+    """Return lines that suggest to add ipykernel to the dependencies of a uv project.
+
+    The list is empty if this is not necessary.
+    """
     if not is_uv_project(project) or is_dependency(project):
         return []
     return [
-        "`uv sync` removes ipykernel, which is not a dependency of the project:"
-        f" {' '.join(ADD)}",
-        "(install.sh --add-ipykernel does the same; without it, kernels then start with"
-        " stepper's own copy)",
+        "`uv sync` removes ipykernel, because the project does not depend on it. To add"
+        f" the dependency, run: {' '.join(ADD)}",
+        "(install.sh --add-ipykernel does the same; without ipykernel, kernels start"
+        " with stepper's own copy)",
     ]
 
 
 def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
-    """Install a copy of ipykernel for kernels of a Python version, if necessary.
+    """Install a copy of ipykernel for the interpreter's Python version, if necessary.
 
-    It is necessary if a sync may remove the environment's. Return a message for the
-    user. A failure does not stop the installation: a kernel without ipykernel names the
-    command that installs it.
+    A copy is necessary if a sync may remove ipykernel from the environment. Return a
+    message for the user, or an empty string if nothing was done. A failure does not
+    stop the installation: without ipykernel, the error of the kernel names the command
+    that installs ipykernel.
     """
     project = Path(paths.project)
     folder = Path(get_ipykernel_folder(paths.env, interpreter.version))
@@ -139,7 +147,7 @@ def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
     new_folder = folder.with_name(f"{folder.name}.new")
     remove(new_folder)
     uv = shutil.which("uv")
-    # The interpreter itself may have no pip.
+    # The interpreter may not have pip.
     pip = [sys.executable, "-I", "-m", "pip", "--python", python, "install"]
     if uv:
         pip = [uv, "pip", "install", "--python", python]
@@ -147,11 +155,11 @@ def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
     if result.returncode:
         remove(new_folder)
         return (
-            "ipykernel could not be copied, in case the environment's is removed:"
+            "ipykernel could not be copied for the case that the environment loses it:"
             f" {get_output_tail(result)}"
         )
     new_folder.replace(folder)
     return (
-        f"stepper keeps a copy of ipykernel for Python {interpreter.version}, in case"
-        " the environment's is removed"
+        f"stepper keeps a copy of ipykernel for Python {interpreter.version}, for the"
+        " case that the environment loses it"
     )

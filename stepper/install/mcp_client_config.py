@@ -1,8 +1,8 @@
 """Add stepper's MCP server to the configuration of a client, and remove it.
 
-`stepper mcp --config CLIENT` prints the entry, `--install` adds it to the client's
-file. stepper recognizes its entries by the scripts that they start. The rest of a file
-keeps its text.
+`stepper mcp --config CLIENT` prints the entry, and `--install` adds the entry to the
+client's file. stepper recognizes its entries by the scripts that they start. Other
+parts of a file keep their formatting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stepper.install.toml_config import NAME, Entry, is_ours, merge_entries
 
 
 class Removal(NamedTuple):
-    """The files without entries now, and those that could not be changed."""
+    """The files from which entries were removed, and files that can't be changed."""
 
     changed: list[str]
     failed: list[str]
@@ -39,15 +39,20 @@ class Removal(NamedTuple):
 def print_or_add_entry(
     paths: Paths, name: str, http: int | None, install: bool
 ) -> dict[str, str]:
-    """Return the entry of a client as text, or add it and return what was done.
+    """Return the server entry for a client as text, or add the entry to its file.
+
+    The entry is added if `install` is true; the text is then a message on the change.
+    `name` is the name of the client, `http` the port of a server that uses HTTP.
 
     Raises:
-        StepperError: The entry cannot be added.
+        UsageError: `http` is not None.
+        StepperError: The entry can't be added.
     """
     client = get_clients()[name]
     if http is not None:
         raise UsageError(
-            f"--config {name} is for a server that the client starts itself",
+            f"--config {name} and --http exclude each other: {name} starts the server"
+            " itself",
             "stepper mcp --http PORT",
         )
     if not install:
@@ -55,8 +60,8 @@ def print_or_add_entry(
         file = client.display_path
         if not client.for_user:
             file = f"{client.file} of {paths.project}"
-        offer = "" if client.is_on_windows else "; `--install` adds them"
-        text = f"{lines}\n\nThese lines belong in {file}{offer}. {client.note}"
+        offer = "" if client.is_on_windows else " To add them, use `--install`."
+        text = f"{lines}\n\nThese lines belong in {file}.{offer} {client.note}"
         return {"text": text.rstrip()}
     if client.is_on_windows:
         raise StepperError(
@@ -69,11 +74,13 @@ def print_or_add_entry(
 
 
 def add_entry(paths: Paths, name: str) -> str:
-    """Add stepper's entry to a client's file; return made, updated or unchanged.
+    """Add stepper's entry to a client's file.
+
+    Return "created", "updated" or "unchanged".
 
     Raises:
-        StepperError: The user did not set up stepper here, or the file cannot be
-            changed.
+        StepperError: The user did not set up stepper in this project, or the file
+            can't be changed.
     """
     client = get_clients()[name]
     record = read_install_record(paths.project)
@@ -94,7 +101,7 @@ def add_entry(paths: Paths, name: str) -> str:
         return "unchanged"
     _record_original(client, name, before, paths, record)
     if client.for_user and before is not None and STARTER not in before:
-        # The file also has other servers, possibly with their keys.
+        # The file also contains other servers, possibly with their API keys.
         mode = path.stat().st_mode & 0o777
         write(_get_backup_path(path), before.encode(), mode)
     return write(path, after.encode())
@@ -107,7 +114,7 @@ def _record_original(
     paths: Paths,
     record: dict[str, Any],
 ) -> None:
-    """Record a client's file as it was before stepper first changed it."""
+    """Record the original text of a client's file before stepper first changes it."""
     clients = record.get("clients", {})
     if name in clients:
         original = clients[name]
@@ -140,7 +147,7 @@ def _get_backup_path(path: Path) -> Path:
 def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
     """Remove stepper's entries from the files of all clients.
 
-    Files that cannot be changed are in the result if they mention stepper's scripts.
+    The result lists a file that can't be changed only if it mentions stepper's scripts.
     """
     removal = Removal([], [])
     for name, client in get_clients().items():
@@ -192,7 +199,8 @@ def _format_entry(client: Client, project: str) -> str:
 def _choose_server_name(client: Client, paths: Paths, servers: dict[str, Any]) -> str:
     """Return the name of stepper's server in a client's file.
 
-    In a file for all projects, each project has a server of its own.
+    In a file for all projects, each project has its own server. `servers` are the
+    servers in the file.
     """
     if not client.for_user:
         return NAME
@@ -217,12 +225,17 @@ def _is_for_project(entry: object, paths: Paths) -> bool:
 
 
 def _parse_settings(text: str, path: Path, lines: str) -> dict[str, Any]:
-    """Parse a client's JSON file; raise StepperError."""
+    """Parse a client's JSON file.
+
+    Raises:
+        StepperError: The file is not valid. The hint shows `lines`, which the user can
+            add.
+    """
     try:
         data = claude_settings.parse(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise StepperError(
-            f"{path} can't be read, maybe because it has comments: {error}",
+            f"{path} can't be read (it may contain comments): {error}",
             f"{format_editor_command(path)}  # add these lines:\n{lines}",
         ) from None
     if not isinstance(data, dict):
@@ -233,7 +246,11 @@ def _parse_settings(text: str, path: Path, lines: str) -> dict[str, Any]:
 
 
 def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
-    """Return the text of a client's file with stepper's entry; raise StepperError."""
+    """Return the text of a client's file with stepper's entry.
+
+    Raises:
+        StepperError: The file is not valid, or another server has the name.
+    """
     path = client.get_path(paths)
     entry = client.make_entry(paths.project)
     if client.is_toml:
@@ -260,7 +277,11 @@ def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
 
 
 def _add_to_list(servers: list[Any], entry: Entry, path: Path) -> list[Any]:
-    """Return a list of servers with stepper's entry at its end; raise StepperError."""
+    """Return a list of servers with stepper's entry as the last item.
+
+    Raises:
+        StepperError: Another server has the name.
+    """
     others = []
     for server in servers:
         if not isinstance(server, dict) or server.get("name") != NAME:
@@ -277,7 +298,11 @@ def _add_to_list(servers: list[Any], entry: Entry, path: Path) -> list[Any]:
 def _add_to_object(
     servers: dict[str, Any], name: str, entry: Entry, path: Path
 ) -> dict[str, Any]:
-    """Return servers by name with stepper's entry; raise StepperError."""
+    """Return the servers of an object with stepper's entry.
+
+    Raises:
+        StepperError: Another server has the name.
+    """
     if name in servers:
         current = servers[name]
         if not is_ours(current):
@@ -288,8 +313,8 @@ def _add_to_object(
 
 def _make_name_error(path: Path, name: str) -> StepperError:
     return StepperError(
-        f"{path} has another server called {name}",
-        f"{format_editor_command(path)}  # rename it, then run this again",
+        f"{path} contains another server called {name}",
+        f"{format_editor_command(path)}  # rename this server, then run this again",
     )
 
 
@@ -298,9 +323,8 @@ def _remove_from_text(
 ) -> str | None:
     """Return the text of a client's file without stepper's entries.
 
-    `original` is the text before stepper's first change. The result is `original` if
-    nothing else changed since, and None if stepper created the file and nothing else is
-    in it.
+    `original` is the text before stepper's first change, or None if stepper created the
+    file. Return `original` if there were no other changes since.
     """
     if client.is_toml:
         remaining = toml_config.remove_table(text, paths)
@@ -320,14 +344,14 @@ def _remove_from_text(
     new_data = {**data, client.key: remaining_servers}
     if not remaining_servers and client.key not in original_data:
         del new_data[client.key]
-    # Compared as text, because the order of the keys counts too.
+    # Compared as text, because the order of the keys is significant.
     if not new_data or json.dumps(new_data) == json.dumps(original_data):
         return original
     return claude_settings.render(new_data, text)
 
 
 def _remove_our_servers(client: Client, servers: Any, paths: Paths) -> Any:
-    """Return a list or object of servers without stepper's."""
+    """Return a list or object of servers without stepper's servers."""
     if isinstance(servers, list):
         return [
             server

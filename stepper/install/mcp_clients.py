@@ -1,8 +1,8 @@
-"""The clients whose configuration stepper can change, and the server entry of each.
+"""The MCP clients that stepper can configure, and their server entries.
 
-The entry starts the hook script, or the script in stepper's environment that does the
-same (`mcp_starter`). Both refuse to run in a checkout that this user did not set up,
-because some clients start the servers of any repository without asking.
+An entry starts the hook script or the equivalent script in stepper's environment
+(`mcp_starter`). Both scripts refuse to run in a checkout that this user did not set up,
+because some clients start the servers of any repository without approval.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stepper.install.toml_config import NAME, SERVERS, Entry
 EVENT = "Mcp"
 SCRIPT = claude_settings.SCRIPT
 STARTER = mcp_starter.STARTER
-# A client may start this in any folder of the project. It uses no `${…}`, which some
-# clients replace themselves. In each folder from the current one up to the
-# repository's, it tries in this order:
+# A client may start this script in any folder of the project. The script contains no
+# `${…}`, which some clients replace themselves. In each folder from the current folder
+# up to the repository's folder, it tries in this order:
 # 1. this user's starter for the folder;
 # 2. the hook script, if this user set up stepper there or owns the repository (a
 #    worktree): a folder above may belong to anyone;
@@ -38,8 +38,9 @@ SEARCH_SCRIPT = (
     f'm="$p${{g%/.git/worktrees/*}}/.stepper/env/{STARTER}"; '
     '[ ! -d "$g" ] || [ ! -x "$m" ] || exec "$m" "$d"; fi; '
     'if [ -e "$d/.git" ] || [ "$d" = / ]; then '
-    'echo "stepper: nothing runs here: uvx notebook-stepper install THIS_REPOSITORY '
-    'sets it up" >&2; exit 1; fi; d=$(dirname "$d"); done'
+    'echo "stepper: the MCP server was not started: stepper is not set up here. '
+    'To set up this repository, run: uvx notebook-stepper install THIS_REPOSITORY" '
+    '>&2; exit 1; fi; d=$(dirname "$d"); done'
 )
 LOCAL_PATH_NOTE = "The path is valid on this machine only."
 RESTART_NOTE = "Restart {} afterwards. Each project has its own entry in this file."
@@ -47,10 +48,11 @@ RESTART_NOTE = "Restart {} afterwards. Each project has its own entry in this fi
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its file, the key of its servers there, and stepper's entry.
+    """An MCP client.
 
-    `file` is relative to the project. If `for_user` is true, it is a file of the user
-    for all projects. `make_entry` returns the entry for a project. `note` is shown to
+    `file` is the path of its configuration, relative to the project; `for_user` means
+    that this file of the user applies to all projects. `key` is the key of the servers
+    in the file. `make_entry` returns stepper's entry for a project. `note` is shown to
     the user.
     """
 
@@ -62,7 +64,7 @@ class Client:
 
     @property
     def is_toml(self) -> bool:
-        """Whether the file is TOML; the others are JSON."""
+        """Whether the file is TOML; other files are JSON."""
         return self.file.endswith(".toml")
 
     @property
@@ -83,26 +85,29 @@ class Client:
         return Path(paths.project, self.file).expanduser()
 
 
-def _search_entry(**options: Any) -> Callable[[str], Entry]:
-    """Return the entries of a client that starts servers within the project."""
+def _bind_search_entry(**options: Any) -> Callable[[str], Entry]:
+    """Return the `make_entry` of a client that starts servers within the project.
+
+    `options` are further keys of the entry.
+    """
     command = {"command": "sh", "args": ["-c", SEARCH_SCRIPT]}
     return lambda project: {**command, **options}
 
 
 def _make_codex_entry(project: str) -> Entry:
-    """Return the entry of Codex, which passes few environment variables on."""
+    """Return the entry for Codex, which passes only few environment variables."""
     entry = {"command": "sh", "args": ["-c", SEARCH_SCRIPT], "tool_timeout_sec": 86_400}
     return {**entry, **_get_state_variable()}
 
 
 def _get_state_variable() -> Entry:
-    """Return the variable that the script needs if the user's state is elsewhere."""
+    """Return the part of an entry that sets XDG_STATE_HOME, if the user has set it."""
     state = os.environ.get("XDG_STATE_HOME")
     return {"env": {"XDG_STATE_HOME": state}} if state else {}
 
 
-def _workspace_entry(**options: Any) -> Callable[[str], Entry]:
-    """Return the entries of a client that replaces `${workspaceFolder}`."""
+def _bind_workspace_entry(**options: Any) -> Callable[[str], Entry]:
+    """Return the `make_entry` of a client that replaces `${workspaceFolder}`."""
     folder = "${workspaceFolder}"
 
     def make_entry(project: str) -> Entry:
@@ -114,8 +119,8 @@ def _workspace_entry(**options: Any) -> Callable[[str], Entry]:
     return make_entry
 
 
-def _path_entry(**options: Any) -> Callable[[str], Entry]:
-    """Return the entries of a client that starts servers in any folder."""
+def _bind_path_entry(**options: Any) -> Callable[[str], Entry]:
+    """Return the `make_entry` of a client that starts servers in any folder."""
 
     def make_entry(project: str) -> Entry:
         if _has_hook_script(project):
@@ -128,7 +133,7 @@ def _path_entry(**options: Any) -> Callable[[str], Entry]:
 def _has_hook_script(project: str) -> bool:
     """Return whether the project has the hook script.
 
-    Installations for MCP only and those of the plugin do not have it.
+    Installations with `--mcp-only` or `--plugin` do not have the script.
     """
     record = read_install_record(project)
     return not (record.get("mcp_only") or record.get("plugin"))
@@ -149,7 +154,7 @@ def get_wsl_distribution() -> str:
 
 
 def _make_claude_desktop_entry(project: str) -> Entry:
-    """Return the entry of Claude Desktop, which may run on Windows outside of WSL."""
+    """Return the entry for Claude Desktop, which may run on Windows outside of WSL."""
     distribution = get_wsl_distribution()
     entry = _make_user_entry(project)
     if not distribution:
@@ -175,32 +180,34 @@ def get_clients() -> dict[str, Client]:
         "claude": Client(
             ".mcp.json",
             "mcpServers",
-            _search_entry(alwaysLoad=True),
-            "Claude Code asks once whether to start it.",
+            _bind_search_entry(alwaysLoad=True),
+            "Claude Code asks once whether to start the server.",
         ),
-        "cursor": Client(".cursor/mcp.json", "mcpServers", _workspace_entry()),
+        "cursor": Client(".cursor/mcp.json", "mcpServers", _bind_workspace_entry()),
         "codex": Client(
             ".codex/config.toml",
             SERVERS,
             _make_codex_entry,
-            "Codex reads it only in a trusted project.",
+            "Codex reads this file only in a trusted project.",
         ),
         "gemini": Client(
             ".gemini/settings.json",
             "mcpServers",
-            _search_entry(timeout=86_400_000),
+            _bind_search_entry(timeout=86_400_000),
         ),
-        "vscode": Client(".vscode/mcp.json", "servers", _workspace_entry(type="stdio")),
+        "vscode": Client(
+            ".vscode/mcp.json", "servers", _bind_workspace_entry(type="stdio")
+        ),
         "zed": Client(
             ".zed/settings.json",
             "context_servers",
-            _path_entry(source="custom", env={}),
+            _bind_path_entry(source="custom", env={}),
             LOCAL_PATH_NOTE,
         ),
         "jupyter-ai": Client(
             ".jupyter/mcp_settings.json",
             "mcp_servers",
-            _path_entry(name=NAME),
+            _bind_path_entry(name=NAME),
             LOCAL_PATH_NOTE,
         ),
         "claude-desktop": Client(

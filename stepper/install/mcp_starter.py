@@ -1,7 +1,7 @@
 """The script that starts the MCP server of installations without a hook script.
 
-The script is in stepper's environment, so clients run no file of the checkout. It
-handles the event `Mcp` with a copy of the hook script.
+The script is in stepper's environment: clients do not run files of the checkout. It
+runs a copy of the hook script with the event `Mcp`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def get_starter_path(paths: Paths) -> Path:
 def write_scripts(paths: Paths, repair: str) -> None:
     """Write the start script and its copy of the hook script into the environment.
 
-    If the script can't start the server, its message names `repair`, the command that
-    sets up the checkout.
+    `repair` is the command that sets up the checkout. The script prints this command if
+    the server can't be started.
     """
     write(Path(paths.env, SCRIPT), read(find_assets("hooks") / "stepper"), 0o755)
     write(get_starter_path(paths), _format_starter(paths, repair), 0o755)
 
 
 def check_starter(paths: Paths, repair: str) -> str:
-    """Return the path of the script.
+    """Check the start script and return its path. `repair` is the hint of an error.
 
     Raises:
         StepperError: The script is missing or from another version of stepper.
     """
     path = get_starter_path(paths)
     script = Path(paths.env, SCRIPT)
-    same = read(script) == read(find_assets("hooks") / "stepper")
+    is_current = read(script) == read(find_assets("hooks") / "stepper")
     # Not compared in full: the repair command differs if the source clone was removed.
-    same = same and os.fsencode(SCRIPT) in read(path)
-    if not same or not os.access(path, os.X_OK):
+    is_current = is_current and os.fsencode(SCRIPT) in read(path)
+    if not is_current or not os.access(path, os.X_OK):
         raise StepperError(
             f"{path} is missing or from another version of stepper", repair
         )

@@ -1,4 +1,7 @@
-"""Run processes to completion and probe Python interpreters. Standard library only."""
+"""Run processes to completion and probe Python interpreters.
+
+This module uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import NamedTuple
 
 from stepper.common.errors import StepperError
 
-# The kernel's helper runs on it (stepper/kernels/helper_loader.py).
+# The oldest version that the kernel's helper supports (kernels/helper_loader.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
 PROBE_SECONDS = 30.0
-# Python 2 must be able to run it too, to report its version. The mark separates the
-# result from what site customization prints.
+# Python 2 must be able to run this code, which then reports the version. The mark
+# separates the result from output of site customization.
 PROBE_MARK = "stepper-probe"
 PROBE = f"""
 import sys
@@ -28,7 +31,7 @@ sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % values)
 
 
 class Interpreter(NamedTuple):
-    """A Python version, and which of the modules ipykernel and pip it has."""
+    """The version of an interpreter, and which of ipykernel and pip it contains."""
 
     version: str
     modules: tuple[str, ...]
@@ -51,7 +54,7 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
             errors="replace",
         )
     except TimeoutExpired:
-        return CompletedProcess(command, -1, "", f"no answer within {seconds:.0f} s")
+        return CompletedProcess(command, -1, "", f"timed out after {seconds:.0f} s")
     except (OSError, ValueError) as error:
         return CompletedProcess(
             command, -1, "", getattr(error, "strerror", None) or str(error)
@@ -61,14 +64,16 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
 def get_output_tail(done: CompletedProcess[str]) -> str:
     """Return the last 1,000 characters of a process's output, for a message."""
     output = done.stderr.strip() or done.stdout.strip()
-    return output[-1000:] or f"exit code {done.returncode}, no message"
+    return output[-1000:] or f"exit code {done.returncode} without a message"
 
 
 def probe(python: str, name: str = "", hint: str = "") -> Interpreter:
-    """Return the version and modules of an interpreter; write no bytecode.
+    """Return the version and modules of an interpreter.
+
+    `name` is the interpreter's name in an error, `hint` the hint of the error.
 
     Raises:
-        StepperError: The interpreter does not run.
+        StepperError: The interpreter can't be run.
     """
     process = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
     pattern = rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$"
@@ -83,13 +88,13 @@ def probe_kernel_python(python: str, name: str, hint: str) -> Interpreter:
     """Return the version and modules of an interpreter for kernels.
 
     Raises:
-        StepperError: The interpreter does not run or is too old for the kernel.
+        StepperError: The interpreter can't be run or is too old for a kernel.
     """
     interpreter = probe(python, name, hint)
     version = tuple(map(int, interpreter.version.split(".")))
     if version < OLDEST_KERNEL_PYTHON:
         raise StepperError(
-            f"{name} is Python {interpreter.version}: the kernel needs 3.9 or newer",
+            f"{name} is Python {interpreter.version}: kernels need 3.9 or newer",
             hint,
         )
     return interpreter

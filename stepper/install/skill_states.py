@@ -1,6 +1,6 @@
-"""The skills of this package, and the state of a project's skills.
+"""The skills of this package, and the states of a project's skills.
 
-A skill is its files by relative name.
+A skill is represented by the contents of its files, by relative name.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
 
 
 def compute_digest(files: Mapping[str, bytes]) -> str:
-    """Return the hash of a skill's files, without its mark and its line ends.
+    """Return the hash of a skill's files.
 
-    Git may change the line ends.
+    The hash ignores stepper's mark, and line endings, which git may change.
     """
     digest = hashlib.sha256()
     for name in sorted(files):
@@ -59,7 +59,8 @@ def add_mark(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def classify_skill(files: Mapping[str, bytes]) -> str:
     """Return the origin of a skill.
 
-    It is `missing` (no files), `foreign`, `ours`, or `edited` (ours and changed).
+    The origin is `missing` (no files), `foreign` (not from stepper), `ours`, or
+    `edited` (from stepper and changed by the user).
     """
     if not files:
         return "missing"
@@ -75,10 +76,11 @@ def classify_skill(files: Mapping[str, bytes]) -> str:
 
 
 def get_skill_states(project: Path) -> dict[str, str]:
-    """Return the states of stepper's skills in a project, and of skills of their names.
+    """Return the states of a project's skills, by name.
 
-    A state is missing, foreign, edited, current, outdated, or gone, which is a skill of
-    an older version of stepper.
+    A state is `missing`, `foreign` (a skill of the user with the name of a shipped
+    skill), `edited`, `current`, `outdated` (from another version), or `gone` (this
+    version does not have the skill).
     """
     shipped = load_shipped_skills()
     folders = sorted(project.glob(f"{SKILLS}/*"))
@@ -98,7 +100,10 @@ def get_skill_states(project: Path) -> dict[str, str]:
 def _compare_with_shipped(
     files: Mapping[str, bytes], shipped: Mapping[str, bytes] | None
 ) -> str:
-    """Return the state of a skill; `shipped` is None if this version lacks it."""
+    """Return the state of a skill.
+
+    `shipped` is None if this version does not have the skill.
+    """
     state = classify_skill(files)
     if state != "ours":
         return state
@@ -119,7 +124,7 @@ def list_our_skills(project: Path) -> dict[str, str]:
 
 
 def load_shipped_skills() -> dict[str, dict[str, bytes]]:
-    """Return the skills of this package as they are installed: name → file → bytes."""
+    """Return the skills of this package with their marks, by name."""
     skills = {}
     for path in sorted(find_assets("skills").glob("*/SKILL.md")):
         folder = path.parent
@@ -128,7 +133,7 @@ def load_shipped_skills() -> dict[str, dict[str, bytes]]:
 
 
 def read_skill_files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a skill by relative name; ignore hidden ones and bytecode."""
+    """Return the files of a skill by name, except hidden files and bytecode."""
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

@@ -1,8 +1,8 @@
-"""Claude Code's status line: `install.sh --statusline` adds stepper's line.
+"""The setting of Claude Code's status line, for `install.sh --statusline`.
 
-The status line of a project replaces the user's. So stepper's script first runs the
-command that it replaced, which is kept beside the record of the installation, and
-uninstall restores the setting.
+The status line of a project replaces the status line of the user. For this reason,
+stepper's script first runs the replaced command, which is stored next to the
+installation record. Uninstall restores the setting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOCAL_SETTINGS = ".claude/settings.local.json"
 
 
 def is_ours(setting: object) -> bool:
-    """Return whether a status line runs stepper's script."""
+    """Return whether the setting of a status line runs stepper's script."""
     if not isinstance(setting, dict):
         return False
     command = str(setting.get("command", "")).replace('"', "")
@@ -38,9 +38,10 @@ def is_ours(setting: object) -> bool:
 
 
 def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]:
-    """Return the settings with stepper's status line, and the updated record.
+    """Add stepper's status line; return the new settings and the new record.
 
-    The record contains the setting that was replaced.
+    The record contains the replaced setting. The replaced command is written to a file
+    for stepper's script.
     """
     current = data.get(KEY)
     if not is_ours(current):
@@ -65,7 +66,7 @@ def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]
 
 
 def restore_status_line(data: Data, record: Data) -> Data:
-    """Return the settings with the status line that stepper's replaced, if any."""
+    """Return the settings with the status line that stepper replaced, if any."""
     if not is_ours(data.get(KEY)):
         return data
     recorded = record.get("statusline")
@@ -80,19 +81,22 @@ def restore_status_line(data: Data, record: Data) -> Data:
 
 
 def describe_status_line(paths: Paths) -> str:
-    """Return a message on the status line that was installed."""
+    """Return a message on the installed status line."""
     _, local_settings = read_settings(Path(paths.project, LOCAL_SETTINGS))
     if local_settings.get(KEY):
         return (
-            f"Claude Code shows the one in {LOCAL_SETTINGS} instead: remove {KEY} there"
+            f"Claude Code shows the status line of {LOCAL_SETTINGS} instead: to show"
+            f" stepper's, remove {KEY} from this file"
         )
     content = read(_get_replaced_command_path(paths))
     command = content.decode("utf-8", "replace").strip()
-    return f"below your own: {command}" if command else "you had none of your own"
+    if not command:
+        return "installed"
+    return f"installed below the output of your own command: {command}"
 
 
 def write_script(env: Path) -> None:
-    """Write the script that prints the line into the environment."""
+    """Write the script of the status line into the environment."""
     write(env / "statusline", read(find_assets("hooks") / "statusline"), 0o755)
 
 
@@ -101,13 +105,17 @@ def _get_replaced_command_path(paths: Paths) -> Path:
 
 
 def _read_user_setting() -> dict[str, Any]:
-    """Return the status line of the user's own settings; raise StepperError."""
+    """Return the status line of the user's settings, or an empty dictionary.
+
+    Raises:
+        StepperError: The settings can't be read.
+    """
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
     path = home / "settings.json"
     try:
         setting = json.loads(read(path) or b"{}").get(KEY)
     except (OSError, ValueError, AttributeError) as error:
         raise StepperError(
-            f"{path} can't be read: {error}", "fix the file, then run this again"
+            f"{path} can't be read: {error}", f"fix {path}, then run this again"
         ) from None
     return setting if isinstance(setting, dict) else {}

@@ -1,8 +1,8 @@
-"""The table of stepper's MCP server in a client's TOML file (Codex).
+"""The table of stepper's MCP server in the TOML file of a client (Codex).
 
-tomlkit keeps the user's formatting and comments. `stepper mcp --config` runs in
-stepper's environment, which has tomlkit. `uninstall` runs in any Python, so it loads
-tomlkit from that environment.
+tomlkit keeps the user's formatting and comments. It is installed in stepper's
+environment, in which `stepper mcp --config` runs. `uninstall` runs in any Python and
+loads tomlkit from stepper's environment.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from stepper.install.installed_files import format_editor_command
 
 NAME = "stepper"
 SERVERS = "mcp_servers"  # the key of a client's servers
-# Stands for the removed table until the blank lines around it are adjusted.
+# Replaces the removed table until the blank lines around the table are adjusted.
 PLACEHOLDER = "\0"
 
 Entry = dict[str, Any]
 
 
 def is_ours(entry: object) -> bool:
-    """Return whether a server's entry starts one of stepper's scripts."""
+    """Return whether the entry of a server starts one of stepper's scripts."""
     if not isinstance(entry, dict):
         return False
     text = json.dumps(entry, default=str)
@@ -37,7 +37,7 @@ def is_ours(entry: object) -> bool:
 
 
 def merge_entries(current: Entry, new: Entry) -> Entry:
-    """Return a new entry with the keys and variables that the user added."""
+    """Return the new entry, with the keys and variables that the user added."""
     merged = {**current, **new}
     current_env = current.get("env")
     new_env = new.get("env")
@@ -61,7 +61,7 @@ def format_table(entry: Entry) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a string, number or list of strings: TOML writes them as JSON does."""
+    """Return a string, number or list of strings as TOML, which equals JSON here."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -69,7 +69,7 @@ def load_tomlkit(paths: Paths) -> Any:
     """Import tomlkit, if necessary from stepper's environment.
 
     Raises:
-        StepperError: The environment does not have it.
+        StepperError: stepper's environment does not contain tomlkit.
     """
     try:
         return importlib.import_module("tomlkit")
@@ -80,7 +80,7 @@ def load_tomlkit(paths: Paths) -> Any:
         return importlib.import_module("tomlkit")
     except ImportError:
         raise StepperError(
-            f"{paths.env} does not contain tomlkit, which edits TOML files"
+            f"the package tomlkit, which edits TOML files, is missing in {paths.env}"
         ) from None
     finally:
         for folder in folders:
@@ -92,11 +92,11 @@ def add_table(
 ) -> str:
     """Return the text of a TOML file with stepper's server.
 
-    Keys that the user added to the server stay.
+    Keys that the user added to the server are kept. `path` is the file.
 
     Raises:
-        StepperError: The file is not valid, or another server has the name
-            (`name_error`).
+        StepperError: The file is not valid, or another server has the name. The second
+            error is `name_error`.
     """
     tomlkit = load_tomlkit(paths)
     table = format_table(entry)
@@ -113,7 +113,7 @@ def add_table(
         appended = _append_table(text, table)
         if _parse(tomlkit, appended) is not None:
             return appended
-        # The servers are an inline table, to which no table can be added below.
+        # The servers are an inline table, which must contain the new server.
         servers[NAME] = _make_inline_table(tomlkit, entry)
         return str(document.as_string())
     if not is_ours(_to_plain(current)):
@@ -126,7 +126,7 @@ def add_table(
 
 
 def _append_table(text: str, table: str) -> str:
-    """Return a text with a table below it, after one blank line."""
+    """Append a table to a text, after one blank line."""
     if not text:
         return table
     line_end = "" if text.endswith("\n") else "\n"
@@ -164,11 +164,11 @@ def _parse(tomlkit: Any, text: str) -> Entry | None:
 def remove_table(text: str, paths: Paths) -> str:
     """Return the text of a TOML file without stepper's server and its subtables.
 
-    Comments below the table stay: they belong to what follows.
+    Comments below the table are kept, because they belong to the next table.
 
     Raises:
-        StepperError: stepper's environment does not have tomlkit.
-        ValueError: The file is not valid, or the table cannot be removed.
+        StepperError: stepper's environment does not contain tomlkit.
+        ValueError: The file is not valid, or the table can't be removed.
     """
     tomlkit = load_tomlkit(paths)
     document = tomlkit.parse(text)
@@ -183,14 +183,14 @@ def remove_table(text: str, paths: Paths) -> str:
     del servers[NAME]
     remaining = _parse(tomlkit, before)
     if remaining is None or {SERVERS: {}, **remaining} != {**data, SERVERS: servers}:
-        raise ValueError(f"[{SERVERS}.{NAME}] cannot be removed")
+        raise ValueError(f"[{SERVERS}.{NAME}] can't be removed")
     return before
 
 
 def _replace_server(body: list[Any], make_whitespace: Callable[[str], Any]) -> None:
-    """Replace stepper's server by a placeholder, in all tables of a document's body.
+    """Replace stepper's server by a placeholder in each table of servers.
 
-    A document has several tables of servers if other tables are between them.
+    `body` is the body of a document, which may contain several tables of servers.
     """
     for key, table in body:
         if key is None or key.key != SERVERS or NAME not in table:

@@ -184,7 +184,7 @@ def _remove_settings(
     if text is None or remaining == data:
         return
     content: str | None = claude_settings.render(remaining, text)
-    # Compared as text, because the order of the keys counts too.
+    # Compared as text, because the order of the keys is significant.
     is_original = json.dumps(original) == json.dumps(remaining)
     if isinstance(original_text, str) and is_original:
         content = original_text

@@ -1,9 +1,9 @@
-"""`notebook-stepper install`, for uvx, pipx and pip: run install.sh without a clone.
+"""The command `notebook-stepper install`, which runs install.sh without a clone.
 
-The files of the wheel are laid out as a checkout while install.sh runs, so there is one
-way to install. stepper's environment in the project gets this distribution, packed
-again as a wheel: what uvx downloaded may be deleted later, and no package index is
-asked again. Standard library only.
+For uvx, pipx and pip, the files of the wheel are copied into a temporary checkout for
+install.sh. This distribution is packed as a wheel and installed into stepper's
+environment: the files that uvx downloaded may be deleted later, and the package index
+is not needed again. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METADATA = ("METADATA", "WHEEL", "entry_points.txt", "licenses")
 
 
 def main() -> int:
-    """Run a command line and return the exit code."""
+    """Run the command of `sys.argv` and return the exit code."""
     command, *arguments = sys.argv[1:] or [""]
     if command == "--version":
         sys.stdout.write(f"{NAME} {__version__}\n")
@@ -50,7 +50,7 @@ def main() -> int:
         if command == "install":
             return install(arguments)
         raise UsageError(
-            f"{command or 'no command'}: the commands are `install` and `uninstall`",
+            f"unknown command {command!r}: use `install` or `uninstall`",
             f"{NAME} --help",
         )
     except (StepperError, OSError) as error:
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def install(arguments: list[str]) -> int:
-    """Run install.sh; return its exit code."""
+    """Run install.sh with arguments; return the exit code."""
     # An editable installation uses its checkout.
     if not (PACKAGE / "assets").is_dir():
         command = [SHELL, str(PACKAGE.parent / "install.sh"), *arguments]
@@ -69,7 +69,7 @@ def install(arguments: list[str]) -> int:
     if "--editable" in arguments:
         raise UsageError(
             "--editable needs a checkout of stepper",
-            "git clone it, then ./install.sh --editable",
+            "clone stepper's repository, then run ./install.sh --editable in the clone",
         )
     environ = {
         **os.environ,
@@ -85,7 +85,7 @@ def install(arguments: list[str]) -> int:
 
 
 def _remove_from_path(environ: dict[str, str]) -> None:
-    """Hide this environment: its Python may be deleted later."""
+    """Remove this environment from the variables, because it may be deleted later."""
     own_folder = os.path.join(sys.prefix, "bin")
     folders = environ.get("PATH", "").split(os.pathsep)
     others = [folder for folder in folders if folder != own_folder]
@@ -95,15 +95,15 @@ def _remove_from_path(environ: dict[str, str]) -> None:
 
 
 def is_temporary_environment() -> bool:
-    """Return whether this environment is in a cache, as with `uvx` and `pipx run`."""
+    """Return whether this environment is in a cache, such as of `uvx` or `pipx run`."""
     folders = Path(sys.prefix).parents
     return any((folder / "CACHEDIR.TAG").exists() for folder in folders)
 
 
 def format_repeat_command() -> str:
-    """Return the shell command that installs again.
+    """Return the shell command that repeats the installation.
 
-    It uses uvx, `pipx run`, or the path of this command.
+    The command uses uvx, `pipx run` or the path of this program.
     """
     if not is_temporary_environment():
         return f"{shlex.quote(os.path.abspath(sys.argv[0]))} install"
@@ -118,9 +118,10 @@ def format_repeat_command() -> str:
 
 
 def format_source(direct_url: dict[str, object]) -> str:
-    """Return the file, folder or URL that was installed.
+    """Return the path or URL from which the package was installed.
 
-    `direct_url` is that of PEP 610. The result is an empty string for a package index.
+    `direct_url` is the content of direct_url.json (PEP 610). Return an empty string for
+    an installation from a package index.
     """
     url = str(direct_url.get("url", ""))
     vcs_info = direct_url.get("vcs_info")
@@ -134,7 +135,7 @@ def format_source(direct_url: dict[str, object]) -> str:
 
 
 def create_checkout(folder: Path) -> None:
-    """Create the checkout for install.sh, with this distribution as a wheel in it."""
+    """Create a checkout for install.sh that contains this distribution as a wheel."""
     ignored = shutil.ignore_patterns("assets", "__pycache__")
     shutil.copytree(PACKAGE, folder / "stepper", ignore=ignored)
     shutil.copytree(find_assets("hooks").parent, folder, dirs_exist_ok=True)
@@ -142,7 +143,7 @@ def create_checkout(folder: Path) -> None:
 
 
 def build_wheel(folder: Path) -> None:
-    """Pack the installed distribution as the wheel that it was installed from.
+    """Pack the installed distribution as a wheel.
 
     Raises:
         StepperError: The installation has no list of its files.
@@ -170,7 +171,10 @@ def build_wheel(folder: Path) -> None:
 
 
 def _is_in_wheel(file: metadata.PackagePath, info: str) -> bool:
-    """Return whether the wheel contained an installed file."""
+    """Return whether an installed file belongs into the wheel.
+
+    `info` is the name of the metadata folder.
+    """
     if file.parts[0] == "stepper":
         return "__pycache__" not in file.parts
     return file.parts[0] == info and file.parts[1] in METADATA
