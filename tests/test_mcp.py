@@ -701,7 +701,7 @@ def test_cell_results_state_the_action_and_cell_numbers(
 
         before = await read()
         order = ", ".join(cell["cell_id"] for cell in before)
-        unmoved = f"{name}: the cells are already in this order, so none was moved. Cells now, by id: {order}"
+        unmoved = f"{name}: no cell was moved, because the cells are already in this order. The ids of the cells now: {order}"
         for where in ({"cell_ids": [2], "after": 2}, {"cell_ids": [-1]}):
             moved = await client.call_tool("change_cells", {"action": "move", **where})
             assert text(moved) == unmoved
@@ -853,7 +853,7 @@ def test_result_text_is_bounded() -> None:
         <= tool_results.MAX_CHARACTERS
     )
     assert tool_results.translate_and_truncate("x" * 50_000).endswith(
-        "more characters are left out"
+        "more characters were left out"
     )
     assert tool_results.translate_and_truncate("short") == "short"
 
@@ -1101,7 +1101,7 @@ def test_user_keeps_a_stop(project: Project, era: str, action: str) -> None:
         name = await stopped(client)
         kept = await client.call_tool("lift_stop", {"notebook": name})
         assert kept.is_error
-        assert "stays stopped" in text(kept)
+        assert "is still stopped" in text(kept)
         assert len(asked) == 1
         assert (await client.call_tool("notebook_status", {})).structured_content[
             "state"
@@ -1124,7 +1124,10 @@ def test_response_without_decision_keeps_the_stop(
         while given:
             kept = await client.call_tool("lift_stop", {"notebook": name})
             assert kept.is_error
-            assert "stays stopped: the client's answer has no decision." in text(kept)
+            assert (
+                "is still stopped: the client's answer contains no decision."
+                in text(kept)
+            )
         assert (await client.call_tool("notebook_status", {})).structured_content[
             "state"
         ] == "stopped"

@@ -1,7 +1,7 @@
-"""Converts arguments to the types of a tool's schema, if their meaning is unambiguous.
+"""Convert arguments to the types of a tool's schema, if their meaning is unambiguous.
 
-Models write `null` for an omitted argument, "60" for a number, and a list as JSON in a
-string. Arguments that cannot be converted are unchanged, and validation rejects them.
+Models may write `null` for an omitted argument, "60" for a number, or a list as a JSON
+string. Arguments that can't be converted stay unchanged, and validation rejects them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONTAINERS: dict[str, type] = {"array": list, "object": dict}
 
 
 def coerce_arguments(schema: Schema, arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments in the schema's types, without optional null values."""
+    """Return the arguments with the schema's types, without optional null values."""
     properties = schema.get("properties", {})
     required = schema.get("required", ())
     coerced = {}
@@ -34,7 +34,7 @@ def coerce_arguments(schema: Schema, arguments: Arguments) -> dict[str, Any]:
 
 
 def _coerce_value(schema: Schema, value: Any) -> Any:
-    """Return a value in the schema's type, unchanged if that is not possible."""
+    """Convert a value to the schema's type; return other values unchanged."""
     schema_type = schema.get("type", "")
     if isinstance(value, str):
         value = _coerce_text(schema_type, value)
@@ -47,7 +47,7 @@ def _coerce_value(schema: Schema, value: Any) -> Any:
 
 
 def _coerce_text(schema_type: str, text: str) -> Any:
-    """Return the number, boolean, list or object in a text, or else the text."""
+    """Parse a text as a value of a JSON type; return other texts unchanged."""
     stripped = text.strip()
     if schema_type == "number" and NUMBER.fullmatch(stripped):
         return float(stripped)

@@ -1,7 +1,7 @@
 """Requests to the daemon of the project, each in its own thread.
 
-If a task is cancelled, its socket is shut down, and the daemon interrupts the cell that
-it runs for the request.
+If the task of a request is cancelled, the socket is shut down, and the daemon
+interrupts the cell of the request.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LONG_COMMANDS = ("cell run", "cell add", "run", "eval", "new")
 class Limiters(NamedTuple):
     """The limits on the threads of an event loop.
 
-    Requests that wait for cells have their own limit. They cannot use up the threads
-    that are needed to interrupt a cell.
+    Requests that wait for cells (`long`) have their own limit: they can't use up the
+    threads that are needed to interrupt a cell.
     """
 
     long: anyio.CapacityLimiter
@@ -40,8 +40,8 @@ class Limiters(NamedTuple):
 LIMITERS: RunVar[Limiters] = RunVar("limiters")
 
 
-def choose_limiter(is_long: bool) -> anyio.CapacityLimiter:
-    """Return the limit for a request; create the limits of the event loop if needed."""
+def get_or_create_limiter(is_long: bool) -> anyio.CapacityLimiter:
+    """Return the limiter for a request; create the event loop's limiters if needed."""
     try:
         limiters = LIMITERS.get()
     except LookupError:
@@ -66,7 +66,11 @@ class DaemonRequest:
         self.lock = threading.Lock()
 
     def on_connect(self, sock: _socket.socket) -> None:
-        """Store the socket; raise RequestCancelledError if the request is cancelled."""
+        """Store the socket of the request.
+
+        Raises:
+            RequestCancelledError: The request was cancelled.
+        """
         with self.lock:
             self.sock = sock
             if self.is_cancelled:
@@ -74,7 +78,7 @@ class DaemonRequest:
                 raise RequestCancelledError
 
     def on_progress(self, body: bytes) -> None:
-        """Update the progress: a message, or the running cell with its duration."""
+        """Update `line` with a progress message or with the running cell."""
         with suppress(ValueError):
             event = json.loads(body) if body else {}
             running = event.get("running")
@@ -85,11 +89,11 @@ class DaemonRequest:
                 self.line = translate(str(event.get("line") or self.line))
 
     def cancel(self) -> None:
-        """Disconnect from the daemon."""
+        """Cancel the request by disconnecting from the daemon."""
         with self.lock, suppress(OSError):
             self.is_cancelled = True
             if self.sock:
-                # Wakes the thread that reads from the socket, and that closes it.
+                # This wakes the reading thread, which closes the socket.
                 self.sock.shutdown(_socket.SHUT_RDWR)
 
 
@@ -107,9 +111,12 @@ class Daemon:
         request: DaemonRequest | None = None,
         launch: bool = True,
     ) -> Any:
-        """Return the response to a command; raise StepperError.
+        """Send a command and return the response.
 
-        If no daemon is running, start one. If `launch` is false, return None instead.
+        If no daemon is running, start a daemon or, if `launch` is false, return None.
+
+        Raises:
+            StepperError: The command failed, or the daemon can't be reached.
         """
         request = request or DaemonRequest()
         values = {name: value for name, value in arguments.items() if value is not None}
@@ -138,7 +145,7 @@ class Daemon:
         is_long = verb in LONG_COMMANDS or bool(arguments.get("wait_seconds"))
         try:
             body = await anyio.to_thread.run_sync(
-                send, abandon_on_cancel=True, limiter=choose_limiter(is_long)
+                send, abandon_on_cancel=True, limiter=get_or_create_limiter(is_long)
             )
         except anyio.get_cancelled_exc_class():
             request.cancel()

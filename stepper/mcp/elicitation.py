@@ -1,9 +1,9 @@
-"""Questions to the user on a stopped notebook, which the client shows as a form.
+"""Questions to the user about a stopped notebook, which the client shows as a form.
 
-The agent cannot answer them. With the protocol versions of 2025, the server asks during
-the call. Since 2026, the response to the call is the question, and the client repeats
-the call with the user's answer. A token identifies the question; it is valid for one
-answer to one stop.
+The agent can't answer these questions. With protocol versions until 2025, the server
+asks during the call. Since 2026, the response to the call is the question, and the
+client repeats the call with the user's answer. A token identifies the question and is
+valid for one answer to one stop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORM: dict[str, Any] = {
     "properties": {
         "decision": {
             "type": "string",
-            "title": "What now?",
+            "title": "How should the notebook continue?",
             "enum": [*TEXT_ARGUMENTS],
             "description": (
                 "continue: continue with the notebook; fix: give the failed step new"
@@ -47,13 +47,13 @@ FORM: dict[str, Any] = {
         "words": {
             "type": "string",
             "title": "Your answer, hint or reason",
-            "description": "The agent reads it.",
+            "description": "The agent reads this text.",
         },
     },
     "required": ["decision"],
 }
 QUESTION_LIMIT = 4_000  # characters
-MAX_QUESTIONS = 100  # without an answer
+MAX_QUESTIONS = 100  # unanswered questions that are stored
 
 
 class Stop(NamedTuple):
@@ -64,7 +64,7 @@ class Stop(NamedTuple):
 
 
 class StopQuestions:
-    """The questions without an answer, with the stops that they are about, by token."""
+    """The unanswered questions. `stops` maps the token of a question to its stop."""
 
     def __init__(self) -> None:
         self.stops: OrderedDict[str, Stop] = OrderedDict()
@@ -74,7 +74,8 @@ class StopQuestions:
     ) -> CallToolResult | InputRequiredResult:
         """Ask the user how a stopped notebook continues, and run the chosen command.
 
-        If the client repeats a call with the user's answer, only run the command.
+        If the client repeats the call with the user's answer, run the command without
+        asking.
         """
         name = (params.arguments or {}).get("notebook")
         status = await daemon.ask(
@@ -82,10 +83,10 @@ class StopQuestions:
         )
         notebook = status["notebook"]
         if not notebook:
-            text = "There is no notebook, so there is nothing to resume."
+            text = "The project has no notebook to resume."
             return tool_results.create_text_result(text)
         if not status["stop"]:
-            text = f"{notebook} is not stopped, so there is nothing to resume."
+            text = f"{notebook} is not stopped and does not need to be resumed."
             return tool_results.create_text_result(text)
         stop = Stop(notebook, str(status["stop"]["text"]))
         if not _can_ask(ctx):
@@ -114,7 +115,7 @@ class StopQuestions:
     def _create_question(
         self, stop: Stop, form: ElicitRequestFormParams
     ) -> InputRequiredResult:
-        """Return a question that the client repeats the call to answer."""
+        """Return a question, which the client answers by repeating the call."""
         token = secrets.token_urlsafe(16)
         self.stops[token] = stop
         while len(self.stops) > MAX_QUESTIONS:
@@ -137,12 +138,12 @@ def _can_ask(ctx: Context) -> bool:
 
 
 def _explain_missing_form(daemon: Daemon, stop: Stop) -> CallToolResult:
-    """Return the commands with which the user can resume in a terminal."""
+    """Return an error result with the commands that the user can run in a terminal."""
     details = mcp_wording.translate(stop.text, for_user=True)
     text = (
-        f"{stop.notebook} stays stopped: this client can't ask the user. Explain the"
-        " problem to the user. To resume, the user runs one of the commands below in a"
-        f" terminal, in {daemon.paths.project}.\n{details}"
+        f"{stop.notebook} is still stopped, because this client can't ask the user."
+        " Explain the problem to the user. To resume the notebook, the user runs one of"
+        f" the commands below in a terminal, in {daemon.paths.project}.\n{details}"
     )
     return tool_results.create_translated_result(text, is_error=True)
 
@@ -150,7 +151,7 @@ def _explain_missing_form(daemon: Daemon, stop: Stop) -> CallToolResult:
 async def _handle_answer(
     daemon: Daemon, stop: Stop, answer: ElicitResult
 ) -> CallToolResult:
-    """Run the command that the user chose."""
+    """Run the command that the user chose, if the notebook is still stopped."""
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
     is_decision = isinstance(decision, str) and decision in TEXT_ARGUMENTS
@@ -160,17 +161,17 @@ async def _handle_answer(
             "decline": "the client declined the question",
             "cancel": "the client cancelled the question",
         }
-        reason = reasons.get(answer.action, "the client's answer has no decision")
+        reason = reasons.get(answer.action, "the client's answer contains no decision")
         details = mcp_wording.translate(stop.text, for_user=True)
         return tool_results.create_translated_result(
-            f"{stop.notebook} stays stopped: {reason}.\n{details}", is_error=True
+            f"{stop.notebook} is still stopped: {reason}.\n{details}", is_error=True
         )
     decision = str(decision)
     request = {"notebook": stop.notebook, "unread": True}
     status = await daemon.ask("status", request)
-    present_stop = status["stop"]
+    current_stop = status["stop"]
     # Meanwhile the notebook may have been resumed, and even stopped again.
-    if not present_stop or present_stop["text"] != stop.text:
+    if not current_stop or current_stop["text"] != stop.text:
         return tool_results.create_text_result(
             f"The answer was ignored: {stop.notebook} is no longer stopped for the"
             " reason in the question."

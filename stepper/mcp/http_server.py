@@ -1,7 +1,7 @@
 """The MCP server over HTTP on loopback (`stepper mcp --http PORT`).
 
-Requests need a key. It is stored with this user's record of the project, so that a
-client's configuration stays valid after a restart of the server.
+Requests need a key. The key is stored with this user's record of the project: the
+configuration of a client stays valid after a restart of the server.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from stepper.mcp.server import ProjectServer
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
-SHUTDOWN_SECONDS = 2  # to finish sending responses
+SHUTDOWN_SECONDS = 2  # for sending the last responses
 
 
 def serve(project: str, port: int) -> None:
     """Serve clients over HTTP on a port until the user presses Ctrl-C.
 
-    Port 0 selects a free port. Raise StepperError if the port is not available, or if
-    the key cannot be stored.
+    Port 0 selects a free port.
+
+    Raises:
+        StepperError: The port is not available, or the key can't be stored.
     """
     os.chdir(project)
     listening_socket = open_socket(port)
@@ -40,8 +42,8 @@ def serve(project: str, port: int) -> None:
     server = ProjectServer(project)
     app = require_key(create_application(server, port), key)
     sys.stdout.write(
-        f"stepper: serving MCP for {project} at http://{HOST}:{port}{PATH}, for"
-        f" requests with this header:\n  Authorization: Bearer {key}\n"
+        f"stepper: serving MCP for {project} at http://{HOST}:{port}{PATH}. Requests"
+        f" need this header:\n  Authorization: Bearer {key}\n"
     )
     sys.stdout.flush()
     config = uvicorn.Config(
@@ -73,9 +75,10 @@ def open_socket(port: int) -> socket.socket:
 
 
 def load_or_create_key(project: str) -> str:
-    """Return this user's key for the project, and create it the first time.
+    """Return this user's key for the project; create the key if it does not exist.
 
-    Raise StepperError if the key cannot be stored.
+    Raises:
+        StepperError: The key can't be read or stored.
     """
     path = os.path.join(os.path.dirname(Paths(project).install_record), "mcp-key")
     try:
@@ -92,8 +95,8 @@ def load_or_create_key(project: str) -> str:
 def create_application(server: ProjectServer, port: int) -> ASGIApp:
     """Return an ASGI application that serves MCP.
 
-    It refuses requests with an unexpected Host header, and requests of web pages from
-    other origins.
+    The application refuses requests with an unexpected Host header, and requests from
+    web pages of other origins.
     """
     hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
     security = TransportSecuritySettings(
@@ -105,7 +108,7 @@ def create_application(server: ProjectServer, port: int) -> ASGIApp:
 
 
 def require_key(app: ASGIApp, key: str) -> ASGIApp:
-    """Return an application that refuses requests without the key."""
+    """Wrap an application to refuse requests without the key."""
     expected = f"Bearer {key}".encode()
 
     async def check_key(scope: Scope, receive: Receive, send: Send) -> None:

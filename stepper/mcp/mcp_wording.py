@@ -1,9 +1,9 @@
-"""Translates the daemon's texts for MCP: tools replace commands and slash commands.
+"""Translate the daemon's texts for MCP: replace commands by tools.
 
-Not translated are lines that start with `| `, which quote data of the notebook, and
-commands that no tool replaces (`stepper trust`, `stepper doctor`). For an agent, only
-`lift_stop` resumes a stopped notebook. If the client cannot ask its user, the user
-types a command in a terminal: texts `for_user` keep these commands.
+Lines that start with `| ` quote data of the notebook and are not translated. Commands
+without a corresponding tool, such as `stepper trust`, are kept. An agent can resume a
+stopped notebook only with `lift_stop`. If the client can't ask its user, the user types
+a command in a terminal: texts with `for_user` keep the commands that resume a notebook.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ COMMAND = re.compile(
 # The notebook among the words of a command, quoted or not.
 NOTEBOOK = re.compile(r"'([^'\n]*\.ipynb)'|(?<=\s)((?!--)[^\s'][^\n'`]*?\.ipynb)")
 SUBCOMMAND = re.compile(" [a-z]")
-# "run" before a tool, which is called.
+# "run" before the name of a tool, which is replaced by "call".
 RUN_TOOL = re.compile(
     r"(?<=, )run(:?) (?=`(?:create_notebook|execute_code|kernel|list_notebooks"
     r"|notebook_status|plan|read_notebook|run_notebook|verify)`)"
 )
-# A comment of a shell command, which is now behind a tool.
+# The comment of a shell command that was replaced by a tool.
 SHELL_COMMENT = re.compile(r"(`[^`]*`(?:(?: with| and|,) `[^`]*`)*)  # ([^\n]*)$")
 
 # The notebook in a slash command.
@@ -66,7 +66,7 @@ IN_CLAUDE_CODE = re.compile(
     r" \(in Claude Code: [^)]*\)"
     rf"| \(/(?:fix|skip|continue)(?: {SLASH_NOTEBOOK})?\)"
 )
-# How the user resumes, as `edit_gate.format_resume_commands` writes it.
+# The sentence of `edit_gate.format_resume_commands`.
 RESUME_SENTENCE = re.compile(
     rf"(To resume, )?the user types /\w+(?: ({SLASH_NOTEBOOK}))?"
     rf"(?:, /\w+(?: (?:{SLASH_NOTEBOOK}))? or /\w+(?: (?:{SLASH_NOTEBOOK}))?)?"
@@ -117,7 +117,7 @@ PHRASES = (
         "`create_notebook`",
     ),
 )
-# The keys of data with the daemon's texts. Values of other keys are the user's data.
+# The keys with texts of the daemon. Other keys contain the user's data.
 TEXT_KEYS = (
     "error",
     "follows",
@@ -133,14 +133,18 @@ TEXT_KEYS = (
 
 
 class ToolCall(NamedTuple):
-    """A call of a tool in a text; the name is empty if no tool replaces a command."""
+    """A call of a tool in a text.
+
+    `arguments` are texts such as `which: all`. `name` is empty if no tool replaces the
+    command.
+    """
 
     name: str
     arguments: Sequence[str] = ()
 
 
 def translate(text: str, for_user: bool = False) -> str:
-    """Return a text of the daemon in terms of MCP, for an agent or for its user."""
+    """Translate a text of the daemon for an agent, or for the user if `for_user`."""
     lines = []
     for line in text.split("\n"):
         is_quoted = line.startswith(QUOTE_PREFIX)
@@ -149,7 +153,7 @@ def translate(text: str, for_user: bool = False) -> str:
 
 
 def translate_data(value: Any) -> Any:
-    """Return data in which the daemon's texts are translated."""
+    """Return a copy of data with translated texts."""
     if isinstance(value, Mapping):
         text_keys: Sequence[str] = TEXT_KEYS
         if "text" in value:
@@ -169,7 +173,7 @@ def translate_data(value: Any) -> Any:
 
 
 def _translate_texts(value: Any) -> Any:
-    """Return a text, or a list of texts, translated."""
+    """Return a translated text, or a list of translated texts."""
     if isinstance(value, str):
         return translate(value)
     if isinstance(value, list | tuple):
@@ -189,7 +193,7 @@ def _translate_line(line: str, for_user: bool) -> str:
     line = RESUME_SENTENCE.sub(_replace_resume_sentence, line)
     for phrase in PHRASES:
         line = phrase.pattern.sub(phrase.replacement, line)
-    replace_slash = _name_decision if for_user else _replace_slash_command
+    replace_slash = _replace_with_decision if for_user else _replace_slash_command
     line = SLASH.sub(replace_slash, line)
     line = COMMAND.sub(_replace_command, line)
     line = RUN_TOOL.sub(r"call\1 ", line)
@@ -197,7 +201,7 @@ def _translate_line(line: str, for_user: bool) -> str:
 
 
 def _replace_resume_command(match: re.Match[str]) -> str:
-    """Return `lift_stop` with the decision in place of a shell command."""
+    """Return the replacement of a shell command: `lift_stop` with the decision."""
     indent, decision, notebook, argument = match.groups()
     tool = _format_lift_stop(notebook)
     text = f"{indent or ''}{tool} ({decision} [{argument}])"
@@ -205,20 +209,20 @@ def _replace_resume_command(match: re.Match[str]) -> str:
     return text if is_whole_line else f"{text}: "
 
 
-def _name_decision(match: re.Match[str]) -> str:
-    """Return the decision in place of a slash command, as the form names it."""
+def _replace_with_decision(match: re.Match[str]) -> str:
+    """Return the replacement of a slash command: its decision in the form."""
     return f"`{match[1]}`"
 
 
 def _replace_slash_command(match: re.Match[str]) -> str:
-    """Return `lift_stop` with the decision in place of a slash command."""
+    """Return the replacement of a slash command: `lift_stop` with the decision."""
     decision, notebook, argument = match.groups()
     words = f"{decision} {argument}" if argument else decision
     return f"{_format_lift_stop(notebook)} ({words})"
 
 
 def _replace_resume_sentence(match: re.Match[str]) -> str:
-    """Return the sentence that `lift_stop` asks the user."""
+    """Return the replacement of the sentence on how the user resumes a notebook."""
     introduction, notebook = match.groups()
     tool = _format_lift_stop(notebook)
     if introduction:
@@ -233,7 +237,7 @@ def _format_lift_stop(notebook: str | None) -> str:
 
 
 def _replace_command(match: re.Match[str]) -> str:
-    """Return the call of a tool in place of a shell command."""
+    """Return the replacement of a shell command: the call of a tool."""
     verb = match["quoted_verb"] or match["verb"]
     if match["verb"] == "plan" and SUBCOMMAND.match(match.string, match.end()):
         return match[0]  # no tool replaces `plan reopen`
@@ -262,7 +266,10 @@ def _format_tool_call(tool_call: ToolCall) -> str:
 
 
 def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:
-    """Return the tool that replaces a command, with its arguments."""
+    """Return the tool call that replaces a command.
+
+    `verb` is the command, and `words` are its arguments.
+    """
     match verb:
         case "run":
             which = [word[2:] for word in words if word in ("--all", "--stale")]
@@ -301,7 +308,10 @@ def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:
 
 
 def _format_cells(words: Sequence[str]) -> list[str]:
-    """Return the argument for the cell of an `output` command, if it names one."""
+    """Return a list with the argument for the cell of an `output` command.
+
+    The list is empty if the command names no cell.
+    """
     for word in words:
         if word.startswith("-") or word.endswith(".ipynb"):
             continue

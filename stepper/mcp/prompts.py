@@ -1,6 +1,6 @@
-"""Prompts with the texts of the skills of the same names, in terms of MCP tools.
+"""MCP prompts that correspond to the skills and use MCP tools.
 
-No prompt resumes a stopped notebook: the agent calls `lift_stop`, and the client
+Prompts do not resume a stopped notebook: the agent calls `lift_stop`, and the client
 asks the user.
 """
 
@@ -27,10 +27,11 @@ from stepper.mcp.tool_calls import get_current_status
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with an optional argument; `argument` is empty if it has none.
+    """A prompt with at most one argument.
 
-    In `body`, WORDS is replaced by the argument, and STATUS by the status of the
-    current notebook.
+    `argument` is the name of the argument, or an empty string if there is no argument;
+    `hint` is its description. In `body`, WORDS is replaced by the argument and STATUS
+    by the status of the current notebook.
     """
 
     description: str
@@ -75,7 +76,7 @@ PROMPTS = {
     "fix": Template(
         "Give the failed step of the current notebook new retries.",
         "hint",
-        "What the agent should know for the fix",
+        "Information that helps the agent to fix the step",
         "The user wants the failed cell fixed. "
         + RESUME.format("fix")
         + "Then read the notebook (`read_notebook`) and find the cause; do not try "
@@ -129,8 +130,9 @@ async def get_prompt(
 ) -> GetPromptResult:
     """Return a prompt as a message of the user.
 
-    Raise MCPError if the name or an argument is wrong, StepperError if the daemon
-    cannot return the status.
+    Raises:
+        MCPError: The name or an argument is wrong.
+        StepperError: The daemon can't return the status.
     """
     template = _find_template(name)
     _check_arguments(name, template, arguments)
@@ -147,7 +149,7 @@ async def get_prompt(
 
 
 def _find_template(name: str) -> Template:
-    """Return the prompt with a name; raise MCPError if there is none."""
+    """Return the prompt with a name; raise MCPError if the name is unknown."""
     template = PROMPTS.get(name)
     if template is None:
         raise MCPError(
@@ -161,7 +163,7 @@ def _find_template(name: str) -> Template:
 def _check_arguments(
     name: str, template: Template, arguments: Mapping[str, str]
 ) -> None:
-    """Raise MCPError if a prompt lacks its argument or has an unknown one."""
+    """Raise MCPError if a required argument is missing or an argument is unknown."""
     unknown = [each for each in arguments if each != template.argument]
     if unknown:
         accepted = template.argument or "no arguments"

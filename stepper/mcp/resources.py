@@ -1,7 +1,7 @@
-"""Resources: notebooks, outputs of cells, the status, and notifications of changes.
+"""MCP resources (notebooks, outputs, status) and notifications of their changes.
 
-While a client is subscribed, the server checks for changes every second, and after each
-call of a tool.
+While a client is subscribed, the server checks for changes every second and after each
+tool call.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ NOTEBOOKS = "stepper://notebooks"
 STATUS = "stepper://status"
 PLAIN = "text/plain"
 JSON = "application/json"
-NOT_FOUND = -32002  # an error code of the protocol until 2025; then INVALID_PARAMS
+NOT_FOUND = -32002  # for protocol versions until 2025; later: INVALID_PARAMS
 MAX_PAGES = 20  # pages of a resource
 URI_LIMIT = 300  # characters of a URI in an error
 POLL_SECONDS = 1.0
-# For clients that only listed the resources, as many do once.
+# The interval for clients that only listed the resources.
 LIST_POLL_SECONDS = 5.0
 TEMPLATES = [
     ResourceTemplate(
         name="notebook",
         title="The cells of a notebook",
         uri_template=NOTEBOOKS + "/{name}",
-        description="The cells with their outputs, as in read_notebook. NAME is as in"
-        " list_notebooks.",
+        description="The cells with their outputs, as in read_notebook. NAME is the"
+        " path in list_notebooks.",
         mime_type=PLAIN,
     ),
     ResourceTemplate(
@@ -68,7 +68,7 @@ TEMPLATES = [
     ),
 ]
 URI = re.compile(re.escape(NOTEBOOKS) + r"/(.+?)(?:/cells/([^/]+)/output)?")
-# Notebook → values that change if something about the notebook changes.
+# Notebook → values that change if the notebook or its state changes.
 Snapshot = dict[str, object]
 
 
@@ -92,9 +92,10 @@ def make_uri(notebook: str) -> str:
 
 
 def parse_uri(uri: str) -> CellAddress:
-    """Return what a URI identifies; both parts are empty for another URI.
+    """Return the notebook and the cell that a URI identifies.
 
-    Slashes in the path of the notebook may be percent-encoded.
+    Both parts are empty if the URI does not identify a notebook or an output. Slashes
+    in the path of the notebook may be percent-encoded.
     """
     match = URI.fullmatch(uri)
     if match is None:
@@ -103,7 +104,7 @@ def parse_uri(uri: str) -> CellAddress:
 
 
 async def list_resources(daemon: Daemon) -> list[Resource]:
-    """Return the present resources."""
+    """Return the available resources: at most MAX_ROWS notebooks and the two lists."""
     notebooks = await daemon.ask("list", {})
     resources = [
         Resource(
@@ -129,7 +130,13 @@ async def list_resources(daemon: Daemon) -> list[Resource]:
 
 
 async def read_resource(daemon: Daemon, uri: str, version: str) -> ReadResourceResult:
-    """Return the content of a resource; raise MCPError if there is no such resource."""
+    """Return the content of a resource.
+
+    `version` is the version of the protocol.
+
+    Raises:
+        MCPError: The resource does not exist or can't be read.
+    """
     try:
         content = await _read_content(daemon, uri)
     except StepperError as error:
@@ -145,7 +152,11 @@ async def read_resource(daemon: Daemon, uri: str, version: str) -> ReadResourceR
 
 
 async def _read_content(daemon: Daemon, uri: str) -> Content:
-    """Return the content of a resource; raise StepperError."""
+    """Return the content of a resource.
+
+    Raises:
+        StepperError: The resource does not exist or can't be read.
+    """
     if uri == NOTEBOOKS:
         notebooks = mcp_wording.translate_data(await daemon.ask("list", {}))
         return Content(JSON, json.dumps(notebooks, indent=1, ensure_ascii=False))
@@ -183,15 +194,15 @@ async def _read_output(daemon: Daemon, request: Mapping[str, Any]) -> str:
 class Subscriptions:
     """The clients that are notified of changes, for all protocol versions.
 
-    While there is a subscription, a task compares the notebooks with their last state.
+    While a client is subscribed, a task compares the notebooks with their last state.
     """
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
-        # Protocol versions of 2025: by session and URI. The URI is empty for a session
-        # that is only notified of changes of the list.
+        # Subscriptions with protocol versions until 2025, by session and URI. The URI
+        # is empty for a session that is only notified of changes of the list.
         self.sessions: dict[tuple[str, str], ServerSession] = {}
-        # Since 2026: streams, and the URIs of each.
+        # Subscriptions since 2026: streams, and the URIs of each stream.
         self.bus = InMemorySubscriptionBus()
         self.stream_handler = ListenHandler(self.bus)
         self.stream_uris: list[list[str]] = []
@@ -211,21 +222,21 @@ class Subscriptions:
             self.stream_uris.remove(uris)
 
     def add(self, session_name: str, uri: str, session: ServerSession) -> None:
-        """Notify a session of changes of a resource, and of the list of resources."""
+        """Subscribe a session to changes of a resource and of the list of resources."""
         self.sessions[session_name, uri] = session
         self.check_now()
         self._start_polling()
 
     def add_list_listener(self, session_name: str, session: ServerSession) -> None:
-        """Notify a session of changes of the list of resources."""
+        """Subscribe a session to changes of the list of resources."""
         self.add(session_name, "", session)
 
     def remove(self, session_name: str, uri: str) -> None:
-        """Stop notifying a session of changes of a resource."""
+        """Unsubscribe a session from changes of a resource."""
         self.sessions.pop((session_name, uri), None)
 
     def check_now(self) -> None:
-        """Check for changes without waiting for the next poll."""
+        """Check for changes immediately instead of with the next poll."""
         self.check_requested.set()
 
     def _start_polling(self) -> None:
@@ -263,7 +274,7 @@ class Subscriptions:
             await session.send_resource_list_changed()
 
     async def _send_updated(self, notebooks: Collection[str]) -> None:
-        """Notify the subscribers to changed notebooks."""
+        """Notify clients that are subscribed to resources of changed notebooks."""
         stream_uris = {uri for uris in self.stream_uris for uri in uris}
         for uri in stream_uris:
             if _is_affected(uri, notebooks):
@@ -273,7 +284,10 @@ class Subscriptions:
                 await session.send_resource_updated(uri)
 
     async def _take_snapshot(self) -> Snapshot:
-        """Return the present notebooks; they are empty while the daemon is replaced."""
+        """Return the current state of the notebooks.
+
+        The snapshot is empty if no daemon can be reached.
+        """
         try:
             notebooks = await self.daemon.ask("list", {}, launch=False) or []
         except StepperError:
@@ -291,10 +305,13 @@ def _is_affected(uri: str, notebooks: Collection[str]) -> bool:
 
 
 def _summarize(notebook: Mapping[str, Any], path: str) -> object:
-    """Return the values of a notebook that change if its resources change."""
+    """Return the values of a notebook that change if its resources change.
+
+    `path` is the path of the file.
+    """
     values = dict(notebook)
     del values["age_s"]
-    # The other values of the kernel, such as its memory, change all the time.
+    # Other values of the kernel, such as its memory, change constantly.
     values["kernel"] = notebook["kernel"]["state"]
     with contextlib.suppress(OSError):
         # Not the mtime, which a writer may preserve.

@@ -1,7 +1,7 @@
-"""The MCP server of a project on the official SDK, and its standard I/O transport.
+"""The MCP server of a project, with the official SDK, over standard I/O.
 
-`ProjectServer` has a handler for each method of the protocol. `http_server` serves it
-on loopback.
+`ProjectServer` has a handler for each method of the protocol. `http_server` serves the
+same handlers over HTTP.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ProjectServer:
         self.subscriptions = resources.Subscriptions(Daemon(project, self.session))
 
     def get_daemon(self, ctx: Context) -> Daemon:
-        """Return the daemon for the session of a request."""
+        """Return the connection to the daemon for the session of a request."""
         session = self.session
         if ctx.request:
             session = self._identify_http_session(ctx.request, ctx)
@@ -79,9 +79,9 @@ class ProjectServer:
     def _identify_http_session(self, request: Any, ctx: Context) -> str:
         """Return the session of a request over HTTP.
 
-        The protocol versions of 2025 have a header for it. Since 2026, the session is
-        derived from the client's name, version, user agent and query. The connection
-        does not identify a client, because clients use several.
+        Protocol versions until 2025 have a header for the session. Since 2026, the
+        session is derived from the client's name, version, user agent and query. A
+        connection does not identify a client, because clients use several connections.
         """
         header = request.headers.get(SESSION_HEADER, "")
         if header:
@@ -122,7 +122,7 @@ class ProjectServer:
     async def call_tool(
         self, ctx: Context, params: CallToolRequestParams
     ) -> tool_calls.Result:
-        """Call a tool, then check for changes of the notebooks."""
+        """Call a tool, and then check the notebooks for changes."""
         try:
             return await tool_calls.call(self.get_daemon(ctx), ctx, params)
         finally:
@@ -147,20 +147,20 @@ class ProjectServer:
     async def list_templates(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListResourceTemplatesResult:
-        """Return the URI templates."""
+        """Return the URI templates of the resources."""
         return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def read_resource(
         self, ctx: Context, params: ReadResourceRequestParams
     ) -> ReadResourceResult:
-        """Return a resource's content."""
+        """Return the content of a resource."""
         daemon = self.get_daemon(ctx)
         return await resources.read_resource(daemon, params.uri, ctx.protocol_version)
 
     async def subscribe(
         self, ctx: Context, params: SubscribeRequestParams
     ) -> EmptyResult:
-        """Notify the session of changes of a resource."""
+        """Subscribe the session to changes of a resource."""
         session = self.get_daemon(ctx).session
         self.subscriptions.add(session, params.uri, ctx.session)
         return EmptyResult()
@@ -168,7 +168,7 @@ class ProjectServer:
     async def unsubscribe(
         self, ctx: Context, params: UnsubscribeRequestParams
     ) -> EmptyResult:
-        """Stop notifying the session of changes of a resource."""
+        """Unsubscribe the session from changes of a resource."""
         session = self.get_daemon(ctx).session
         self.subscriptions.remove(session, params.uri)
         return EmptyResult()

@@ -1,6 +1,6 @@
-"""Calls of tools: checking arguments, sending commands and returning results.
+"""Calls of tools: check the arguments, send commands and return results.
 
-While a call is running, its progress is reported every second.
+During a call, the server reports the progress every second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stepper.mcp.tools import ACTION, TOOL_BY_PEER, TOOLS, NotebookPage, Tool, V
 
 PROGRESS_SECONDS = 1.0
 MAX_WAIT_SECONDS = 86_400
-# Clients that continue during a long call, and give their agent the result later.
+# Clients in which the agent continues during a long call and gets the result later.
 BACKGROUND_CLIENTS = ("claude-code",)
 # Tools whose responses already contain the undelivered reports.
 DELIVERING_TOOLS = ("run_cell", "add_cells", "run_notebook", "notebook_status")
@@ -62,7 +62,7 @@ class ToolCall:
     async def send(
         self, command: str, values: Values, request: DaemonRequest | None = None
     ) -> Any:
-        """Return the daemon's response; report progress to the client meanwhile."""
+        """Send a command and report progress to the client; return the response."""
         request = request or DaemonRequest()
         started = time.monotonic()
 
@@ -81,13 +81,17 @@ class ToolCall:
             reporting.cancel()
 
     async def send_arguments(self, request: DaemonRequest | None = None) -> Any:
-        """Call the tool's command; return the daemon's response."""
+        """Send the tool's command with the call's arguments; return the response."""
         tool_request = self.tool.make_request(self.arguments)
         return await self.send(tool_request.command, tool_request.values, request)
 
 
 async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> Result:
-    """Handle a call. Errors are results, except for an unknown tool: MCPError."""
+    """Call a tool; return its result. Errors are returned as results.
+
+    Raises:
+        MCPError: The tool is unknown.
+    """
     tool = TOOLS.get(params.name)
     if tool is None:
         return _suggest_tool(params.name)
@@ -106,7 +110,11 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
 
 
 def _suggest_tool(name: str) -> CallToolResult:
-    """Return which tool replaces a tool of another server; raise MCPError."""
+    """Return an error result that names the tool to use for a tool of another server.
+
+    Raises:
+        MCPError: No tool is known for this name.
+    """
     tool_name = TOOL_BY_PEER.get(name)
     if tool_name is None:
         raise MCPError(
@@ -120,7 +128,7 @@ def _suggest_tool(name: str) -> CallToolResult:
 
 
 async def _call_tool(tool_call: ToolCall, params: CallToolRequestParams) -> Result:
-    """Return the result of a call; an error is a result, too."""
+    """Return the result of a call. An error is returned as a result."""
     tool = tool_call.tool
     try:
         if tool.name == "lift_stop":
@@ -136,7 +144,11 @@ async def _call_tool(tool_call: ToolCall, params: CallToolRequestParams) -> Resu
 
 
 async def _run_handler(tool_call: ToolCall) -> CallToolResult:
-    """Return the result of a tool's handler; raise StepperError."""
+    """Run the handler of a tool, a second time if the daemon exits during a read.
+
+    Raises:
+        StepperError: The command failed.
+    """
     tool = tool_call.tool
     can_wait = "wait_seconds" in tool.arguments and not tool.reads
     if can_wait and _runs_in_background(tool_call.ctx):
@@ -155,7 +167,7 @@ async def _run_handler(tool_call: ToolCall) -> CallToolResult:
 async def _add_undelivered(
     tool_call: ToolCall, result: CallToolResult
 ) -> CallToolResult:
-    """Return a result with the undelivered reports on the notebook."""
+    """Add the undelivered reports on the notebook to a result."""
     with suppress(StepperError):  # there may be no notebook
         reports = await tool_call.daemon.ask(
             "cell undelivered", tool_call.notebook_argument, launch=False
@@ -172,7 +184,7 @@ def _runs_in_background(ctx: Context) -> bool:
 
 
 def find_problems(tool: Tool, arguments: Values) -> list[str]:
-    """Return the problems that the tool's schema finds in the arguments."""
+    """Validate arguments with the tool's schema; return a list of problems."""
     from jsonschema import Draft202012Validator  # slow: imported by the first call
 
     validator = Draft202012Validator(tool.schema)
@@ -198,9 +210,9 @@ def find_problems(tool: Tool, arguments: Values) -> list[str]:
 
 
 async def _run_cells(tool_call: ToolCall) -> CallToolResult:
-    """Run cells. If the daemon exits, request the result from the next one.
+    """Run cells. If the daemon exits, request the result from the next daemon.
 
-    The id of the call identifies the run.
+    The id of the call identifies the run: the next daemon does not run the cells again.
     """
     request = tool_call.tool.make_request(tool_call.arguments)
     call_id = f"{tool_call.daemon.session}-{token_hex(6)}"
@@ -215,14 +227,14 @@ async def _run_cells(tool_call: ToolCall) -> CallToolResult:
 
 
 async def _run_notebook(tool_call: ToolCall) -> CallToolResult:
-    # Not repeated after an exit of the daemon, which would run the cells again.
+    # Not repeated if the daemon exits, because this would run the cells again.
     response = await tool_call.send_arguments()
     return tool_results.create_run_result(response)
 
 
 async def _verify(tool_call: ToolCall) -> CallToolResult:
     response = await tool_call.send_arguments()
-    # If there are too many cells, leave out those with the same outputs.
+    # If there are too many cells, leave out cells with the same outputs.
     cells = response["cells"]
     changed = [cell for cell in cells if cell["verdict"] != "same"]
     same = [cell for cell in cells if cell["verdict"] == "same"]
@@ -250,7 +262,7 @@ async def _list(tool_call: ToolCall) -> CallToolResult:
     count = format_count(len(matching), "notebook")
     if page > page_count:
         raise UsageError(
-            f"there is no page {page}: the list of {count} has"
+            f"page {page} does not exist: the list of {count} has"
             f" {format_count(page_count, 'page')}"
         )
     shown = pages[page - 1]
@@ -263,8 +275,8 @@ async def _list(tool_call: ToolCall) -> CallToolResult:
         )
     if page_count > 1:
         text = (
-            f"Page {page} of {page_count} ({count}). To see others, use `page` or"
-            f" `filter`.\n{text}"
+            f"Page {page} of {page_count} ({count}). To see other notebooks, use `page`"
+            f" or `filter`.\n{text}"
         )
     is_complete = not request.line
     notebook_page = NotebookPage(page, page_count, len(matching), is_complete)
@@ -278,7 +290,7 @@ async def _list(tool_call: ToolCall) -> CallToolResult:
 def _filter_notebooks(
     notebooks: Sequence[data_rendering.Data], text_filter: str
 ) -> list[data_rendering.Data]:
-    """Return the notebooks with a text in their path; case is ignored."""
+    """Return the notebooks with `text_filter` in their paths, ignoring case."""
     lower_filter = text_filter.casefold()
     return [
         notebook
@@ -324,10 +336,10 @@ async def _change(tool_call: ToolCall) -> CallToolResult:
     }
     effect = effects[tool_call.arguments["action"]]
     if response["unchanged"]:
-        effect = "the cells are already in this order, so none was moved"
+        effect = "no cell was moved, because the cells are already in this order"
     notebook = one_line(response["notebook"])
     cell_ids = ", ".join(map(one_line, response["cells"])) or "none"
-    text = f"{notebook}: {effect}. Cells now, by id: {cell_ids}"
+    text = f"{notebook}: {effect}. The ids of the cells now: {cell_ids}"
     text = "\n".join(filter(None, [text, response["follows"]]))
     return tool_results.create_text_result(text)
 
@@ -390,14 +402,14 @@ async def _kernel(tool_call: ToolCall) -> CallToolResult:
 
 
 def _describe_kernel_action(action: str, response: Mapping[str, Any]) -> str:
-    """Return the effect of an action on the kernel."""
+    """Return a clause on the effect of an action on the kernel."""
     if action == "interrupt":
         return str(response["text"])
     if action == "shutdown":
         if response["left"]:
             return (
-                f"stepper did not start the kernel {response['left']} and does not shut"
-                " it down; the kernel keeps its variables"
+                f"the kernel {response['left']} was not shut down, because stepper did"
+                " not start this kernel; the kernel keeps its variables"
             )
         if response["kernels"]:
             return "the kernel was shut down; all its variables are lost"
@@ -423,9 +435,9 @@ async def _status(tool_call: ToolCall) -> CallToolResult:
 
 
 class StatusDetails(NamedTuple):
-    """The status of a notebook, its last runs, and the report on the last one.
+    """The status of a notebook, its last runs, and the report on the last run.
 
-    The report is empty if there is none, or if the status contains it.
+    The report is empty if no cell ran or if the status contains the report.
     """
 
     status: Any
@@ -434,9 +446,12 @@ class StatusDetails(NamedTuple):
 
 
 async def get_current_status(daemon: Daemon) -> StatusDetails:
-    """Return the status of the current notebook; raise StepperError.
+    """Return the status of the current notebook.
 
-    The reader may be a user, so undelivered reports stay undelivered.
+    Undelivered reports stay undelivered, because the reader may be a user.
+
+    Raises:
+        StepperError: The daemon can't return the status.
     """
     request = TOOLS["notebook_status"].make_request({})
     values = {**request.values, "unread": True}
@@ -445,7 +460,7 @@ async def get_current_status(daemon: Daemon) -> StatusDetails:
 
 
 async def _add_runs(daemon: Daemon, status: Any) -> StatusDetails:
-    """Return a status with the last runs; raise StepperError."""
+    """Return a status with the last runs and the last report."""
     notebook = status["notebook"]
     if not notebook:
         return StatusDetails(status, [], "")

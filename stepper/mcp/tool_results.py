@@ -15,13 +15,13 @@ from stepper.mcp.mcp_wording import translate, translate_data
 
 Data = Mapping[str, Any]
 MAX_CHARACTERS = 10_000  # of a result's text, or of its data as JSON
-NOTICE_CHARACTERS = 60  # reserved for the notice on omitted characters
+NOTICE_CHARACTERS = 60  # reserved for the notice of omitted characters
 MAX_IMAGE_SIZE = 700_000  # bytes: 940 kB as base64
-MIN_KEYS = 40  # of an object that are kept
+MIN_KEYS = 40  # keys of an object that are always kept
 WHOLE_KEYS = ("notebook", "cell_id")  # their values are never shortened
 TEXT_IN_CONTENT = "See the text content of this result."
 JPEG_QUALITIES = (90, 75, 60, 40)
-# The states of calls that ran no cell, which are errors.
+# The states of calls that did not run a cell: their results are errors.
 ERROR_STATES = ("refused", "stopped", "not run")
 
 
@@ -32,7 +32,7 @@ class DataLimit(NamedTuple):
     characters: int
 
 
-# The first limit that makes data short enough is used.
+# These limits are tried in order until the data are short enough.
 DATA_LIMITS = (
     DataLimit(40, 1_000),
     DataLimit(20, 500),
@@ -45,9 +45,10 @@ DATA_LIMITS = (
 def create_text_result(
     text: str, figures: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
-    """Return a result with a text, which is translated, and figures, given as paths.
+    """Return a result with a translated text and figures.
 
-    An error has no figures, because Gemini CLI converts them to text.
+    `figures` are paths. An error result has no figures, because Gemini CLI would
+    convert them to text.
     """
     return create_translated_result(translate(text), figures, is_error)
 
@@ -55,7 +56,7 @@ def create_text_result(
 def create_translated_result(
     text: str, figures: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
-    """Return a result with a text that is already in terms of MCP, and figures."""
+    """Return a result with a text that is already translated, and figures."""
     content: list[ContentBlock] = [TextContent(text=truncate(text))]
     if is_error:
         return CallToolResult(content=content, is_error=True)
@@ -69,11 +70,11 @@ def create_translated_result(
 def create_data_result(
     data: Data, text: str, images: Sequence[ContentBlock] = ()
 ) -> CallToolResult:
-    """Return a result with data, the same as text, and images.
+    """Return a result with data, a text with the same content, and images.
 
-    The data contain the text, too, because some clients only show the data. Data that
-    are longer than MAX_CHARACTERS lose first this text, then rows and parts of texts;
-    then `truncated` is true.
+    The data also contain the text, because some clients show only the data. If the data
+    are longer than MAX_CHARACTERS, this text is left out. If they are still too long,
+    lists and texts are shortened and `truncated` is set to true.
     """
     text = translate_and_truncate(text)
     translated_data = translate_data(data)
@@ -84,7 +85,7 @@ def create_data_result(
 
 
 def _limit_data(data: Data, text: str) -> dict[str, Any]:
-    """Return data with their text; both are shortened if they are too long."""
+    """Return data and their text, shortened to MAX_CHARACTERS characters of JSON."""
     limited = {**data, "text": text}
     if _is_short(limited):
         return limited
@@ -101,7 +102,7 @@ def _limit_data(data: Data, text: str) -> dict[str, Any]:
 
 
 def _is_short(data: Data) -> bool:
-    """Return whether data as JSON have at most MAX_CHARACTERS characters."""
+    """Return whether data have at most MAX_CHARACTERS characters as JSON."""
     text = json.dumps(data, ensure_ascii=False)
     return len(text) <= MAX_CHARACTERS
 
@@ -119,7 +120,7 @@ def _shorten(value: Any, limit: DataLimit) -> Any:
 
 
 def _shorten_object(value: Data, limit: DataLimit) -> dict[str, Any]:
-    """Return an object with shorter values, and with fewer keys if it has many."""
+    """Return an object with shorter values and a limited number of keys."""
     max_keys = max(limit.rows, MIN_KEYS)
     shortened = {}
     for name in list(value)[:max_keys]:
@@ -131,7 +132,7 @@ def _shorten_object(value: Data, limit: DataLimit) -> dict[str, Any]:
 
 
 def create_run_result(response: Data) -> CallToolResult:
-    """Return the result of running cells. Its last line names the notebook."""
+    """Return the result of running cells, with the notebook's name in the last line."""
     state = str(response.get("state", ""))
     text = str(response["text"]) or state
     notebook = response.get("notebook")
@@ -149,7 +150,7 @@ def create_run_result(response: Data) -> CallToolResult:
 def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
     """Return a result with undelivered reports above its text.
 
-    Its data contain them as `unheard`.
+    The data of the result contain the reports as `unheard`.
     """
     text = translate(text)
     first, *others = result.content
@@ -166,10 +167,10 @@ def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
 
 
 def create_error_result(error: StepperError) -> CallToolResult:
-    """Return an error result with the message and the hint of an error."""
+    """Convert an error to an error result with its message and hint."""
     lines = [f"stepper: {error.message}"]
     hint = translate(error.hint)
-    if hint.startswith("`"):  # only the name of a tool
+    if hint.startswith("`"):  # the hint is only the name of a tool
         hint = f"To fix this, call {hint}"
     if hint:
         lines.append(hint)
@@ -177,21 +178,21 @@ def create_error_result(error: StepperError) -> CallToolResult:
 
 
 def translate_and_truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """Return a text in terms of MCP with at most `limit` characters."""
+    """Translate a text and shorten the result to at most `limit` characters."""
     return truncate(translate(text), limit)
 
 
 def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """Return a text with at most `limit` characters, and a notice if it was longer."""
+    """Shorten a text to `limit` characters, with a notice of omitted characters."""
     if len(text) <= limit:
         return text
     length = limit - NOTICE_CHARACTERS
     omitted = len(text) - length
-    return f"{text[:length]}\n… {omitted:,} more characters are left out"
+    return f"{text[:length]}\n… {omitted:,} more characters were left out"
 
 
 def load_image(path: str) -> ImageContent | None:
-    """Return a figure, compressed if it is large, or None if it cannot be read."""
+    """Return a figure, compressed if it is large, or None if it can't be read."""
     mime_type = "image/png"
     try:
         with open(path, "rb") as stream:

@@ -1,8 +1,8 @@
 """The table of tools: name, title, description, hints, and the commands they call.
 
-The arguments of a tool are those of its commands, which `policy/commands` declares with
-names, types, help texts and defaults. A tool without a description has the help text of
-its command.
+The arguments of a tool are the arguments of its commands, which `policy/commands`
+declares with names, types, help texts and defaults. A tool without a description uses
+the help text of its command.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ INSTRUCTIONS = (
     " list_kernels → notebook_status; start_new_notebook → create_notebook;"
     " start_server, interrupt_kernel, restart_notebook → kernel."
 )
-# Tool → names of other servers' tools. The response to a call by such a name says which
-# tool to use.
+# Tool → names of similar tools of other servers. The response to a call with one of
+# these names says which tool to use.
 PEERS = {
     "run_cell": (
         "insert_cell",
@@ -136,16 +136,16 @@ class NotebookPage:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool that calls a command, or one command for each of its actions.
+    """A tool that calls a command, or one command for each action.
 
-    `selected` are the names of its arguments; if empty, it has all those of its
-    commands. An action takes all arguments of its commands; the first command is the
-    one that is called.
+    `selected` are the names of the tool's arguments; if it is empty, the tool has all
+    arguments of its commands. An action accepts all arguments of its commands, and
+    calls the first command.
 
-    `reads`, `destroys` and `open_world` are the hints to the client. `open_world` tools
-    can run code, which may access anything, or start a kernel on another machine. Codex
-    does not ask its user before it calls a tool that has neither `destroys` nor
-    `open_world`: every tool that can run code has both.
+    `reads`, `destroys` and `open_world` are hints to the client. `open_world` means
+    that the tool can run code, which may access any resource, or start a kernel on
+    another machine. Codex asks for approval only if a tool has `destroys` or
+    `open_world`: every tool that can run code has both hints.
     """
 
     name: str
@@ -155,8 +155,8 @@ class Tool:
     actions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     default_action: str = ""
     about: str = ""
-    declaration: type[Arguments] | None = None  # default: that of the command
-    constants: Values = field(default_factory=dict)  # that each request contains
+    declaration: type[Arguments] | None = None  # default: the arguments of the command
+    constants: Values = field(default_factory=dict)  # values of each request
     reads: bool = False
     destroys: bool = False
     open_world: bool = False
@@ -190,7 +190,8 @@ class Tool:
         """The JSON Schema of the arguments."""
         schema = make_object_schema(self.declarations.values())
         if self.actions:
-            # Only actions require the other arguments, see `check_action`.
+            # The other arguments are required only for some actions, which
+            # `_check_action_arguments` checks.
             properties = {ACTION: self._make_action_schema(), **schema["properties"]}
             schema["properties"] = properties
             schema["required"] = [ACTION]
@@ -200,7 +201,7 @@ class Tool:
 
     @property
     def output_schema(self) -> Schema | None:
-        """The schema of the response data; None if the response is text."""
+        """The JSON Schema of the response data, or None if the response is text."""
         return OUTPUT_SCHEMAS.get(self.name)
 
     @property
@@ -233,7 +234,10 @@ class Tool:
     def list_action_arguments(
         self, action: str, is_required: bool = False
     ) -> list[str]:
-        """Return the names of an action's arguments without `notebook`."""
+        """Return the names of an action's arguments, without `notebook`.
+
+        If `is_required` is true, optional arguments are left out.
+        """
         names = {}
         for command in self.actions[action]:
             for argument in fields(ALL_COMMANDS[command].arguments):
@@ -244,7 +248,7 @@ class Tool:
         return list(names)
 
     def make_request(self, arguments: Values) -> Request:
-        """Return the request for a call with these arguments."""
+        """Return the request to the daemon for the arguments of a call."""
         command = self.command
         if self.actions:
             action = arguments.get(ACTION, self.default_action)
