@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh: sets up stepper in a repository, so that Claude Code runs notebook cells as it
+# install.sh: sets up stepper in a repository. Claude Code then runs notebook cells as it
 # writes them.
 #
 #   ./install.sh [TARGET] [OPTIONS]
@@ -12,27 +12,29 @@
 #   --notebooks PATTERN…
 #                     folders and globs of the notebooks that run, such as: analysis '*.ipynb'
 #                     'projects/**'. By default `notebooks:` in TARGET/.stepper/config.yaml,
-#                     else notebooks/. `.` is the top folder alone
+#                     else notebooks/. `.` is the top folder without its
+#                     subfolders
 #   --allow           let Claude Code edit notebooks and call stepper without asking.
-#                     Approving an edit is approving its execution: the cell runs at once
-#   --add-ipykernel   add ipykernel to the project's dependencies (uv add --dev ipykernel), so
-#                     that `uv sync` keeps it
+#                     Approving an edit is approving its execution: the cell runs immediately
+#   --add-ipykernel   add ipykernel to the project's dependencies (uv add --dev ipykernel):
+#                     `uv sync` then keeps ipykernel
 #   --link            also install `stepper` for your own shell: ~/.local/bin/stepper calls the
-#                     stepper of the project that you are in
+#                     stepper of the current project
 #   --mcp             support other agents (Cursor, Codex, Gemini, VS Code, Zed, JupyterLab):
-#                     adds the package `mcp` to stepper's environment. Then run
+#                     add the package `mcp` to stepper's environment. Then run
 #                     `stepper mcp --config CLIENT --install`
-#   --mcp-only        the same without Claude Code: no hooks, no skills, nothing in .claude/
+#   --mcp-only        like --mcp, but without support for Claude Code: no hooks, no skills,
+#                     nothing in .claude/
 #   --statusline      show the state of the notebook in a line below Claude Code's prompt. Your
 #                     own status line stays above it
-#   --plugin          set up the environment and the kernel only, for stepper's Claude Code
-#                     plugin, which has the hooks and skills
-#   --editable        use this checkout itself, so that its changes apply at once
+#   --plugin          set up only the environment and the kernel, for stepper's Claude Code
+#                     plugin, which contains the hooks and skills
+#   --editable        use this checkout itself: changes of its files apply immediately
 #   --uninstall       remove what the installer added, and nothing else
-#   --demo            set up TARGET (by default a new scratch folder) and play a complete
-#                     analysis there
+#   --demo            set up TARGET (by default a new temporary folder) and run a complete
+#                     example analysis
 #
-# It needs Python 3.10 or newer with venv, or uv. A second run changes nothing.
+# install.sh needs Python 3.10 or newer with venv, or uv. A second run changes nothing.
 
 set -eu
 
@@ -112,7 +114,7 @@ if [ -z "$base" ] && [ -n "$uv" ]; then
 fi
 if [ -z "$base$bare" ]; then
   fail "stepper needs Python 3.10 or newer: ${old:-python3 is not on the PATH}" \
-    "install Python, or uv (https://docs.astral.sh/uv/), and run this again"
+    "install Python or uv (https://docs.astral.sh/uv/), then run this again"
 fi
 
 # `plan` and `uninstall`. -I and -c: ignore PYTHONPATH and modules in the current folder.
@@ -154,7 +156,7 @@ if [ -n "$uninstall" ]; then
   exit
 fi
 no_venv() {
-  fail "python3 (Python $1) can't create environments: its venv module is missing" \
+  fail "python3 (Python $1) can't create environments, because the module venv is missing" \
     "sudo apt install python$1-venv  # Debian, Ubuntu; or install uv: https://docs.astral.sh/uv/"
 }
 [ -n "$base" ] || no_venv "$bare"
@@ -179,7 +181,7 @@ if [ -n "$stamp" ]; then
     rm -rf -- "$env"
     home=${env%/*}
     (cd -- "$state" && rmdir -p -- "${home#"$state"/}") 2>/dev/null || :
-    fail "could not create the environment (see above); nothing else was changed in $target"
+    fail "the environment could not be created (see above); nothing else was changed in $target"
   fi
   # Written last: an environment without a stamp is incomplete.
   printf '%s\n' "$stamp" >"$env/stamp"
