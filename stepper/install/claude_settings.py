@@ -187,17 +187,8 @@ def add_hooks(data: Data) -> Data:
 
     Return settings that already contain exactly these handlers unchanged.
     """
-    lists = [
-        groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)
-    ]
-    ours = [
-        spec
-        for groups in lists
-        for item in groups
-        for spec in _get_handlers(item)
-        if _is_ours(spec)
-    ]
-    if len(ours) == len(HANDLERS) and not list_missing_handlers(data):
+    count = _count_our_handlers(data)
+    if count == len(HANDLERS) and not list_missing_handlers(data):
         return data
     clean = remove_ours(data, [], data)
     hooks = dict(clean.get("hooks", {}))
@@ -209,14 +200,24 @@ def add_hooks(data: Data) -> Data:
     return {**clean, "hooks": hooks}
 
 
-def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
+def _count_our_handlers(data: Data) -> int:
+    count = 0
+    for groups in data.get("hooks", {}).values():
+        if isinstance(groups, list):
+            for group in groups:
+                count += sum(map(_is_ours, _get_handlers(group)))
+    return count
+
+
+def add_rules(data: Data, rules: list[str]) -> tuple[Data, list[str]]:
     """Add permission rules; return the new settings and the list of added rules."""
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
-    new = [rule for rule in wanted if rule not in allow]
-    if not new:
-        return data, new
-    return {**data, "permissions": {**permissions, "allow": [*allow, *new]}}, new
+    new_rules = [rule for rule in rules if rule not in allow]
+    if not new_rules:
+        return data, []
+    new_permissions = {**permissions, "allow": [*allow, *new_rules]}
+    return {**data, "permissions": new_permissions}, new_rules
 
 
 def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
@@ -225,64 +226,73 @@ def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
     Objects and lists that become empty are also removed, unless the original settings
     `before` contain them.
     """
-    for name, part in data.items():
-        rest = part
-        for key, items in part.items() if isinstance(part, dict) else ():
-            if name == "hooks":
-                rest = _replace_key(
-                    rest, key, _remove_our_handlers(items), before.get(name, {})
-                )
-            elif (name, key) == ("permissions", "allow") and isinstance(items, list):
-                rest = _replace_key(
-                    rest,
-                    key,
-                    [rule for rule in items if rule not in rules],
-                    before.get(name, {}),
-                )
-        data = _replace_key(data, name, rest, before)
+    hooks = data.get("hooks")
+    if isinstance(hooks, dict):
+        original_hooks = before.get("hooks", {})
+        remaining_hooks = hooks
+        for event, groups in hooks.items():
+            remaining_groups = _remove_our_handlers(groups)
+            remaining_hooks = _replace_key(
+                remaining_hooks, event, remaining_groups, original_hooks
+            )
+        data = _replace_key(data, "hooks", remaining_hooks, before)
+    permissions = data.get("permissions")
+    if isinstance(permissions, dict) and isinstance(permissions.get("allow"), list):
+        remaining_rules = [rule for rule in permissions["allow"] if rule not in rules]
+        remaining_permissions = _replace_key(
+            permissions, "allow", remaining_rules, before.get("permissions", {})
+        )
+        data = _replace_key(data, "permissions", remaining_permissions, before)
     return data
 
 
-def _replace_key(data: Data, name: str, rest: Json, before: Data) -> Data:
-    """Return a copy of `data` with the new value `rest` for a key.
+def _replace_key(data: Data, name: str, new_value: Json, before: Data) -> Data:
+    """Return a copy of `data` with a new value for a key.
 
     If the new value is empty and `before` does not have the key, the key is removed.
     """
-    if rest == data.get(name):
+    if new_value == data.get(name):
         return data
-    return {
-        key: rest if key == name else value
-        for key, value in data.items()
-        if key != name or rest or name in before
-    }
+    is_kept = bool(new_value) or name in before
+    replaced = {}
+    for key, value in data.items():
+        if key != name:
+            replaced[key] = value
+        elif is_kept:
+            replaced[key] = new_value
+    return replaced
 
 
-def _is_ours(spec: object) -> bool:
-    return isinstance(spec, dict) and str(spec.get("command", "")).endswith(
-        "/" + SCRIPT
-    )
+def _is_ours(handler: object) -> bool:
+    """Return whether a handler in the settings runs stepper's hook script."""
+    if not isinstance(handler, dict):
+        return False
+    return str(handler.get("command", "")).endswith(f"/{SCRIPT}")
 
 
-def _get_handlers(item: object) -> list[Json]:
+def _get_handlers(group: object) -> list[Json]:
     """Return the handlers of a group, or an empty list if the group is malformed."""
-    specs = item.get("hooks") if isinstance(item, dict) else None
-    return specs if isinstance(specs, list) else []
+    handlers = group.get("hooks") if isinstance(group, dict) else None
+    return handlers if isinstance(handlers, list) else []
 
 
 def _remove_our_handlers(groups: Json) -> Json:
     """Return the groups of an event without stepper's handlers.
 
-    A group that contained no other handlers is removed.
+    A group that contained no other handlers is removed. A value that is not a list is
+    returned unchanged.
     """
-    rest = []
-    for item in groups if isinstance(groups, list) else ():
-        specs = _get_handlers(item)
-        others = [spec for spec in specs if not _is_ours(spec)]
-        if len(others) == len(specs):
-            rest.append(item)
+    if not isinstance(groups, list):
+        return groups
+    remaining = []
+    for group in groups:
+        handlers = _get_handlers(group)
+        others = [handler for handler in handlers if not _is_ours(handler)]
+        if len(others) == len(handlers):
+            remaining.append(group)
         elif others:
-            rest.append({**item, "hooks": others})
-    return rest if isinstance(groups, list) else groups
+            remaining.append({**group, "hooks": others})
+    return remaining
 
 
 # --- settings as text: a diff shows only the additions

@@ -43,10 +43,9 @@ TRUST_COMMAND = "stepper trust"
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check.
+    """The result of a check, with a command that fixes the problem, if any.
 
-    `detail` describes the success or the problem; `mend` is the command that fixes the
-    problem.
+    `detail` describes the success or the problem.
     """
 
     name: str
@@ -115,17 +114,16 @@ def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
 
     The list is empty if `patterns` already include all notebooks.
     """
-    names = [
-        name
-        for name in project_walk.find_notebooks(project, [""]).files
-        if not NAME_CONTROLS.search(name)
-    ]
-    line = notebook_globs.suggest_setting(
-        patterns,
-        [name for name in names if not notebook_globs.includes(patterns, name)],
-    )
-    wanted: list[str] = json.loads(line.removeprefix("notebooks: ")) if line else []
-    return wanted
+    excluded = []
+    for name in project_walk.find_notebooks(project, [""]).files:
+        is_shown = not NAME_CONTROLS.search(name)
+        if is_shown and not notebook_globs.includes(patterns, name):
+            excluded.append(name)
+    setting = notebook_globs.suggest_setting(patterns, excluded)
+    if not setting:
+        return []
+    all_patterns: list[str] = json.loads(setting.removeprefix("notebooks: "))
+    return all_patterns
 
 
 def find_kernel_python(paths: Paths) -> str:
@@ -419,18 +417,18 @@ def _check_personal_skills(paths: Paths) -> str:
     """Check that no personal skill of the user overrides a skill of stepper."""
     if is_mcp_only(paths):
         return "not relevant (--mcp-only installs no skills)"
-    home = permission_mode.get_config_folder() / "skills"
-    same = [
-        str(home / name)
+    folder = permission_mode.get_config_folder() / "skills"
+    overriding = [
+        str(folder / name)
         for name in skill_states.load_shipped_skills()
-        if (home / name / "SKILL.md").exists()
+        if (folder / name / "SKILL.md").exists()
     ]
-    if same:
-        verb = "overrides" if len(same) == 1 else "override"
-        detail = f"{', '.join(same)} {verb} the project's skill of the same name"
-        raise StepperError(
-            detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}"
-        )
+    if overriding:
+        verb = "overrides" if len(overriding) == 1 else "override"
+        detail = f"{', '.join(overriding)} {verb} the project's skill of the same name"
+        old_path = shlex.quote(overriding[0])
+        new_path = shlex.quote(f"{overriding[0]}-personal")
+        raise StepperError(detail, f"mv {old_path} {new_path}")
     return "no personal skill overrides a skill of stepper"
 
 

@@ -76,9 +76,11 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
     A symbolic link is followed. If `mode` is None, an existing file keeps its mode.
     """
     path = Path(os.path.realpath(path))
-    old = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-    mode = old if mode is None else mode
-    if old is not None and old == mode and path.read_bytes() == content:
+    old_mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    if mode is None:
+        mode = old_mode
+    has_mode = old_mode is not None and old_mode == mode
+    if has_mode and path.read_bytes() == content:
         return "unchanged"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -89,7 +91,7 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return "created" if old is None else "updated"
+    return "created" if old_mode is None else "updated"
 
 
 def link(path: Path, target: Path) -> None:

@@ -465,23 +465,23 @@ def _write_record(
     """
     limits = doctor.load_limits(paths)
     notebooks = doctor.get_notebook_folder(limits.patterns)
-    old = read_install_record(paths.project)
-    places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
-    if old.get("mcp_only") and not options.mcp_only:
-        old = _forget_mcp_only(Path(paths.project), old, places)
-    original = _describe_original(paths, options, places)
-    original = {name: old.get(name, value) for name, value in original.items()}
-    has_new_folder = notebooks != old.get("notebooks", notebooks)
+    old_record = read_install_record(paths.project)
+    names = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
+    if old_record.get("mcp_only") and not options.mcp_only:
+        old_record = _forget_mcp_only(Path(paths.project), old_record, names)
+    original = _describe_original(paths, options, names)
+    original = {name: old_record.get(name, value) for name, value in original.items()}
+    has_new_folder = notebooks != old_record.get("notebooks", notebooks)
     if has_new_folder and Path(paths.project, notebooks).exists():
         original["found"] = [*original["found"], notebooks]
-    kept: dict[str, Any] = {}
+    kept_values: dict[str, Any] = {}
     for name in ("accepted", "kernels", "clients", "statusline"):
-        if name in old:
-            kept[name] = old[name]
+        if name in old_record:
+            kept_values[name] = old_record[name]
     added_rules = [rule for rule in new_rules if rule not in original["allow"]]
     script = read(find_assets("hooks") / "stepper")
     record = {
-        **kept,
+        **kept_values,
         "version": 1,
         "python": choice.python,
         "given": choice.given,
@@ -490,7 +490,7 @@ def _write_record(
         "mcp_only": options.mcp_only,
         "plugin": plugin,
         "notebooks": notebooks,
-        "config": config or old.get("config"),
+        "config": config or old_record.get("config"),
         "script": hashlib.sha256(script).hexdigest(),
         **original,
         "allow": [*original["allow"], *added_rules],
@@ -499,15 +499,15 @@ def _write_record(
 
 
 def _forget_mcp_only(
-    project: Path, record: claude_settings.Data, places: tuple[str, ...]
+    project: Path, record: claude_settings.Data, names: tuple[str, ...]
 ) -> claude_settings.Data:
     """Convert the record of an `--mcp-only` installation for one with hooks.
 
-    The result lists the paths of `places` that exist. It does not contain the original
+    The result lists the paths of `names` that exist. It does not contain the original
     settings, because .claude/ is still in its original state.
     """
-    existing = [name for name in places if name in record.get("found", ())]
-    for name in places:
+    existing = [name for name in names if name in record.get("found", ())]
+    for name in names:
         if name.startswith(".claude") and (project / name).exists():
             existing.append(name)
     record = {**record, "found": existing}
@@ -516,7 +516,7 @@ def _forget_mcp_only(
 
 
 def _describe_original(
-    paths: Paths, options: argparse.Namespace, places: tuple[str, ...]
+    paths: Paths, options: argparse.Namespace, names: tuple[str, ...]
 ) -> claude_settings.Data:
     """Return the original state of the project for the record.
 
@@ -542,7 +542,7 @@ def _describe_original(
         }
     ignored = read(project / ".gitignore")
     return {
-        "found": [name for name in places if (project / name).exists()],
+        "found": [name for name in names if (project / name).exists()],
         "settings": text,
         "allow": [],
         "gitignore": claude_settings.add_ignore_line(ignored) != ignored,

@@ -56,16 +56,16 @@ def find_mode(project: Path) -> tuple[str, str]:
     Raises:
         StepperError: A settings file can't be read.
     """
-    own = get_config_folder()
+    user_folder = get_config_folder()
     for folder, name in (
         (project / ".claude", "settings.local.json"),
         (project / ".claude", "settings.json"),
-        (own, "settings.json"),
+        (user_folder, "settings.json"),
     ):
         permissions = read_settings(folder / name)[1].get("permissions", {})
         mode = permissions.get("defaultMode")
         if isinstance(mode, str):
-            if folder != own and mode == UNTRUSTED:
+            if folder != user_folder and mode == UNTRUSTED:
                 mode = "default"
             return mode, str(folder / name)
     return UNSET, ""

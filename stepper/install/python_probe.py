@@ -61,10 +61,10 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
         )
 
 
-def get_output_tail(done: CompletedProcess[str]) -> str:
+def get_output_tail(result: CompletedProcess[str]) -> str:
     """Return the last 1,000 characters of a process's output, for a message."""
-    output = done.stderr.strip() or done.stdout.strip()
-    return output[-1000:] or f"exit code {done.returncode} without a message"
+    output = result.stderr.strip() or result.stdout.strip()
+    return output[-1000:] or f"exit code {result.returncode} without a message"
 
 
 def probe(python: str, name: str = "", hint: str = "") -> Interpreter:

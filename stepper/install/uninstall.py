@@ -131,13 +131,13 @@ def _is_installed(
 
 
 def _print_kept(project: Path, notebooks: str) -> None:
-    kept = []
+    names = []
     if (project / notebooks).is_dir():
-        kept.append(f"{notebooks}/")
+        names.append(f"{notebooks}/")
     if (project / ".venv").is_dir():
-        kept.append(".venv (with ipykernel)")
-    if kept:
-        print_line("kept", ", ".join(kept))
+        names.append(".venv (with ipykernel)")
+    if names:
+        print_line("kept", ", ".join(names))
 
 
 def _stop_kernels(paths: Paths) -> None:

@@ -232,7 +232,8 @@ async def _run_notebook(tool_call: ToolCall) -> CallToolResult:
     return tool_results.create_run_result(response)
 
 
-async def _verify(tool_call: ToolCall) -> CallToolResult:
+async def _verify_notebook(tool_call: ToolCall) -> CallToolResult:
+    """Replay the notebook; return the verdict and the cells, limited to MAX_ROWS."""
     response = await tool_call.send_arguments()
     # If there are too many cells, leave out cells with the same outputs.
     cells = response["cells"]
@@ -245,13 +246,15 @@ async def _verify(tool_call: ToolCall) -> CallToolResult:
     return tool_results.create_data_result(data, response["text"])
 
 
-async def _execute(tool_call: ToolCall) -> CallToolResult:
+async def _execute_code(tool_call: ToolCall) -> CallToolResult:
+    """Execute code without a cell; return its output and figures."""
     response = await tool_call.send_arguments()
     figures = response.get("figures", ())
     return tool_results.create_text_result(response["text"], figures)
 
 
-async def _list(tool_call: ToolCall) -> CallToolResult:
+async def _list_notebooks(tool_call: ToolCall) -> CallToolResult:
+    """Return a page of the notebooks that match the filter."""
     request = DaemonRequest()
     notebooks = await tool_call.send_arguments(request)
     text_filter = tool_call.arguments.get("filter", "")
@@ -299,7 +302,8 @@ def _filter_notebooks(
     ]
 
 
-async def _create(tool_call: ToolCall) -> CallToolResult:
+async def _create_notebook(tool_call: ToolCall) -> CallToolResult:
+    """Create a notebook; run its first cells if the call contains cells."""
     try:
         response = await tool_call.send_arguments()
     except DaemonExitedError as error:
@@ -321,12 +325,13 @@ async def _create(tool_call: ToolCall) -> CallToolResult:
     return result.model_copy(update={"is_error": run_result.is_error})
 
 
-async def _read(tool_call: ToolCall) -> CallToolResult:
+async def _read_notebook(tool_call: ToolCall) -> CallToolResult:
     page = await tool_call.send_arguments()
     return tool_results.create_data_result(page, page["text"])
 
 
-async def _change(tool_call: ToolCall) -> CallToolResult:
+async def _change_cells(tool_call: ToolCall) -> CallToolResult:
+    """Delete, move or clear cells."""
     response = await tool_call.send_arguments()
     count = format_count(response["count"], "cell")
     effects = {
@@ -344,7 +349,8 @@ async def _change(tool_call: ToolCall) -> CallToolResult:
     return tool_results.create_text_result(text)
 
 
-async def _plan(tool_call: ToolCall) -> CallToolResult:
+async def _show_or_change_plan(tool_call: ToolCall) -> CallToolResult:
+    """Return the plan, after the change that the action requests."""
     _check_action_arguments(tool_call)
     response = await tool_call.send_arguments()
     if "steps" not in response:
@@ -371,7 +377,8 @@ def _check_action_arguments(tool_call: ToolCall) -> None:
             raise UsageError(f"{call_text} does not accept `{name}`")
 
 
-async def _kernel(tool_call: ToolCall) -> CallToolResult:
+async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
+    """Start, interrupt, restart or shut down a kernel, possibly in another place."""
     _check_action_arguments(tool_call)
     status = await tool_call.daemon.ask(
         "status", {**tool_call.notebook_argument, "unread": True}
@@ -419,7 +426,8 @@ def _describe_kernel_action(action: str, response: Mapping[str, Any]) -> str:
     return "a new kernel is running"
 
 
-async def _status(tool_call: ToolCall) -> CallToolResult:
+async def _show_status(tool_call: ToolCall) -> CallToolResult:
+    """Return the status, with the report on a run that finished during the wait."""
     request = tool_call.tool.make_request(tool_call.arguments)
     status = await tool_call.send(request.command, request.values)
     details = await _add_runs(tool_call.daemon, status)
@@ -476,14 +484,14 @@ async def _add_runs(daemon: Daemon, status: Any) -> StatusDetails:
 
 Handler = Callable[[ToolCall], Awaitable[CallToolResult]]
 HANDLERS: dict[str, Handler] = {
-    "list_notebooks": _list,
-    "create_notebook": _create,
-    "read_notebook": _read,
-    "change_cells": _change,
+    "list_notebooks": _list_notebooks,
+    "create_notebook": _create_notebook,
+    "read_notebook": _read_notebook,
+    "change_cells": _change_cells,
     "run_notebook": _run_notebook,
-    "verify": _verify,
-    "execute_code": _execute,
-    "notebook_status": _status,
-    "plan": _plan,
-    "kernel": _kernel,
+    "verify": _verify_notebook,
+    "execute_code": _execute_code,
+    "notebook_status": _show_status,
+    "plan": _show_or_change_plan,
+    "kernel": _control_kernel,
 }

@@ -455,7 +455,7 @@ def format_kernel_state(
     return ", ".join(filter(None, [state, format_location(where, left, trouble)]))
 
 
-def warn_walltime(timeout: float, where: str, left: float | None) -> list[str]:
+def format_walltime_note(timeout: float, where: str, left: float | None) -> list[str]:
     """Return a list with the note that a cell may outlast its kernel's job.
 
     `timeout` is the cell's deadline, `left` the remaining walltime of the job at the

@@ -88,8 +88,8 @@ def format_system_prompt(
 ) -> str:
     """Return the system prompt: the rules and the current state.
 
-    `language` is `en` or `ja`. `notebook` is the current notebook, or None. `names` maps
-    `modules`, `functions` and `variables` to names with their descriptions.
+    `language` is a key of TEXTS. `notebook` is the current notebook, or None. `names`
+    maps `modules`, `functions` and `variables` to names with their descriptions.
     """
     labels = LABELS[language]
     current = one_line(notebook) if notebook else labels["none"]

@@ -79,7 +79,7 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     walltime_at_start = None
     if description.walltime_left is not None:
         walltime_at_start = description.walltime_left + progress.seconds
-    notes = command_messages.warn_walltime(
+    notes = command_messages.format_walltime_note(
         running.timeout, description.location, walltime_at_start
     )
     return background_runs.format_still_running(

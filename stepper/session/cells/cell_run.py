@@ -153,7 +153,7 @@ async def run_cell(
             return _handle_start_failure(session, work, caller, error)
         _check_language(session, kernel)
         description = kernel.describe()
-        walltime_warnings = command_messages.warn_walltime(
+        walltime_warnings = command_messages.format_walltime_note(
             work.timeout, description.location, description.walltime_left
         )
         work.notes = [*session.pop_notices(), *work.notes, *walltime_warnings]
