@@ -1,1 +1,1 @@
-"""The texts that agent and user read: functions from values to texts."""
+"""Functions that format the texts for agents and users."""

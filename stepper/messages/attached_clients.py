@@ -1,4 +1,4 @@
-"""Messages about other clients of a kernel: how to attach them, their executions."""
+"""Messages about other clients of a kernel: instructions to attach, and executions."""
 
 from __future__ import annotations
 

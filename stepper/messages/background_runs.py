@@ -48,7 +48,7 @@ def _format_stop_hint(commands: CommandLines) -> str:
 
 
 def _format_recipient(is_own: bool) -> str:
-    """Return a clause on the notification of this session or, else, another one."""
+    """Return a clause that says whether this session or another one is notified."""
     return NOTIFIED if is_own else OTHER_SESSION
 
 

@@ -775,7 +775,7 @@ def format_completion_line(state: State) -> str:
 
 
 def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
-    """Return a clause on the late outputs of each cell.
+    """Return a list with a clause on the late outputs of each cell.
 
     Late outputs arrived after the cell's run.
     """

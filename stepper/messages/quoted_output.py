@@ -34,7 +34,7 @@ MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
 
 
 class Completeness(Enum):
-    """How much of an output the notebook contains; values are phrases in reports."""
+    """The completeness of an output in the notebook; values are phrases in reports."""
 
     UNKNOWN = ""  # the text is not an output, or was not written yet
     WHOLE = "all is in the notebook"
