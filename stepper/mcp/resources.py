@@ -35,6 +35,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stepper.common.errors import StepperError
+from stepper.common.text import format_count
 from stepper.mcp import data_rendering, mcp_wording
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.elicitation import Context
@@ -187,7 +188,8 @@ async def _read_output(daemon: Daemon, request: Mapping[str, Any]) -> str:
         page = await daemon.ask("output", {**request, "page": number})
         texts.append(page["text"])
     if page_count > MAX_PAGES:
-        texts.append(f"… {page_count - MAX_PAGES} more pages")
+        hidden = format_count(page_count - MAX_PAGES, "more page")
+        texts.append(f"… {hidden}")
     return "\n".join(texts)
 
 

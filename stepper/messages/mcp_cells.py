@@ -63,7 +63,7 @@ def format_unexpected_source(name: str, cell: Cell, expected: str, present: str)
     lines = [f"| {line}" for line in clean(cell.source[:PART_SIZE]).splitlines()]
     hidden = len(cell.source) - PART_SIZE
     if hidden > 0:
-        lines.append(f"… {hidden:,} more characters")
+        lines.append(f"… {format_count(hidden, 'more character')}")
     return (
         f"{one_line(name)}: nothing was changed, because the source of"
         f" {format_cell(cell)} has the hash {present} instead of"

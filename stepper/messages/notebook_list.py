@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepper.common.text import format_age, one_line
+from stepper.common.text import format_age, format_count, one_line
 from stepper.messages.status_text import NO_LIMIT, format_bytes, format_no_notebook
 
 PATH_LIMIT = 200  # characters
@@ -29,7 +29,8 @@ def format_notebooks(notebooks: Sequence[Row], max_rows: int = NO_LIMIT) -> str:
     lines = [format_table([HEADER, *map(_make_row, shown)])]
     hidden_count = len(notebooks) - len(shown)
     if hidden_count:
-        lines.append(f"… and {hidden_count:,} more notebooks")
+        hidden = format_count(hidden_count, "more notebook")
+        lines.append(f"… and {hidden}")
     if any(notebook["current"] for notebook in shown):
         lines.append(LEGEND)
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Reports on runs: a text for the agent and one line for the user.
 
-A report starts with the verdict and states facts rather than gives orders. Its size is
+A report starts with the verdict and states facts instead of orders. Its size is
 limited, it contains no escape sequences, and text of cells is quoted (`quoted_output`).
 """
 
@@ -184,9 +184,9 @@ def get_error(summary: RunSummary) -> tuple[str, str]:
 def format_stop_block(summary: RunSummary, retries: int, suggestion: str = "") -> str:
     """Return the lines that report a stop.
 
-    The user sees them immediately, the agent with the next prompt. `retries` is the
-    number of attempted fixes. If `suggestion` is empty, the suggestion is derived from
-    the error.
+    The user sees the lines immediately, the agent with the next prompt. `retries` is
+    the number of attempted fixes. If `suggestion` is empty, the suggestion is derived
+    from the error.
     """
     run = summary.run
     name, message = get_error(summary)
@@ -386,8 +386,8 @@ def _format_inserted_cells(summary: RunSummary) -> list[str]:
 def _format_fault(summary: RunSummary, fault: Fault) -> list[str]:
     """Return the paragraphs on an error.
 
-    They show the suggestion, the failing lines, the causes, a message of several lines
-    and the traceback.
+    The paragraphs show the suggestion, the failing lines, the causes, a message of
+    several lines and the traceback.
     """
     parts = []
     if fault.suggestion not in fault.evalue:

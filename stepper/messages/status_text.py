@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepper.common.text import format_steps_done, one_line
+from stepper.common.text import format_count, format_steps_done, one_line
 from stepper.messages.marks import STALE_MARK, get_mark
 from stepper.messages.quoted_output import format_location, format_running
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
@@ -141,7 +141,8 @@ def limit_lines(lines: list[str], noun: str, max_rows: int) -> list[str]:
     hidden_count = len(lines) - max_rows
     if hidden_count <= 0:
         return lines
-    return [*lines[:max_rows], f"… and {hidden_count:,} more {noun}"]
+    hidden = format_count(hidden_count, f"more {noun.removesuffix('s')}")
+    return [*lines[:max_rows], f"… and {hidden}"]
 
 
 def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
