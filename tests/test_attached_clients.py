@@ -268,7 +268,7 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
             in answer.text
         )
         assert (
-            "not reproduce these results: cell 2 reads `own`, which code executed by another client had bound."
+            "not reproduce these results: cell 2 reads `own`, which was defined by code that another client executed."
             in answer.text
         )
         (hidden,) = project.json("status")["hidden"]

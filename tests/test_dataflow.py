@@ -468,7 +468,7 @@ def test_provider_that_is_no_longer_code() -> None:
             words.format_hidden(found.hidden)
             == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
         )
-        told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
+        told = "cell 2 reads `x`, which was defined in cell 1, which no longer runs."
         assert words.format_order(
             cell_dependencies.find_unresolved_names(cells, book.past), 0
         ).endswith(told)
@@ -516,24 +516,24 @@ def test_execution_order_is_reproducible() -> None:
     assert words.format_order(
         cell_dependencies.find_unresolved_names(book.cells, book.past), 0
     ) == (
-        "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which only cell 3, below it, binds;"
-        " cell 2 reads `y`, which only cell 4, below it, binds."
+        "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which is defined only below, in cell 3;"
+        " cell 2 reads `y`, which is defined only below, in cell 4."
     )
     del book.sources["d"]
     told = words.format_order(
         cell_dependencies.find_unresolved_names(book.cells, book.past), 1
     )
     assert told.endswith(
-        "cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell is stale:"
+        "cell 2 reads `y`, which was defined in cell 4, which was deleted. 1 cell is stale:"
         " `stepper run --stale`."
     )
     assert (
         cell_dependencies.describe_former_binding("y", "b", book.cells, book.past)
-        == "cell 4, which was deleted, had bound it"
+        == "`y` was defined in cell 4, which was deleted"
     )
     assert (
         cell_dependencies.describe_former_binding("x", "b", book.cells, book.past)
-        == "cell 3, below it, binds it"
+        == "`x` is defined only below, in cell 3"
     )
     assert (
         cell_dependencies.describe_former_binding("nothing", "b", book.cells, book.past)

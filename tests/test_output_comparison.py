@@ -428,9 +428,7 @@ def made(*cells: tuple[int, ReplayVerdict, str], **more: Any) -> VerifyResult:
 
 def test_verify_report_text() -> None:
     same = [(number, ReplayVerdict.SAME, "") for number in (1, 3, 4)]
-    failed = (
-        "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
-    )
+    failed = "NameError: name 'df' is not defined (`df` was defined in cell 3, which was deleted)"
     found = made(
         *same,
         (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),

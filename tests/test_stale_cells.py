@@ -124,7 +124,7 @@ def test_completion_reports_whether_the_order_is_reproducible(project: Quick) ->
     other.insert("x = 1")
     _, done = other.insert("print(x)", after="")
     assert (
-        "Running the cells from top to bottom will not reproduce these results: cell 1 reads `x`, which only cell 2, below it, binds."
+        "Running the cells from top to bottom will not reproduce these results: cell 1 reads `x`, which is defined only below, in cell 2."
         in done.text
     )
 

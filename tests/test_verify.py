@@ -121,7 +121,7 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
     assert said[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
     assert (
         said[3]
-        == "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
+        == "NameError: name 'df' is not defined (`df` was defined in cell 3, which was deleted)"
     )
     text = project.stepper("verify", "a", check=1).stdout
     assert (
@@ -147,7 +147,7 @@ def test_missing_name_was_bound_by_a_changed_cell(project: Quick) -> None:
     found = verified(project, check=1)["cells"][2]["difference"]
     assert (
         found
-        == "NameError: name 'df' is not defined (cell 1 had bound it before it was changed)"
+        == "NameError: name 'df' is not defined (`df` was defined in an earlier version of cell 1)"
     )
 
 
@@ -782,7 +782,7 @@ def test_readme_notebook_reproduces(tmp_path: Path) -> None:
         )
         out = made.stepper("verify", "a", check=1).stdout
         assert (
-            "NameError: name 'weather' is not defined (cell 4, which was deleted, had bound it)"
+            "NameError: name 'weather' is not defined (`weather` was defined in cell 4, which was deleted)"
             in out
         )
 

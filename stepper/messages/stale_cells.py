@@ -204,10 +204,9 @@ def format_order(
     if unresolved:
         clauses = []
         for entry in unresolved:
-            only = "only " if entry.where == BELOW else ""
             name = one_line(entry.name, 60)
             clauses.append(
-                f"cell {entry.cell.number} reads `{name}`, which {only}{entry.provider}"
+                f"cell {entry.cell.number} reads `{name}`, which {entry.definition}"
             )
         return (
             "Running the cells from top to bottom will not reproduce these results:"

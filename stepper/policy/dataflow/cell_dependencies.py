@@ -1,7 +1,8 @@
-"""Data flow between cells: which are stale, which used hidden state.
+"""Data flow between cells: find stale cells and cells that used hidden state.
 
-A cell is **stale** if a cell above it that provides one of its values ran later and
-gave another value. It used **hidden state** if it read a value from a cell below, from
+A cell is **stale** if a cell above it later assigned another value to a name that the
+cell reads, or if a module that the cell uses changed. A cell used **hidden state** if
+it read a value that the cells above it do not provide: a value from a cell below, from
 a deleted cell, or from code that another client executed.
 """
 
@@ -28,33 +29,32 @@ from stepper.policy.namespace_report import Namespace
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 
-# Where the provider of hidden state is. INACTIVE: the cell exists but no longer runs;
-# UNBOUND: the cell no longer binds the name; EXTERNAL: another client's execution.
-DELETED = "gone"
-BELOW = "below"
-INACTIVE = "off"
-UNBOUND = "unbound"
-EXTERNAL = "elsewhere"
-MODULE = "module"  # the cause of a stale cell: a module that it used was reloaded
+# Where hidden state came from.
+DELETED = "gone"  # from a deleted cell
+BELOW = "below"  # from a cell below
+INACTIVE = "off"  # from a cell that exists but no longer runs
+UNBOUND = "unbound"  # from a cell that no longer binds the name
+EXTERNAL = "elsewhere"  # from code that another client executed
+MODULE = "module"  # the cause of a stale cell: a module that it used changed
 
-PROVIDER_CLAUSES = {
-    BELOW: "below it, binds",
-    DELETED: "which was deleted, had bound",
-    INACTIVE: "which is no longer run, had bound",
-}
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 
 AnalyzeSource = Callable[[str], NameUsage]
 Cells = Sequence[Cell]
 Names = Collection[str]
-# The fingerprints of values by name; '' for large values.
+# The fingerprints of values by name; an empty string for a large value.
 Fingerprints = Mapping[str, str]
 # The fingerprint of a value if it is known, else the number of the run that bound it.
 Version = int | str
 
 
 class Binding(NamedTuple):
-    """The last binding of a name: by which run, or by the cell at which index."""
+    """The last binding of a name.
+
+    `origin` is the number of the run that bound the name. If cells are applied without
+    their runs, it is the index of the cell. `kind` is VALUE, IMPORT or DEFINED.
+    `effects` is set for functions and classes, and for objects with mutating methods.
+    """
 
     origin: int
     kind: str
@@ -62,12 +62,24 @@ class Binding(NamedTuple):
     effects: FunctionEffects | None = None
 
 
+class ResolvedUsage(NamedTuple):
+    """The names that a cell uses, directly and in functions of other cells.
+
+    `changes` are the names with an object that changes in place. `binds` has the kind
+    of each binding by name.
+    """
+
+    reads: set[str]
+    changes: set[str]
+    binds: dict[str, str]
+
+
 @dataclass(eq=False, repr=False)
 class BindingTable:
-    """The current bindings of the notebook's names as cells are applied in order."""
+    """The bindings of the notebook's names after some of its cells, in their order."""
 
     bindings: dict[str, Binding] = field(default_factory=dict)
-    # The last run or cell that may have bound names which are not listed.
+    # The origin of the last `from … import *`, which may have bound any name.
     star_origin: int | None = None
 
     def apply(
@@ -78,24 +90,22 @@ class BindingTable:
         succeeded: bool = True,
         bound_before: Names | None = None,
     ) -> dict[str, Binding]:
-        """Apply a cell and return the bindings of the names that it reads.
+        """Apply a cell to the table; return the bindings that the cell reads, by name.
 
-        `reported` are the names that the kernel reports as bound or changed, with the
-        fingerprints of small values; for a failed cell only these count.
-        `bound_before` are the names that the cell bound or changed when it ran.
+        `origin` is the origin of the cell's bindings. `reported` are the names that the
+        kernel reports as bound or changed, with their fingerprints; for a failed cell,
+        only these names count. `bound_before` are the names that the cell bound or
+        changed when it ran.
         """
         reported = reported or {}
         has_report = bool(reported)
-        reads, changes, binds = self.resolve_calls(usage)
+        reads, changes, binds = self.resolve_usage(usage)
         if bound_before is not None:
             changes.intersection_update(bound_before)
             other_names = {*bound_before} - binds.keys() - changes
             reported = dict.fromkeys(other_names, "")
-        providers = {}
-        for name in reads:
-            binding = self._find_provider(name)
-            if binding:
-                providers[name] = binding
+        # The cell reads the names before it binds any.
+        providers = self._find_providers(reads)
 
         for name in changes - binds.keys():
             if succeeded or name in reported:
@@ -104,10 +114,11 @@ class BindingTable:
             if succeeded or name in reported:
                 fingerprint = reported.get(name, "")
                 if not fingerprint:
-                    fingerprint = self._get_fingerprint(name, usage)
-                effects = self._collect_inherited_effects(name, kind, usage)
+                    fingerprint = self._compute_fingerprint(name, usage)
+                effects = self._find_bound_effects(name, kind, usage)
                 version = fingerprint or origin
                 self.bindings[name] = Binding(origin, kind, version, effects)
+        # Names that only the kernel knows, such as those that `exec` bound.
         for name in reported.keys() - binds.keys() - changes:
             version = reported[name] or origin
             self.bindings[name] = Binding(origin, VALUE, version)
@@ -120,6 +131,7 @@ class BindingTable:
     def _apply_change(
         self, name: str, origin: int, reported: Fingerprints, has_report: bool
     ) -> None:
+        """Update the binding of a name if its object changed in place."""
         binding = self.bindings.get(name)
         if binding is None or binding.kind != VALUE:
             return
@@ -132,10 +144,11 @@ class BindingTable:
             version = reported.get(name) or origin
             self.bindings[name] = binding._replace(origin=origin, version=version)
 
-    def _get_fingerprint(self, name: str, usage: NameUsage) -> str:
+    def _compute_fingerprint(self, name: str, usage: NameUsage) -> str:
         """Return the fingerprint of an import or definition, or an empty string.
 
-        It is equal if the source lines and the names that the definition reads are.
+        Two fingerprints are equal if the source lines are equal and the names that the
+        definition reads have the same versions.
         """
         fingerprint = usage.fingerprints.get(name, "")
         effects = usage.effects.get(name)
@@ -146,18 +159,25 @@ class BindingTable:
                 fingerprint += f" {self.bindings[read].version}"
         return fingerprint
 
-    def _find_provider(self, name: str) -> Binding | None:
-        binding = self.bindings.get(name)
-        if binding is not None:
-            return binding
-        if self.star_origin is None or name in BUILTIN_NAMES:
-            return None
-        return Binding(self.star_origin, VALUE, self.star_origin)
+    def _find_providers(self, names: Names) -> dict[str, Binding]:
+        """Return the bindings of names; names without a binding are omitted."""
+        providers = {}
+        for name in names:
+            binding = self.bindings.get(name)
+            if binding is not None:
+                providers[name] = binding
+            elif self.star_origin is not None and name not in BUILTIN_NAMES:
+                providers[name] = Binding(self.star_origin, VALUE, self.star_origin)
+        return providers
 
-    def _collect_inherited_effects(
+    def _find_bound_effects(
         self, name: str, kind: str, usage: NameUsage
     ) -> FunctionEffects | None:
-        """Return the effects of a function, or an object's mutating methods."""
+        """Return the effects of a function or class that a cell binds to a name.
+
+        For another object, return the mutating methods of its class, or None if none
+        are known.
+        """
         if kind == DEFINED:
             return usage.effects.get(name)
         creator = usage.created_by.get(name, "")
@@ -172,12 +192,10 @@ class BindingTable:
         binding = self.bindings.get(name)
         return binding.effects if binding else None
 
-    def resolve_calls(
-        self, usage: NameUsage
-    ) -> tuple[set[str], set[str], dict[str, str]]:
-        """Return what a cell reads, changes and binds.
+    def resolve_usage(self, usage: NameUsage) -> ResolvedUsage:
+        """Return the names that a cell reads, changes and binds.
 
-        The effects of the functions of other cells that it names are included.
+        This includes the effects of the functions of other cells that the cell uses.
         """
         reads = set(usage.reads)
         changes = set(usage.changes)
@@ -200,13 +218,14 @@ class BindingTable:
             pending += new_reads
             changes |= effects.changes
             binds |= dict.fromkeys(effects.binds, VALUE)
-        return reads, changes, binds
+        return ResolvedUsage(reads, changes, binds)
 
 
 def list_reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, str]:
-    """Return the names that a run bound or changed, with fingerprints of small values.
+    """Return the names that a run bound or changed, with their fingerprints.
 
-    A large value has the fingerprint ''. At most MAX_JOURNALED_NAMES are returned.
+    The fingerprint of a large value is an empty string. At most MAX_JOURNALED_NAMES
+    names are returned.
     """
     fingerprints = {
         name: variable.print for name, variable in namespace.variables.items()
@@ -224,7 +243,11 @@ def list_reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, 
 
 
 class RunRecord(NamedTuple):
-    """One run of a cell: which bindings it read, and what it bound."""
+    """One run of a cell, or one execution by another client.
+
+    `key` is the key of the cell (see `get_cell_key`). `reads` are the bindings that
+    were read, `bound` the versions of the names that were bound.
+    """
 
     run: int
     key: str
@@ -239,15 +262,21 @@ class RunRecord(NamedTuple):
 
 
 class StarImport(NamedTuple):
-    """A cell's `from … import *`: the modules, and the other names that it bound."""
+    """The `from … import *` statements of a cell.
+
+    `modules` are the imported modules, `binds` the names that the cell binds otherwise.
+    """
 
     modules: Names
     binds: Names
 
 
-def _uses_module(uses: Names, module: str, project_modules: Names) -> bool:
-    """Whether imports in the form of `NameUsage.modules` use a module."""
-    for used in uses:
+def _uses_module(imports: Names, module: str, project_modules: Names) -> bool:
+    """Return whether imports, in the form of `NameUsage.modules`, use a module.
+
+    `project_modules` decides whether `a:b` means the module `a.b` or a name in `a`.
+    """
+    for used in imports:
         source, _, name = used.partition(":")
         if not name:
             # `import a` also gives access to submodules: `a.b.f()`
@@ -261,9 +290,9 @@ def _uses_module(uses: Names, module: str, project_modules: Names) -> bool:
     return False
 
 
-def get_cell_key(cell_id: str, source: str) -> str:
+def get_cell_key(cell_id: str, source_hash: str) -> str:
     """Return the key of a cell: its id, or its source hash if it has no stored id."""
-    return source if INDEX_ID.fullmatch(cell_id) else cell_id
+    return source_hash if INDEX_ID.fullmatch(cell_id) else cell_id
 
 
 def _get_key(cell: Cell) -> str:
@@ -301,7 +330,12 @@ class History:
         sources: Mapping[str, str],
         external: Sequence[ExternalExecution] = (),
     ) -> None:
-        """Apply the runs since the last call; start again for another list of runs."""
+        """Apply the runs that were added since the last call.
+
+        If `runs` is not the list of the last call, all of its runs are applied again.
+        `sources` has the sources of the runs by hash, `external` are the executions by
+        other clients.
+        """
         if runs is not self.runs:
             new_history = History(self.analyze, runs=runs)
             self.__dict__.update(new_history.__dict__)
@@ -353,7 +387,7 @@ class History:
         }
 
     def _find_modules(self, name: str, binding: Binding) -> Names:
-        """Return the modules from which a name was imported."""
+        """Return the modules from which a name may have been imported."""
         if binding.kind == IMPORT:
             return self.imports.get(name, ())
         star = self.star_imports.get(binding.origin)
@@ -362,7 +396,7 @@ class History:
         return star.modules
 
     def _record_modules(self, run: RunEnded) -> None:
-        """Record the project's modules whose source differs from the run before."""
+        """Record the project's modules that changed since the previous run."""
         self.module_imports.update(run.imports)
         for name, version in run.packages.items():
             if version.startswith("source "):
@@ -371,10 +405,10 @@ class History:
                 self.modules[name] = version
 
     def find_changed_modules(self, record: RunRecord) -> list[tuple[str, str]]:
-        """Return the modules used by a run that changed after it, as (module, via).
+        """Return the modules that a run used and that changed later.
 
-        `via` is the module that the cell used and that imports the changed one, or an
-        empty string if the cell used it directly.
+        The result contains pairs (module, via): `via` is the module through which the
+        cell used the changed module, or an empty string if it used it directly.
         """
         changed = set[str]()
         for name, first_run in self.module_changes.items():
@@ -397,11 +431,14 @@ class History:
         return sorted((name, via[name]) for name in reached)
 
     def _apply_external(
-        self, external: Sequence[ExternalExecution], before: int
+        self, external: Sequence[ExternalExecution], run_number: int
     ) -> None:
-        """Apply other clients' executions before a run, with numbers below 0."""
+        """Apply the executions by other clients that preceded a run.
+
+        Their records have negative numbers.
+        """
         for execution in external[self.external_count :]:
-            if execution.after >= before:
+            if execution.after >= run_number:
                 return
             self.external_count += 1
             if execution.kernel != self.kernel:
@@ -421,9 +458,10 @@ class History:
 
 
 def _locate_provider(provider: RunRecord, keys: Names) -> str:
-    """Return where a provider is that is not among the cells that run.
+    """Return where a value came from: EXTERNAL, INACTIVE or DELETED.
 
-    `keys` are the keys of all cells of the notebook.
+    The provider is not one of the cells that run. `keys` are the keys of all cells of
+    the notebook.
     """
     if provider.run < 0:
         return EXTERNAL
@@ -432,10 +470,12 @@ def _locate_provider(provider: RunRecord, keys: Names) -> str:
 
 
 class Cause(NamedTuple):
-    """Why a cell is stale or used hidden state: a name and the cell that provides it.
+    """Why a cell is stale or used hidden state.
 
-    `where` is set for hidden state (DELETED, BELOW, INACTIVE, UNBOUND, EXTERNAL) and
-    for changed modules (MODULE). `via` is the module that imports a changed one.
+    `name` is a variable, and `provider_id` and `number` are the cell that bound it. If
+    the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND or
+    EXTERNAL. If `where` is MODULE, `name` is a changed module, and `via` the module
+    through which the cell used it.
     """
 
     name: str
@@ -446,7 +486,7 @@ class Cause(NamedTuple):
 
 
 class MarkedCell(NamedTuple):
-    """A cell that is stale or used hidden state."""
+    """A cell that is stale or used hidden state, with the causes."""
 
     cell: Cell
     causes: Sequence[Cause]
@@ -454,7 +494,7 @@ class MarkedCell(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Dependencies:
-    """The stale cells of a notebook and those with hidden state, from the top."""
+    """The stale cells of a notebook and the cells that used hidden state, in order."""
 
     stale: Sequence[MarkedCell] = ()
     hidden: Sequence[MarkedCell] = ()
@@ -463,10 +503,11 @@ class Dependencies:
 
 
 def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
-    """Return whether the cells that just ran are below all other cells that ever ran.
+    """Return whether the cells that just ran are below all other cells that have run.
 
-    The result is False if a cell that ran was deleted, if one read a value of another
-    client, or if a module changed since. If it is True, no cell above has become stale.
+    If so, no cell has become stale. Return False also if any cell that has run was
+    deleted, if one of the given cells read a value of another client, or if a module
+    changed when they ran.
     """
     positions = {_get_key(cell): cell.index for cell in cells if cell.is_code}
     if history.last_runs.keys() - positions.keys():
@@ -496,15 +537,15 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
 
 
 def find_dependencies(cells: Cells, history: History) -> Dependencies:
-    """Return which cells are stale and which used hidden state.
+    """Return the stale cells and the cells that used hidden state.
 
-    A cell whose source changed since it ran is neither.
+    Cells that were edited since they ran are not included.
     """
     return _DependencySearch(cells, history).search()
 
 
 class _DependencySearch:
-    """Compares what each cell read with what the cells above it would provide."""
+    """The search for cells that read other values than the cells above them provide."""
 
     def __init__(self, cells: Cells, history: History) -> None:
         self.history = history
@@ -536,7 +577,7 @@ class _DependencySearch:
             }
             if record is None or not is_current:
                 continue
-            stale_causes, hidden_causes = self._compare(index, record, above)
+            stale_causes, hidden_causes = self._find_causes(index, record, above)
             if stale_causes:
                 stale.append(MarkedCell(cell, stale_causes))
             if hidden_causes:
@@ -554,10 +595,13 @@ class _DependencySearch:
         cell = self.cells[index]
         return record.source_hash == hash_source(cell.source)
 
-    def _compare(
+    def _find_causes(
         self, index: int, record: RunRecord, above: Mapping[str, Binding]
     ) -> tuple[list[Cause], list[Cause]]:
-        """Return the causes for which a cell is stale, and those of hidden state."""
+        """Return why the cell at an index is stale, and why it used hidden state.
+
+        `above` are the bindings that the cells above provide for the cell, by name.
+        """
         stale = [
             Cause(module, "", 0, MODULE, via)
             for module, via in self.history.find_changed_modules(record)
@@ -585,7 +629,10 @@ class _DependencySearch:
     def _explain_hidden_state(
         self, index: int, name: str, read: Binding, provider: Binding | None
     ) -> Cause | None:
-        """Return the cause if a value did not come from the cells above, or None."""
+        """Return the cause if a value did not come from the cells above, or None.
+
+        `read` is the binding that the cell read, `provider` the one from above.
+        """
         origin = self.history.records.get(read.origin)
         if origin is None or origin.key in self.ambiguous:
             return None
@@ -598,7 +645,7 @@ class _DependencySearch:
             and position < index
             and self._is_current(origin, position)
         ):
-            # This cell changed in place what an earlier cell had bound.
+            # That cell only changed the value in place: find the cell that bound it.
             earlier = origin.reads.get(name)
             if earlier is None:
                 break
@@ -619,10 +666,10 @@ class _DependencySearch:
 
 
 class UnresolvedName(NamedTuple):
-    """A name that a cell reads and no cell above it binds.
+    """A name that a cell reads and no cell above binds.
 
-    `number` is the cell that binds or bound it; `where` is BELOW, DELETED, INACTIVE or
-    EXTERNAL.
+    `number` is the number of the cell that binds the name now or did before. `where` is
+    BELOW, DELETED, INACTIVE or EXTERNAL.
     """
 
     cell: Cell
@@ -631,15 +678,21 @@ class UnresolvedName(NamedTuple):
     where: str
 
     @property
-    def provider(self) -> str:
-        """The subject and verb of a clause about the cell that binds the name."""
+    def definition(self) -> str:
+        """Where the name is or was defined: a clause without its subject."""
         if self.where == EXTERNAL:
-            return "code executed by another client had bound"
-        return f"cell {self.number}, {PROVIDER_CLAUSES[self.where]}"
+            return "was defined by code that another client executed"
+        if self.where == BELOW:
+            return f"is defined only below, in cell {self.number}"
+        reason = "was deleted" if self.where == DELETED else "no longer runs"
+        return f"was defined in cell {self.number}, which {reason}"
 
 
 def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName]:
-    """Return the names that a run from the top would not find, whatever ran so far."""
+    """Return the names that are undefined if the cells run from top to bottom.
+
+    Only names that a cell below, a former cell or another client bound are included.
+    """
     run_cells = select_runnable(cells)
     table = BindingTable()
     usages = [history.analyze(cell.source) for cell in run_cells]
@@ -658,7 +711,7 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
             first_binder.setdefault(name, cell.number)
     unresolved = list[UnresolvedName]()
     for index, (cell, usage) in enumerate(zip(run_cells, usages, strict=True)):
-        reads = table.resolve_calls(usage)[0]
+        reads = table.resolve_usage(usage).reads
         providers = table.apply(index, usage)
         for name in sorted(reads - providers.keys() - BUILTIN_NAMES):
             if first_binder.get(name, 0) > cell.number:
@@ -672,10 +725,9 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
 
 
 def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]:
-    """Return the names that cells read and that no cell binds, as (cell, name).
+    """Return the names that cells read and that no cell binds, as (cell, name) pairs.
 
-    The kernel may hold them: an earlier or failed version of a cell may have bound
-    them.
+    The names may be defined in the kernel, by an earlier version of a cell.
     """
     run_cells = select_runnable(cells)
     table = BindingTable()
@@ -683,7 +735,7 @@ def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]
     bound = {name for usage in usages for name in usage.binds}
     unbound = []
     for index, (cell, usage) in enumerate(zip(run_cells, usages, strict=True)):
-        reads = table.resolve_calls(usage)[0]
+        reads = table.resolve_usage(usage).reads
         providers = table.apply(index, usage)
         free = reads - providers.keys() - BUILTIN_NAMES - bound
         unbound += [(cell, name) for name in sorted(free)]
@@ -693,14 +745,15 @@ def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]
 def describe_former_binding(
     name: str, reader_id: str, cells: Cells, history: History
 ) -> str:
-    """Return which cell binds a name that a cell does not find in a replay.
+    """Return a clause about the cell that defines a name.
 
-    The result is a clause, or an empty string if no cell is known to bind it.
+    `reader_id` is the id of a cell that failed because the name is not defined. Return
+    an empty string if no cell is known to define the name.
     """
     for unresolved in find_unresolved_names(cells, history):
         is_reader = unresolved.cell.id == reader_id
         if is_reader and unresolved.name == name:
-            return f"{unresolved.provider} it"
+            return f"`{name}` {unresolved.definition}"
     current = {_get_key(cell): cell for cell in select_runnable(cells)}
     changed_numbers = []
     for record in history.records.values():
@@ -711,4 +764,4 @@ def describe_former_binding(
             changed_numbers.append(cell.number)
     if not changed_numbers:
         return ""
-    return f"cell {changed_numbers[-1]} had bound it before it was changed"
+    return f"`{name}` was defined in an earlier version of cell {changed_numbers[-1]}"
