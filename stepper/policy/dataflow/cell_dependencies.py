@@ -380,11 +380,12 @@ class History:
         self.records[run.run] = record
 
     def _find_bound_names(self, origin: int) -> dict[str, Version]:
-        return {
-            name: binding.version
-            for name, binding in self.table.bindings.items()
-            if binding.origin == origin
-        }
+        """Return the versions of the names that a run bound, by name."""
+        versions = {}
+        for name, binding in self.table.bindings.items():
+            if binding.origin == origin:
+                versions[name] = binding.version
+        return versions
 
     def _find_modules(self, name: str, binding: Binding) -> Names:
         """Return the modules from which a name may have been imported."""
@@ -416,11 +417,10 @@ class History:
                 changed.add(name)
         if not changed:
             return []
-        used = [
-            name
-            for name in self.modules
-            if _uses_module(record.uses, name, self.modules)
-        ]
+        used = []
+        for name in self.modules:
+            if _uses_module(record.uses, name, self.modules):
+                used.append(name)
         via = dict.fromkeys(used, "")
         for name in used:
             for imported in self.module_imports.get(name, ()):
@@ -698,12 +698,11 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
     usages = [history.analyze(cell.source) for cell in run_cells]
     all_keys = {_get_key(cell) for cell in cells}
     run_keys = {_get_key(cell) for cell in run_cells}
-    former = {
-        name: record
-        for record in history.records.values()
-        if record.key not in run_keys
-        for name in record.bound
-    }
+    # Name → the last run that bound it, of the runs of other cells.
+    former = dict[str, RunRecord]()
+    for record in history.records.values():
+        if record.key not in run_keys:
+            former.update(dict.fromkeys(record.bound, record))
     # Name → number of the first cell that binds it.
     first_binder = dict[str, int]()
     for cell, usage in zip(run_cells, usages, strict=True):

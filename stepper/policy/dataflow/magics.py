@@ -1,6 +1,7 @@
-"""The effects of IPython magics on names: the code they run, what they read and bind.
+"""The effects of IPython magics on names.
 
-Only what the words of the magic show is known; a magic that may bind any name says so.
+The effects are derived from the text of a magic alone. `binds_any` is set for magics
+that may bind any name.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 
 
 class MagicEffects(NamedTuple):
-    """The effects of one magic.
+    """The effects of one magic on names.
 
-    `code` is Python that it runs; the names that it binds stay bound unless
-    `discards_bindings`. `binds_any`: the magic may bind names that are not listed.
+    `code` is the Python code that the magic runs, and `discards_bindings` says that the
+    names which the code binds are not kept. `reads` and `binds` are names that the
+    magic uses otherwise. If `binds_any` is set, it may also bind other names.
     """
 
     code: Sequence[str] = ()
@@ -41,9 +43,10 @@ class MagicEffects(NamedTuple):
 
 
 def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
-    """Return the effects of a call of `get_ipython()`'s method.
+    """Return the effects of a call of a method of IPython's shell.
 
-    IPython's transformer turns `%x`, `!x`, `x?` and `%%x` into such calls.
+    IPython's input transformer replaces `%x`, `!x`, `x?` and `%%x` with calls such as
+    `get_ipython().run_line_magic("x", "")`.
     """
     texts = [argument for argument in arguments if isinstance(argument, str)]
     if method not in METHODS or not texts:
@@ -77,7 +80,7 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
 
 
 def _find_expanded_names(line: str) -> list[str]:
-    """Return the Python names that a shell command contains."""
+    """Return the Python names that IPython replaces in a shell command."""
     names = []
     for dollar_name, brace_name in re.findall(EXPANSION, line):
         names.append(dollar_name or brace_name)

@@ -1,8 +1,7 @@
-"""Static analysis of one source: which names it reads, binds, changes and deletes.
+"""Static analysis of a cell: which names the source reads, binds, changes and deletes.
 
 Nodes are visited in the order of evaluation. Effects inside a function count when the
-function is called. If the source does not show which code runs, the analysis assumes
-that it runs: the body of a loop counts.
+function is called. Code that may not run, such as the body of a loop, counts as run.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from stepper.policy.dataflow.name_effects import (
     IMPORT,
     FunctionEffects,
     NameUsage,
+    collect_names,
     get_root_name,
     is_get_ipython,
     is_mutating,
@@ -34,7 +34,6 @@ from stepper.policy.dataflow.name_effects import (
     list_parameters,
     list_scope_names,
     parse_source,
-    read_names,
 )
 from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
 
@@ -44,8 +43,9 @@ EVALUATED = (ast.expr, ast.stmt, ast.pattern)
 def analyze_source(
     source: str, transform: Callable[[str], str] | None = None
 ) -> NameUsage:
-    """Return what a cell does to names; a source that cannot be parsed does nothing.
+    """Return how a source uses names.
 
+    If the source cannot be parsed, the result is empty and `python` is False.
     `transform` is IPython's input transformer.
     """
     tree = parse_source(source, transform)
@@ -57,7 +57,7 @@ def analyze_source(
 def analyze_tree(
     tree: ast.Module, source: str = "", transform: Callable[[str], str] | None = None
 ) -> NameUsage:
-    """Return what a syntax tree does to names."""
+    """Return how a syntax tree uses names; `source` is the source of the tree."""
     visitor = _NameVisitor(source, transform)
     try:
         visitor.visit_all(tree.body)
@@ -67,9 +67,10 @@ def analyze_tree(
 
 
 class _NameVisitor(NameRecorder):
-    """Visits a syntax tree and records what it does to names."""
+    """Visits the nodes of a syntax tree and records how they use names."""
 
     def visit(self, node: ast.AST | None) -> None:
+        """Visit a node with its handler or, without a handler, visit its children."""
         if node is None:
             return
         handler = HANDLERS.get(type(node))
@@ -99,19 +100,19 @@ class _NameVisitor(NameRecorder):
         if isinstance(node.ctx, ast.Load):
             modules = self.usage.modules.get(node.id, ())
             self.usage.uses.update(modules)
-            self.read(node.id)
+            self.record_read(node.id)
         elif isinstance(node.ctx, ast.Store):
-            self.bind(node.id, node)
+            self.record_binding(node.id, node)
         else:
-            self.delete(node)
+            self.record_deletion(node)
 
     def visit_element(self, node: ast.Attribute | ast.Subscript) -> None:
-        """Visit `x.a` or `x[a]`: read, written or deleted."""
+        """Visit an attribute or subscript that is read, assigned or deleted."""
         self.visit(node.value)
         if isinstance(node, ast.Subscript):
             self.visit(node.slice)
         if not isinstance(node.ctx, ast.Load):
-            self.change(node.value)
+            self.record_change(node.value)
 
     def visit_assignment(
         self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr
@@ -124,7 +125,7 @@ class _NameVisitor(NameRecorder):
         value = node.value
         if value is None:
             if name:
-                self.mention(name, ANNOTATED, node)
+                self.record_mention(name, ANNOTATED, node)
             return
         if isinstance(value, ast.Lambda) and name:
             self.visit_function(value, name)
@@ -141,7 +142,7 @@ class _NameVisitor(NameRecorder):
                 self.usage.created_by[name] = creator
 
     def _record_aliases(self, targets: Iterable[ast.AST], value: ast.expr) -> None:
-        """Record that names refer to the same object after an assignment."""
+        """Record that the targets of an assignment are names of the same object."""
         names = _select_names(targets)
         if isinstance(value, ast.Name):
             names.add(value.id)
@@ -154,9 +155,9 @@ class _NameVisitor(NameRecorder):
     def visit_augmented_assignment(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
         if isinstance(node.target, ast.Name):
-            self.read(node.target.id)
-            self.change(node.target)
-            self.bind(node.target.id, node.target)
+            self.record_read(node.target.id)
+            self.record_change(node.target)
+            self.record_binding(node.target.id, node.target)
         else:
             self.visit(node.target)
 
@@ -184,12 +185,12 @@ class _NameVisitor(NameRecorder):
         self.visit_all(node.orelse)
 
     def visit_blocks(self, node: Any) -> None:
-        """Visit `while`, `with`, `try` or `except`: expressions, then blocks."""
+        """Visit a `while`, `with` or `try` statement, a handler or a `match` case."""
         for part, value in ast.iter_fields(node):
             if isinstance(value, list):
                 self.visit_all(value)
             elif part == "name" and value:
-                self.bind(value, node)
+                self.record_binding(value, node)
                 mentions = self.usage.mentions
                 mention = mentions.pop()
                 mentions.append(mention._replace(how=CAUGHT))
@@ -205,7 +206,7 @@ class _NameVisitor(NameRecorder):
         for attribute in ("name", "rest"):
             name = getattr(node, attribute, None)
             if name:
-                self.bind(name, node)
+                self.record_binding(name, node)
         self.visit_all(ast.iter_child_nodes(node))
 
     def visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
@@ -220,19 +221,23 @@ class _NameVisitor(NameRecorder):
             if alias.name == "*":
                 if not self.scopes:
                     self.usage.star = True
-                self.mention("*", BIND, alias)
+                self.record_mention("*", BIND, alias)
                 continue
-            self.bind(name, alias, IMPORT)
+            self.record_binding(name, alias, IMPORT)
             source = getattr(node, "module", "")
             imported = alias.name if alias.asname else name
             self.usage.fingerprints[name] = f"{source}:{imported}"
 
     def visit_declaration(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            self.mention(name, DECLARED, node)
+            self.record_mention(name, DECLARED, node)
 
     def visit_function(self, node: Any, name: str = "") -> None:
-        """Visit a function: what its definition evaluates, then its body."""
+        """Visit a function definition or a lambda expression.
+
+        `name` is the name that a lambda expression is assigned to.
+        """
+        # Python evaluates these when it executes the definition.
         decorators = getattr(node, "decorator_list", ())
         defaults = [*decorators, *node.args.defaults, *node.args.kw_defaults]
         parameters = list_parameters(node.args)
@@ -248,10 +253,10 @@ class _NameVisitor(NameRecorder):
         if self.effects is None and function_name:
             effects = FunctionEffects(
                 parameters=parameter_names,
-                definition_reads=read_names(defaults),
+                definition_reads=collect_names(defaults),
             )
         if function_name:
-            self.bind(function_name, node, DEFINED)
+            self.record_binding(function_name, node, DEFINED)
         self._visit_body(node, function_name, parameters, effects)
         if effects is None:
             return
@@ -262,7 +267,7 @@ class _NameVisitor(NameRecorder):
         else:
             self.usage.effects[function_name] = effects
             if decorators:  # a decorator may call the function
-                self.read_own(function_name)
+                self.record_notebook_read(function_name)
 
     def _visit_body(
         self,
@@ -271,13 +276,17 @@ class _NameVisitor(NameRecorder):
         parameters: list[ast.arg],
         effects: FunctionEffects | None,
     ) -> None:
+        """Visit the body of a function in a new scope.
+
+        `effects` receives the effects of the body, unless an outer function does.
+        """
         is_block = isinstance(node.body, list)
         statements = node.body if is_block else [ast.Expr(node.body)]
-        own, global_names = list_scope_names(statements)
-        own |= {parameter.arg for parameter in parameters}
+        local_names, global_names = list_scope_names(statements)
+        local_names |= {parameter.arg for parameter in parameters}
         scope = Scope(
             kind=FUNCTION if name else COMPREHENSION,
-            own=own - global_names,
+            local_names=local_names - global_names,
             global_names=global_names,
             effects=effects,
             name=name,
@@ -287,7 +296,7 @@ class _NameVisitor(NameRecorder):
         outer = self.effects
         self.effects = outer or effects
         for parameter in parameters:
-            self.mention(parameter.arg, BIND, parameter)
+            self.record_mention(parameter.arg, BIND, parameter)
         self.visit_type_parameters(node)
         if name:
             self.visit_all(statements)
@@ -300,11 +309,11 @@ class _NameVisitor(NameRecorder):
         """Record the type parameters of a function or class (Python 3.12)."""
         scope = self.scopes[-1]
         for parameter in getattr(node, "type_params", ()):
-            scope.own.add(parameter.name)
-            self.mention(parameter.name, BIND, parameter)
+            scope.local_names.add(parameter.name)
+            self.record_mention(parameter.name, BIND, parameter)
 
     def _add_method(self, effects: FunctionEffects, method: str) -> None:
-        """Add the effects of a method to those of the outermost class around it."""
+        """Add the effects of a method to the effects of the outermost class."""
         class_names = [scope.name for scope in self.scopes if scope.kind == CLASS]
         class_effects = self.usage.effects.setdefault(class_names[0], FunctionEffects())
         class_effects.reads |= effects.reads
@@ -319,24 +328,24 @@ class _NameVisitor(NameRecorder):
         self.visit_all(evaluated)
         self.visit_all(node.keywords)
         if not self.scopes:
-            reads = read_names(evaluated)
+            reads = collect_names(evaluated)
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
-        own, _ = list_scope_names(node.body)
-        scope = Scope(CLASS, own, name=node.name)
+        local_names, _ = list_scope_names(node.body)
+        scope = Scope(CLASS, local_names, name=node.name)
         self.scopes.append(scope)
         self.visit_type_parameters(node)
         self.visit_all(node.body)
         self.scopes.pop()
-        self.bind(node.name, node, DEFINED)
+        self.record_binding(node.name, node, DEFINED)
 
     def visit_comprehension(self, node: Any) -> None:
-        own = set[str]()
+        local_names = set[str]()
         for generator in node.generators:
-            own |= read_names([generator.target])
+            local_names |= collect_names([generator.target])
         # Python evaluates the first iterable outside of the comprehension's scope.
         self.visit(node.generators[0].iter)
-        self.scopes.append(Scope(COMPREHENSION, own))
+        self.scopes.append(Scope(COMPREHENSION, local_names))
         for index, generator in enumerate(node.generators):
             self.visit(generator.target)
             if index:
@@ -367,7 +376,7 @@ class _NameVisitor(NameRecorder):
         self.visit_all(node.keywords)
         self.visit(function)
         if name in FIRST_ARGUMENT_MUTATORS and node.args:
-            self.change(node.args[0])
+            self.record_change(node.args[0])
         if isinstance(function, ast.Attribute):
             self._visit_method_call(node, function)
         elif isinstance(function, ast.Name):
@@ -378,7 +387,7 @@ class _NameVisitor(NameRecorder):
         method = function.attr
         instance = function.value
         if _is_inplace(node) or is_mutating(method, is_statement):
-            self.change(instance)
+            self.record_change(instance)
         elif isinstance(instance, ast.Name):
             self.record_method_call(instance.id, method)
 
@@ -389,24 +398,29 @@ class _NameVisitor(NameRecorder):
         effects = self.usage.effects.get(name)
         if effects is not None:
             for argument in list_changed_arguments(effects, arguments):
-                self.change_own(argument)
+                self.record_notebook_change(argument)
         elif any(arguments):
             self.usage.calls.append((name, arguments))
 
     def record_method_call(self, name: str, method: str) -> None:
-        """Record a method call; a class of the notebook may say that it mutates."""
+        """Record a method call on a notebook name.
+
+        The object changes if its class is defined in this cell and the method is known
+        to change the instance.
+        """
         if self.find_scope(name) is not None or self.effects is not None:
             return
         creator = self.usage.created_by.get(name, "")
         effects = self.usage.effects.get(creator)
         if effects is not None and method in effects.mutating_methods:
-            self.change_own(name)
+            self.record_notebook_change(name)
         self.usage.methods.add((name, method))
 
     def visit_magic(self, method: str, arguments: list[Any], node: ast.Call) -> None:
+        """Visit a call of an IPython magic and the code in its arguments."""
         magic = analyze_magic(method, arguments)
-        # The code of a line magic is in the line of the call; that of a cell magic is
-        # below it, and its lines count from there.
+        # A line magic's code is in the line of the call. The code of a cell magic is
+        # below the call, so its line numbers are kept.
         is_line_magic = method != "run_cell_magic"
         mentions_before = len(self.usage.mentions)
         binds_before = dict(self.usage.binds)
@@ -424,15 +438,15 @@ class _NameVisitor(NameRecorder):
             mentions = []
         self.usage.mentions[mentions_before:] = mentions
         for name in magic.reads:
-            self.read(name)
+            self.record_read(name)
         for name in magic.binds:
-            self.bind(name, node if is_line_magic else None)
+            self.record_binding(name, node if is_line_magic else None)
         if magic.binds_any:
             self.usage.star = True
 
 
 def _select_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names among expressions."""
+    """Return the names of the nodes that are names."""
     names = set[str]()
     for node in nodes:
         if isinstance(node, ast.Name):
@@ -449,7 +463,7 @@ def _is_inplace(node: ast.Call) -> bool:
 
 
 def _skip(_visitor: _NameVisitor, _node: ast.AST) -> None:
-    """Visit a node without effects on names."""
+    """Ignore a node that does not affect names."""
 
 
 HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {

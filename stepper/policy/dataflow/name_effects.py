@@ -1,8 +1,8 @@
-"""What a source does to names, as values, and small questions about its syntax tree.
+"""The results of the name analysis, and helpers for syntax trees.
 
-The tables of methods and functions that change an object in place are in this module.
-A row here decides whether a cell becomes stale; `tests/test_dataflow.py` has a case
-for each kind.
+This module also lists the methods and functions that change an object in place. These
+tables decide whether a cell becomes stale; `tests/test_dataflow.py` has a case for each
+kind of entry.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 # How a name is mentioned.
 BIND = "bind"
-CHANGE = "change"
-ANNOTATED = "annotated"
-DECLARED = "declared"
+CHANGE = "change"  # its object changes in place
+ANNOTATED = "annotated"  # `x: int` without a value
+DECLARED = "declared"  # `global x` or `nonlocal x`
 DELETE = "delete"
-CAUGHT = "caught"
-GLOBAL = "global"
+CAUGHT = "caught"  # `except E as x`
+GLOBAL = "global"  # bound in a function that declares `global x`
 
 # Kinds of scopes.
 FUNCTION = "function"
@@ -69,10 +69,8 @@ FIRST_ARGUMENT_MUTATORS = _split_words(
 class Mention(NamedTuple):
     """One mention of a name in a source.
 
-    `how` is BIND, CHANGE, DELETE, CAUGHT, GLOBAL (bound in a function that declares it
-    global), DECLARED (that declaration) or ANNOTATED (`x: int`, without a value).
-    `scope` is the kind of the scope around the mention, or an empty string for the
-    notebook's own namespace.
+    `how` is BIND, CHANGE, ANNOTATED, DECLARED, DELETE, CAUGHT or GLOBAL. `scope` is the
+    kind of the innermost scope, or an empty string for the notebook's namespace.
     """
 
     name: str
@@ -85,14 +83,14 @@ class Mention(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class FunctionEffects:
-    """What a function, or the methods of a class, do to notebook names when called."""
+    """How a function, or the methods of a class, use notebook names when called."""
 
     reads: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
     binds: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
     changed_parameters: set[str] = field(default_factory=set)
-    # Names read by the definition itself: base classes, decorators, defaults.
+    # Names that the definition reads: base classes, decorators, defaults.
     definition_reads: set[str] = field(default_factory=set)
     # Methods of a class that change the instance.
     mutating_methods: set[str] = field(default_factory=set)
@@ -100,7 +98,7 @@ class FunctionEffects:
 
 @dataclass(eq=False, repr=False)
 class NameUsage:
-    """What a cell does to names."""
+    """How a cell uses names."""
 
     # Names that the cell reads before it binds them.
     reads: set[str] = field(default_factory=set)
@@ -122,12 +120,12 @@ class NameUsage:
     # Name that an import binds → modules: `a.b` for `import a.b`, `a:b` for
     # `from a import b`, which may be a module or a name in a module.
     modules: dict[str, set[str]] = field(default_factory=dict)
-    # Those modules whose names the source reads itself.
+    # The values of `modules` whose names the source reads.
     uses: set[str] = field(default_factory=set)
-    # The cell binds names that the analysis cannot list.
+    # Whether the cell binds names that the analysis cannot list.
     star: bool = False
     mentions: list[Mention] = field(default_factory=list)
-    # The source could be parsed.
+    # Whether the source could be parsed as Python.
     python: bool = True
 
 
@@ -136,7 +134,8 @@ def parse_source(
 ) -> ast.Module | None:
     """Return the syntax tree of a source, or None if it cannot be parsed.
 
-    `transform` is IPython's input transformer; it is applied if plain Python fails.
+    `transform` is IPython's input transformer. It is applied only to a source that is
+    not plain Python.
     """
     transforms = (None, transform) if transform else (None,)
     with warnings.catch_warnings():
@@ -153,7 +152,10 @@ def parse_source(
 
 
 def list_scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the local names of a scope's statements and its `global` names."""
+    """Return the local names and the `global` names of a scope with these statements.
+
+    Names that are declared `nonlocal` are not included.
+    """
     own = set[str]()
     global_names = set[str]()
     nonlocal_names = set[str]()
@@ -199,8 +201,8 @@ def list_parameters(args: ast.arguments) -> list[ast.arg]:
     return [parameter for parameter in parameters if parameter is not None]
 
 
-def read_names(nodes: Iterable[ast.AST | None]) -> set[str]:
-    """Return the names that occur in expressions."""
+def collect_names(nodes: Iterable[ast.AST | None]) -> set[str]:
+    """Return the names in expressions."""
     names = set[str]()
     for node in nodes:
         if node is None:
@@ -214,35 +216,42 @@ def read_names(nodes: Iterable[ast.AST | None]) -> set[str]:
 def list_changed_arguments(
     effects: FunctionEffects, arguments: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the names among a call's arguments that the function changes in place."""
+    """Yield the arguments whose objects a function changes in place.
+
+    `arguments` are the names of the positional arguments of a call, in order, with an
+    empty string for other expressions.
+    """
     for parameter, argument in zip(effects.parameters, arguments, strict=False):
         if argument and parameter in effects.changed_parameters:
             yield argument
 
 
 def get_root_name(node: ast.AST | None) -> str:
-    """Return the first name of an attribute or subscript, or an empty string."""
+    """Return the name that an expression starts with, such as `x` for `x.a[0]`.
+
+    Return an empty string for an expression that does not start with a name.
+    """
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def is_mutating(method: str, statement: bool) -> bool:
-    """Whether a method changes its object in place.
+def is_mutating(method: str, is_statement: bool) -> bool:
+    """Return whether a method changes its object in place.
 
-    `statement`: the call is a statement, so its returned value is not used.
+    `is_statement` is True if the value that the call returns is not used.
     """
     if method in COPYING_METHODS:
         return False
     if method in MUTATING_METHODS or method.startswith(MUTATING_PREFIXES):
         return True
-    if not statement:
+    if not is_statement:
         return False
     return method in MUTATING_STATEMENT_METHODS or method.startswith("set_")
 
 
 def is_get_ipython(node: ast.AST) -> bool:
-    """Whether an expression is `get_ipython()`."""
+    """Return whether an expression is a call of `get_ipython`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     return node.func.id == "get_ipython"

@@ -1,8 +1,8 @@
-"""The scopes of a source while it is analyzed, and the effects on notebook names.
+"""Record how a source uses names: in which scope, and with which effect.
 
-A name belongs to the innermost scope that binds it; only names of no scope are the
-notebook's own. Effects inside a function count when the function is called, so they
-are collected in its `FunctionEffects`.
+A name belongs to the innermost scope that binds it. Names that belong to no scope are
+*notebook names*. The effects of a function are collected in its `FunctionEffects` and
+count when the function is called.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ from stepper.policy.dataflow.name_effects import (
 
 @dataclass(eq=False, repr=False)
 class Scope:
-    """A function, class or comprehension; an outermost function has `effects`."""
+    """The scope of a function, class or comprehension.
+
+    `kind` is FUNCTION, CLASS or COMPREHENSION. `effects` is set for outermost
+    functions.
+    """
 
     kind: str
-    own: set[str]
+    local_names: set[str]
     global_names: set[str] = field(default_factory=set)
     effects: FunctionEffects | None = None
     name: str = ""
@@ -42,7 +46,7 @@ class Scope:
 
 
 class NameRecorder:
-    """Records what a source does to names, in the order of evaluation."""
+    """Records in `usage` how a source uses names, in the order of evaluation."""
 
     def __init__(self, source: str, transform: Callable[[str], str] | None) -> None:
         self.usage = NameUsage()
@@ -57,13 +61,16 @@ class NameRecorder:
         self.applied: set[str] = set()
         # The expression statement that is being visited: its value is not used.
         self.statement: ast.expr | None = None
-        # Effects of the outermost function around; None for code that runs now.
+        # Effects of the outermost enclosing function; None outside of functions.
         self.effects: FunctionEffects | None = None
 
-    def mention(
+    def record_mention(
         self, name: str, how: str, node: Any, scope: Scope | None = None
     ) -> None:
-        """Record a mention of a name with its line and scope (the innermost)."""
+        """Record a mention of a name; `scope` defaults to the innermost scope.
+
+        `how` is one of the values that `Mention` describes.
+        """
         line = getattr(node, "lineno", 0)
         mention = Mention(name, how, line)
         if scope is None and self.scopes:
@@ -83,17 +90,21 @@ class NameRecorder:
                 return None
             # Functions inside a class do not see the names of the class body.
             is_visible = scope.kind != CLASS or depth == 0
-            if is_visible and name in scope.own:
+            if is_visible and name in scope.local_names:
                 return scope
         return None
 
-    def read(self, name: str) -> None:
-        """Record that a name of any scope is read."""
+    def record_read(self, name: str) -> None:
+        """Record that a name is read; only notebook names have an effect."""
         if self.find_scope(name) is None:
-            self.read_own(name)
+            self.record_notebook_read(name)
 
-    def read_own(self, name: str) -> None:
-        """Record that a notebook name is read, now or when the function is called."""
+    def record_notebook_read(self, name: str) -> None:
+        """Record that a notebook name is read.
+
+        If the name is a function of this cell, its effects are recorded, too. Inside a
+        function, the effect is recorded for calls of the function.
+        """
         if self.effects is not None:
             self.effects.reads.add(name)
             return
@@ -104,22 +115,22 @@ class NameRecorder:
             return
         self.applied.add(name)
         for inner in sorted(effects.reads):
-            self.read_own(inner)
+            self.record_notebook_read(inner)
         for inner in sorted(effects.changes):
-            self.change_own(inner)
+            self.record_notebook_change(inner)
         for inner in effects.binds:
             self.usage.binds[inner] = VALUE
 
-    def bind(self, name: str, node: Any, kind: str = VALUE) -> None:
-        """Record that a name of any scope is bound."""
+    def record_binding(self, name: str, node: Any, kind: str = VALUE) -> None:
+        """Record that a name is bound; `kind` is VALUE, IMPORT or DEFINED."""
         scope = self.find_scope(name)
         if scope is not None:
-            self.mention(name, BIND, node, scope)
+            self.record_mention(name, BIND, node, scope)
         elif all(around.kind == COMPREHENSION for around in self.scopes):
             line = getattr(node, "lineno", 0)
             self.usage.mentions.append(Mention(name, BIND, line))
         else:
-            self.mention(name, GLOBAL, node)
+            self.record_mention(name, GLOBAL, node)
         if scope is not None:
             return
         if self.effects is not None:  # declared `global` in a function
@@ -139,28 +150,32 @@ class NameRecorder:
             usage.effects.pop(name, None)
 
     def _compute_definition_fingerprint(self, node: Any) -> str:
+        """Return a hash of the source lines of a definition and its decorators."""
         parts = (node, *getattr(node, "decorator_list", ()))
         first = min(part.lineno for part in parts)
         lines = self.source.split("\n")
         definition = lines[first - 1 : node.end_lineno]
         return str(hash("\n".join(definition)))
 
-    def change(self, node: ast.expr | None) -> None:
-        """Record that the object of an expression is changed in place."""
+    def record_change(self, node: ast.expr | None) -> None:
+        """Record that an expression's object changes in place.
+
+        The object belongs to the first name of the expression: `x` in `x.a[0]`.
+        """
         name = get_root_name(node)
         if not name:
             return
-        self.mention(name, CHANGE, node)
+        self.record_mention(name, CHANGE, node)
         scope = self.find_scope(name)
         if scope is None:
-            self.change_own(name)
+            self.record_notebook_change(name)
         elif scope.effects is not None and scope.effects is self.effects:
             scope.effects.changed_parameters.add(name)
 
-    def change_own(self, name: str) -> None:
-        """Record that the object of a notebook name is changed in place.
+    def record_notebook_change(self, name: str) -> None:
+        """Record that the object of a notebook name changes in place.
 
-        Inside a function it is changed when the function is called.
+        Inside a function, the effect is recorded for calls of the function.
         """
         if self.effects is not None:
             self.effects.reads.add(name)
@@ -172,9 +187,9 @@ class NameRecorder:
             if self.usage.binds.get(alias) not in (IMPORT, DEFINED):
                 self.usage.changes.add(alias)
 
-    def delete(self, node: ast.Name) -> None:
+    def record_deletion(self, node: ast.Name) -> None:
         """Record that a name is deleted."""
-        self.mention(node.id, DELETE, node)
+        self.record_mention(node.id, DELETE, node)
         if self.find_scope(node.id) is None and self.effects is None:
             if node.id not in self.bound:
                 self.usage.reads.add(node.id)
