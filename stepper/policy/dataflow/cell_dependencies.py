@@ -9,7 +9,6 @@ a deleted cell, or from code that another client executed.
 from __future__ import annotations
 
 import builtins
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,6 +35,8 @@ INACTIVE = "off"  # from a cell that exists but no longer runs
 UNBOUND = "unbound"  # from a cell that no longer binds the name
 EXTERNAL = "elsewhere"  # from code that another client executed
 MODULE = "module"  # the cause of a stale cell: a module that it used changed
+# The version of a module of the project is this prefix with a hash of its source.
+SOURCE_PREFIX = "source "
 
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 
@@ -400,10 +401,12 @@ class History:
         """Record the project's modules that changed since the previous run."""
         self.module_imports.update(run.imports)
         for name, version in run.packages.items():
-            if version.startswith("source "):
-                if self.modules.get(name, version) != version:
-                    self.module_changes[name] = run.run
-                self.modules[name] = version
+            if not version.startswith(SOURCE_PREFIX):
+                continue
+            previous_version = self.modules.get(name, version)
+            if previous_version != version:
+                self.module_changes[name] = run.run
+            self.modules[name] = version
 
     def find_changed_modules(self, record: RunRecord) -> list[tuple[str, str]]:
         """Return the modules that a run used and that changed later.
@@ -555,9 +558,11 @@ class _DependencySearch:
         self.positions = {key: index for index, key in enumerate(self.keys)}
         # Cells without an id and with equal sources: it is not known which one ran.
         self.ambiguous = set[str]()
-        for key, count in Counter(self.keys).items():
-            if count > 1:
+        known_keys = set[str]()
+        for key in self.keys:
+            if key in known_keys:
                 self.ambiguous.add(key)
+            known_keys.add(key)
 
     def search(self) -> Dependencies:
         table = BindingTable()
@@ -572,9 +577,11 @@ class _DependencySearch:
                 bound_before = record.bound.keys()
             usage = self.history.analyze(cell.source)
             above = table.apply(index, usage, bound_before=bound_before)
-            providers[cell.id] = {
-                self.cells[binding.origin].id for binding in above.values()
-            }
+            provider_ids = set[str]()
+            for binding in above.values():
+                provider = self.cells[binding.origin]
+                provider_ids.add(provider.id)
+            providers[cell.id] = provider_ids
             if record is None or not is_current:
                 continue
             stale_causes, hidden_causes = self._find_causes(index, record, above)
@@ -602,11 +609,11 @@ class _DependencySearch:
 
         `above` are the bindings that the cells above provide for the cell, by name.
         """
-        stale = [
-            Cause(module, "", 0, MODULE, via)
-            for module, via in self.history.find_changed_modules(record)
-        ]
+        stale = list[Cause]()
         hidden = list[Cause]()
+        for module, via in self.history.find_changed_modules(record):
+            cause = Cause(module, "", 0, MODULE, via)
+            stale.append(cause)
         for name in sorted(above.keys() | record.reads.keys()):
             read = record.reads.get(name)
             provider = above.get(name)
@@ -621,12 +628,12 @@ class _DependencySearch:
                 cell = self.cells[provider.origin]
                 stale.append(Cause(name, cell.id, cell.number))
             elif read:
-                cause = self._explain_hidden_state(index, name, read, provider)
-                if cause:
-                    hidden.append(cause)
+                hidden_cause = self._find_hidden_cause(index, name, read, provider)
+                if hidden_cause:
+                    hidden.append(hidden_cause)
         return stale, hidden
 
-    def _explain_hidden_state(
+    def _find_hidden_cause(
         self, index: int, name: str, read: Binding, provider: Binding | None
     ) -> Cause | None:
         """Return the cause if a value did not come from the cells above, or None.
@@ -688,38 +695,68 @@ class UnresolvedName(NamedTuple):
         return f"was defined in cell {self.number}, which {reason}"
 
 
+class _UndefinedNames(NamedTuple):
+    """The names that a cell reads and no cell above binds, in alphabetical order."""
+
+    cell: Cell
+    names: Sequence[str]
+
+
+def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedNames]:
+    """Return the names that are undefined if the cells run in this order."""
+    table = BindingTable()
+    undefined = []
+    for index, cell in enumerate(cells):
+        usage = history.analyze(cell.source)
+        reads = table.resolve_usage(usage).reads
+        providers = table.apply(index, usage)
+        names = reads - providers.keys() - BUILTIN_NAMES
+        undefined.append(_UndefinedNames(cell, sorted(names)))
+    return undefined
+
+
+def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
+    """Return the first cell that binds a name, by name."""
+    binders = dict[str, Cell]()
+    for cell in cells:
+        usage = history.analyze(cell.source)
+        for name in usage.binds:
+            binders.setdefault(name, cell)
+    return binders
+
+
+def _find_former_binders(cells: Cells, history: History) -> dict[str, RunRecord]:
+    """Return the last run of another cell that bound a name, by name."""
+    keys = {_get_key(cell) for cell in cells}
+    binders = dict[str, RunRecord]()
+    for record in history.records.values():
+        if record.key not in keys:
+            names = dict.fromkeys(record.bound, record)
+            binders.update(names)
+    return binders
+
+
 def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName]:
     """Return the names that are undefined if the cells run from top to bottom.
 
     Only names that a cell below, a former cell or another client bound are included.
     """
     run_cells = select_runnable(cells)
-    table = BindingTable()
-    usages = [history.analyze(cell.source) for cell in run_cells]
     all_keys = {_get_key(cell) for cell in cells}
-    run_keys = {_get_key(cell) for cell in run_cells}
-    # Name → the last run that bound it, of the runs of other cells.
-    former = dict[str, RunRecord]()
-    for record in history.records.values():
-        if record.key not in run_keys:
-            former.update(dict.fromkeys(record.bound, record))
-    # Name → number of the first cell that binds it.
-    first_binder = dict[str, int]()
-    for cell, usage in zip(run_cells, usages, strict=True):
-        for name in usage.binds:
-            first_binder.setdefault(name, cell.number)
+    first_binders = _find_first_binders(run_cells, history)
+    former_binders = _find_former_binders(run_cells, history)
     unresolved = list[UnresolvedName]()
-    for index, (cell, usage) in enumerate(zip(run_cells, usages, strict=True)):
-        reads = table.resolve_usage(usage).reads
-        providers = table.apply(index, usage)
-        for name in sorted(reads - providers.keys() - BUILTIN_NAMES):
-            if first_binder.get(name, 0) > cell.number:
-                entry = UnresolvedName(cell, name, first_binder[name], BELOW)
+    for cell, names in _find_undefined_names(run_cells, history):
+        for name in names:
+            binder = first_binders.get(name)
+            former = former_binders.get(name)
+            if binder is None and former is not None:
+                where = _locate_provider(former, all_keys)
+                entry = UnresolvedName(cell, name, former.number, where)
                 unresolved.append(entry)
-            elif name not in first_binder and name in former:
-                record = former[name]
-                where = _locate_provider(record, all_keys)
-                unresolved.append(UnresolvedName(cell, name, record.number, where))
+            elif binder is not None and binder.number > cell.number:
+                entry = UnresolvedName(cell, name, binder.number, BELOW)
+                unresolved.append(entry)
     return unresolved
 
 
@@ -729,15 +766,12 @@ def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]
     The names may be defined in the kernel, by an earlier version of a cell.
     """
     run_cells = select_runnable(cells)
-    table = BindingTable()
-    usages = [history.analyze(cell.source) for cell in run_cells]
-    bound = {name for usage in usages for name in usage.binds}
+    binders = _find_first_binders(run_cells, history)
     unbound = []
-    for index, (cell, usage) in enumerate(zip(run_cells, usages, strict=True)):
-        reads = table.resolve_usage(usage).reads
-        providers = table.apply(index, usage)
-        free = reads - providers.keys() - BUILTIN_NAMES - bound
-        unbound += [(cell, name) for name in sorted(free)]
+    for cell, names in _find_undefined_names(run_cells, history):
+        for name in names:
+            if name not in binders:
+                unbound.append((cell, name))
     return unbound
 
 
