@@ -524,7 +524,7 @@ def test_execution_order_is_reproducible() -> None:
         cell_dependencies.find_unresolved_names(book.cells, book.past), 1
     )
     assert told.endswith(
-        "cell 2 reads `y`, which was defined in cell 4, which was deleted. 1 cell is stale:"
+        "cell 2 reads `y`, which was defined in cell 4, which was deleted. 1 cell is stale; to run it:"
         " `stepper run --stale`."
     )
     assert (

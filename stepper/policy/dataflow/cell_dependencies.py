@@ -198,9 +198,9 @@ class BindingTable:
 
         This includes the effects of the functions of other cells that the cell uses.
         """
-        reads = set(usage.reads)
-        changes = set(usage.changes)
-        binds = dict(usage.binds)
+        reads = {*usage.reads}
+        changes = {*usage.changes}
+        binds = {**usage.binds}
         for function, arguments in usage.calls:
             effects = self._get_effects(function)
             if effects:
@@ -228,10 +228,10 @@ def list_reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, 
     The fingerprint of a large value is an empty string. At most MAX_JOURNALED_NAMES
     names are returned.
     """
-    fingerprints = {
-        name: variable.print for name, variable in namespace.variables.items()
-    }
-    bound = dict[str, str]()
+    fingerprints = {}
+    for name, variable in namespace.variables.items():
+        fingerprints[name] = variable.print
+    bound = {}
     for name in (*usage.binds, *usage.changes):
         fingerprint = fingerprints.get(name)
         if fingerprint:
@@ -414,7 +414,7 @@ class History:
         The result contains pairs (module, via): `via` is the module through which the
         cell used the changed module, or an empty string if it used it directly.
         """
-        changed = set[str]()
+        changed = set()
         for name, first_run in self.module_changes.items():
             if first_run > record.run:
                 changed.add(name)
@@ -555,20 +555,19 @@ class _DependencySearch:
         self.cells = select_runnable(cells)
         self.all_keys = {_get_key(cell) for cell in cells}
         self.keys = [_get_key(cell) for cell in self.cells]
-        self.positions = {key: index for index, key in enumerate(self.keys)}
+        self.positions: dict[str, int] = {}
         # Cells without an id and with equal sources: it is not known which one ran.
-        self.ambiguous = set[str]()
-        known_keys = set[str]()
-        for key in self.keys:
-            if key in known_keys:
+        self.ambiguous: set[str] = set()
+        for index, key in enumerate(self.keys):
+            if key in self.positions:
                 self.ambiguous.add(key)
-            known_keys.add(key)
+            self.positions[key] = index
 
     def search(self) -> Dependencies:
         table = BindingTable()
-        stale = list[MarkedCell]()
-        hidden = list[MarkedCell]()
-        providers = dict[str, set[str]]()
+        stale = []
+        hidden = []
+        providers = {}
         for index, cell in enumerate(self.cells):
             record = self._find_last_run(index)
             is_current = record is not None and self._is_current(record, index)
@@ -577,7 +576,7 @@ class _DependencySearch:
                 bound_before = record.bound.keys()
             usage = self.history.analyze(cell.source)
             above = table.apply(index, usage, bound_before=bound_before)
-            provider_ids = set[str]()
+            provider_ids = set()
             for binding in above.values():
                 provider = self.cells[binding.origin]
                 provider_ids.add(provider.id)
@@ -586,9 +585,11 @@ class _DependencySearch:
                 continue
             stale_causes, hidden_causes = self._find_causes(index, record, above)
             if stale_causes:
-                stale.append(MarkedCell(cell, stale_causes))
+                marked_cell = MarkedCell(cell, stale_causes)
+                stale.append(marked_cell)
             if hidden_causes:
-                hidden.append(MarkedCell(cell, hidden_causes))
+                marked_cell = MarkedCell(cell, hidden_causes)
+                hidden.append(marked_cell)
         return Dependencies(stale, hidden, providers)
 
     def _find_last_run(self, index: int) -> RunRecord | None:
@@ -617,13 +618,16 @@ class _DependencySearch:
         for name in sorted(above.keys() | record.reads.keys()):
             read = record.reads.get(name)
             provider = above.get(name)
-            provider_run = self._find_last_run(provider.origin) if provider else None
-            version = provider_run.bound.get(name) if provider_run else None
-            if read and version == read.version:
-                continue
+            provider_run = None
+            if provider is not None:
+                provider_run = self._find_last_run(provider.origin)
+            version = None
             ran_later = False
             if provider_run is not None:
+                version = provider_run.bound.get(name)
                 ran_later = provider_run.run > record.run
+            if read and version == read.version:
+                continue
             if provider and ran_later and version is not None:
                 cell = self.cells[provider.origin]
                 stale.append(Cause(name, cell.id, cell.number))
@@ -708,16 +712,16 @@ def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedName
     undefined = []
     for index, cell in enumerate(cells):
         usage = history.analyze(cell.source)
-        reads = table.resolve_usage(usage).reads
+        resolved = table.resolve_usage(usage)
         providers = table.apply(index, usage)
-        names = reads - providers.keys() - BUILTIN_NAMES
+        names = resolved.reads - providers.keys() - BUILTIN_NAMES
         undefined.append(_UndefinedNames(cell, sorted(names)))
     return undefined
 
 
 def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
     """Return the first cell that binds a name, by name."""
-    binders = dict[str, Cell]()
+    binders: dict[str, Cell] = {}
     for cell in cells:
         usage = history.analyze(cell.source)
         for name in usage.binds:
@@ -728,7 +732,7 @@ def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
 def _find_former_binders(cells: Cells, history: History) -> dict[str, RunRecord]:
     """Return the last run of another cell that bound a name, by name."""
     keys = {_get_key(cell) for cell in cells}
-    binders = dict[str, RunRecord]()
+    binders: dict[str, RunRecord] = {}
     for record in history.records.values():
         if record.key not in keys:
             names = dict.fromkeys(record.bound, record)
@@ -745,7 +749,7 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
     all_keys = {_get_key(cell) for cell in cells}
     first_binders = _find_first_binders(run_cells, history)
     former_binders = _find_former_binders(run_cells, history)
-    unresolved = list[UnresolvedName]()
+    unresolved = []
     for cell, names in _find_undefined_names(run_cells, history):
         for name in names:
             binder = first_binders.get(name)
