@@ -1,7 +1,7 @@
 """Edits of a notebook's list of cells: find, insert, replace, move and remove cells.
 
-The functions return a new list. A changed cell keeps its `index`; the index of a new
-cell is `NEW_INDEX`.
+Functions that edit return a new list. Existing cells keep their `index`, even if it is
+out of date; the index of a new cell is `NEW_INDEX`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ REFERENCE_HINT = (
 
 
 class CellReferenceError(ValueError):
-    """A referenced cell does not exist, or a text does not occur exactly once."""
+    """A cell reference, or a text to replace, does not identify exactly one cell."""
 
 
 def find_referenced_cell(cells: Cells, reference: Reference) -> Cell | None:
-    """Return the cell that a reference means, or None.
+    """Return the cell with a reference, or None if it does not exist.
 
     A reference is a cell id, `cell-N`, a number among the code cells, or a negative
     index.
@@ -53,7 +53,10 @@ def find_referenced_cell(cells: Cells, reference: Reference) -> Cell | None:
 
 
 def get_referenced_cell(cells: Cells, reference: object) -> Cell:
-    """Return the cell that a reference means; raise CellReferenceError."""
+    """Return the cell with a reference.
+
+    Raise CellReferenceError if the cell does not exist.
+    """
     cell = None
     is_bool = isinstance(reference, bool)
     if isinstance(reference, Reference) and not is_bool:
@@ -67,7 +70,7 @@ def get_referenced_cell(cells: Cells, reference: object) -> Cell:
 
 
 def _format_cell_count(cells: Cells) -> str:
-    """Return how many cells there are, and how many of them have a number."""
+    """Return the number of cells, such as "3 cells, 2 of them code cells"."""
     count = format_count(len(cells), "cell")
     code_count = sum(cell.is_code for cell in cells)
     if code_count == len(cells):
@@ -76,9 +79,10 @@ def _format_cell_count(cells: Cells) -> str:
 
 
 def find_current_cell(cells: Cells, cell: Cell) -> Cell:
-    """Return a cell as it is now; raise CellReferenceError.
+    """Return the current version of a cell that was read earlier.
 
     A cell without an id is found by its source, because its index may have changed.
+    Raise CellReferenceError if the cell does not exist or is ambiguous.
     """
     has_id = cell.id != f"cell-{cell.index}"
     matches = []
@@ -98,16 +102,19 @@ def find_current_cell(cells: Cells, cell: Cell) -> Cell:
 
 
 class CellReferences:
-    """The cells that references meant when they were resolved first.
+    """Resolves cell references of one request, always to the same cells.
 
-    After a wait, or after an edit by another program, a number may mean another cell.
+    A number could refer to another cell after a wait or an edit by another program.
     """
 
     def __init__(self) -> None:
         self.resolved: dict[str, Cell] = {}
 
     def resolve(self, cells: Cells, reference: object) -> Cell:
-        """Return the cell of a reference as it is now; raise CellReferenceError."""
+        """Return the current version of the cell with a reference.
+
+        Raise CellReferenceError if the cell does not exist or has changed.
+        """
         key = repr(reference)
         if key in self.resolved:
             return find_current_cell(cells, self.resolved[key])
@@ -115,16 +122,20 @@ class CellReferences:
         return self.resolved[key]
 
     def resolve_id(self, cells: Cells, reference: Reference | None) -> Reference | None:
-        """Return the id of the cell of a reference; None and `TOP` as they are."""
+        """Return the id of the cell with a reference; return None and `TOP` unchanged.
+
+        Raise CellReferenceError if the cell does not exist or has changed.
+        """
         if reference in (None, TOP):
             return reference
         return self.resolve(cells, reference).id
 
 
 def find_insertion_index(cells: Cells, after: Reference | None) -> int:
-    """Return the index below a cell; raise CellReferenceError.
+    """Return the index below the cell with the reference `after`.
 
-    None means the end of the notebook, `TOP` the start.
+    None means the end of the notebook, `TOP` the start. Raise CellReferenceError if the
+    cell does not exist.
     """
     if after is None:
         return len(cells)
@@ -134,7 +145,7 @@ def find_insertion_index(cells: Cells, after: Reference | None) -> int:
 
 
 def insert_cells(cells: Cells, index: int, new: Cells) -> list[Cell]:
-    """Return the cells with new ones at an index."""
+    """Return the cells with new cells inserted at an index."""
     above = cells[:index]
     below = cells[index:]
     return [*above, *new, *below]
@@ -143,7 +154,10 @@ def insert_cells(cells: Cells, index: int, new: Cells) -> list[Cell]:
 def replace_cell(
     cells: Cells, replaced: Cell, source: str, cell_type: str | None
 ) -> list[Cell]:
-    """Return the cells with another source, and possibly another type, for one."""
+    """Return the cells with another source for one of them.
+
+    `cell_type` is its new type; None keeps the type.
+    """
     return [
         replace(cell, source=source, type=cell_type or cell.type)
         if cell is replaced
@@ -153,14 +167,15 @@ def replace_cell(
 
 
 def remove_cells(cells: Cells, removed: Collection[Cell]) -> list[Cell]:
-    """Return the cells without the removed ones."""
+    """Return the cells except the removed cells."""
     return [cell for cell in cells if cell not in removed]
 
 
 def move_cells(cells: Cells, moved: Cells, after: Reference | None) -> list[Cell]:
-    """Return the cells with some moved below another, in the order of `moved`.
+    """Return the cells with `moved` below the cell with the reference `after`.
 
-    Raise CellReferenceError.
+    The moved cells have the order of `moved`. Raise CellReferenceError if the cell
+    `after` does not exist.
     """
     index = find_insertion_index(cells, after)
     above = remove_cells(cells[:index], moved)
@@ -171,10 +186,10 @@ def move_cells(cells: Cells, moved: Cells, after: Reference | None) -> list[Cell
 def edit_source(
     cells: Cells, reference: Reference | None, old: str, new: str
 ) -> tuple[Cell, str]:
-    """Return the cell that contains a text, and its source with the text replaced.
+    """Return the cell that contains the text `old`, and its source with `new` instead.
 
-    Without a reference, all cells are searched. Raise CellReferenceError if the text
-    does not occur exactly once.
+    Without a reference, all cells are searched. Raise CellReferenceError if the cell
+    does not exist or the text does not occur exactly once.
     """
     if not old:
         raise CellReferenceError("`old_string` is empty")

@@ -1,9 +1,8 @@
 """Check whether code cells may be written and run now.
 
-The `check_…` functions return the reason against it, as a clause for the agent, or
-None.
-The PreToolUse hook calls them before an edit, and the PostToolUse hook again after the
-edit: an agent may have sent several edits before the notebook stopped.
+The `check_…` functions return the reason why not, as a clause for the agent, or None if
+they may. The PreToolUse hook calls them before an edit. The PostToolUse hook calls them
+again after the edit, because an agent can send several edits before the notebook stops.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ RUN_COMMANDS = _compile_calls(
 
 
 def check_approval(consent: Consent, limits: Limits) -> str | None:
-    """Return why a cell that was written does not run without a command."""
+    """Return why a cell does not run when it is written, or None if it does."""
     if consent is Consent.WITHHELD:
         return PLAN_MODE
     if limits.auto_run == "ask" and consent is Consent.ASKED:
@@ -55,9 +54,9 @@ def check_approval(consent: Consent, limits: Limits) -> str | None:
 
 
 def check_delegation(consent: Consent, limits: Limits) -> str | None:
-    """Return why the user must be asked before code runs.
+    """Return why the user must be asked before code runs, or None.
 
-    In the client's permission mode, the client would decide without the user.
+    The client itself would not ask in its permission mode.
     """
     if limits.auto_run == "ask" and consent is Consent.DELEGATED:
         return ASK
@@ -72,7 +71,10 @@ def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
 
 
 def check_stop(state: State) -> str | None:
-    """Return a text on the stop of a notebook: how to resume it, and the cause."""
+    """Return how to resume a stopped notebook and why it stopped.
+
+    Return None if the notebook is not stopped.
+    """
     if state.stop is None:
         return None
     error = one_line(state.stop.error, 300)
@@ -114,7 +116,7 @@ def format_restore_commands(commands: CommandLines) -> str:
 
 
 def join_alternatives(alternatives: Sequence[str]) -> str:
-    """Return an enumeration: a, b or c."""
+    """Return the alternatives as an enumeration, such as "a, b or c"."""
     return f"{', '.join(alternatives[:-1])} or {alternatives[-1]}"
 
 
@@ -133,8 +135,8 @@ def is_stopped_by_idle_death(state: State) -> bool:
 def restore_resumes(state: State, by_agent: bool) -> bool:
     """Return whether `restore` resumes a stopped notebook.
 
-    Only a stop that is due to a kernel's death can be resumed in this way, by an agent
-    only if no cell caused the death.
+    It does if the notebook stopped because the kernel died. If a cell caused the death,
+    only the user can resume the notebook with `restore`.
     """
     if by_agent:
         return is_stopped_by_idle_death(state)
@@ -142,7 +144,10 @@ def restore_resumes(state: State, by_agent: bool) -> bool:
 
 
 def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | None:
-    """Return why no code cell can be added at an index: a cell above must be fixed."""
+    """Return which failed cell must be fixed before a code cell is added at an index.
+
+    Return None if the cell can be added.
+    """
     step_id = state.find_open_step(StepStatus.CRITERION_FALSE)
     if step_id is None:
         return None
@@ -163,7 +168,7 @@ def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | 
 
 
 def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
-    """Return why a notebook cannot have so many code cells."""
+    """Return why a notebook has too many code cells, or None."""
     count = sum(cell.is_code for cell in cells)
     if count <= limits.max_cells:
         return None
@@ -174,12 +179,12 @@ def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
 
 
 def find_user_command(shell_command: str) -> str | None:
-    """Return the command in a shell command that only the user may decide on."""
+    """Return the first command in a shell command that needs the user, or None."""
     match = USER_COMMANDS.search(shell_command)
     return match[1] if match else None
 
 
 def find_running_command(shell_command: str) -> str | None:
-    """Return the command in a shell command that runs cells or code."""
+    """Return the first command in a shell command that runs code, or None."""
     match = RUN_COMMANDS.search(shell_command)
     return match[1] if match else None

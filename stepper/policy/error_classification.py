@@ -1,7 +1,7 @@
 """Classification of errors: a table from error labels to verdicts.
 
-Labels of an error are the names of all its classes, `errno NAME`, `HTTP` and
-`HTTP STATUS`. The first row of `ROWS` with a label of the error decides, so special
+The labels of an error are the names of its class and base classes, `errno NAME`, `HTTP`
+and `HTTP STATUS`. The first row of `ROWS` with a label of the error decides, so special
 rows are above general ones. Errors without a row are recoverable.
 """
 
@@ -119,7 +119,7 @@ QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 
 
 def asks_to_stop(fault: Fault) -> bool:
-    """Return whether the cell asks for a decision: its message has the word STOP."""
+    """Return whether an error asks the user: its message contains the word STOP."""
     has_data_message = bool(DATA_MESSAGES & _list_class_names(fault))
     pattern = STOP_PREFIX if has_data_message else STOP_WORD
     return pattern.search(fault.evalue) is not None
@@ -144,7 +144,10 @@ def list_labels(fault: Fault) -> set[str]:
 
 
 def list_cause_labels(fault: Fault) -> set[str]:
-    """Return the labels of the error that a wrapper wraps; none for other errors."""
+    """Return the labels of the error that a wrapper contains.
+
+    The result is empty if the error is not a wrapper.
+    """
     if not WRAPPERS & _list_class_names(fault):
         return set()
     class_names = fault.attributes.get("reason_mro") or ()
@@ -152,7 +155,7 @@ def list_cause_labels(fault: Fault) -> set[str]:
 
 
 def is_external_death(fault: Fault | None) -> bool:
-    """Return whether no cell caused the kernel's death, such as when a node failed."""
+    """Return whether the kernel died for an external reason, such as a failed node."""
     return fault is not None and "EndedOutside" in fault.mro
 
 
@@ -178,7 +181,10 @@ def classify_run(outcome: Outcome, fault: Fault | None) -> Verdict:
 
 
 def _list_class_names(fault: Fault) -> set[str]:
-    """Return the names of the error's classes; without the helper, only its own."""
+    """Return the names of an error's class and base classes.
+
+    Without the helper in the kernel, the base classes are unknown.
+    """
     return set(fault.mro or (fault.ename,))
 
 

@@ -37,7 +37,7 @@ class Event:
     optional: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls, kind: str, optional: tuple[str, ...] = ()) -> None:
-        """Register the class for lines of a kind."""
+        """Register the class for the journal lines with this kind."""
         cls.kind = kind
         cls.optional = optional
         EVENT_CLASSES[kind] = cls
@@ -59,7 +59,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Created(Event, kind="created"):
-    """A notebook was created. Earlier events are those of another notebook."""
+    """A notebook was created. Earlier events belong to another notebook."""
 
     at: Moment = ""
 
@@ -74,16 +74,17 @@ class Renamed(Event, kind="renamed"):
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced(Event, kind="replaced"):
-    """Another notebook replaced a stopped one in its file. It is not stopped."""
+    """The file of a stopped notebook now contains another notebook, which can run."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentWrote(Event, kind="agent_wrote"):
-    """The agent edited a stopped notebook; `marks` identify what it wrote.
+    """The agent edited a stopped notebook; `marks` identify the written content.
 
-    With its own edits, the agent cannot replace a stopped notebook.
+    Content that the agent wrote does not count as another notebook, so the agent cannot
+    resume a stopped notebook by overwriting it.
     """
 
     at: Moment = ""
@@ -92,7 +93,7 @@ class AgentWrote(Event, kind="agent_wrote"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChanged(Event, kind="plan"):
-    """The plan was changed; `plan` is the new one, as from `plan.to_json`."""
+    """The plan was changed; `plan` is the new plan in the form of `plan.to_json`."""
 
     at: Moment = ""
     plan: Any
@@ -146,7 +147,7 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
 
 @dataclass(frozen=True, kw_only=True)
 class RunVoided(Event, kind="void"):
-    """A run did not start after all: the same call may start it again."""
+    """A run that was recorded did not start; the same call may start it again."""
 
     run: int = 0
     tool_use_id: str | None = None
@@ -211,7 +212,7 @@ class ScratchExecuted(Event, kind="scratch"):
 class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
     """Another client (a console, JupyterLab) executed code in the kernel.
 
-    `code` is the first line. `after` is the last run before the execution.
+    `code` is the first line of the code, `after` the number of the last run before.
     """
 
     at: Moment
@@ -225,7 +226,7 @@ class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
-    """A kernel was `started`, or its variables were `lost`."""
+    """A kernel started, or its variables were lost."""
 
     what: str
     kernel: str = ""
@@ -238,8 +239,8 @@ class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
 class Stopped(Event, kind="stop", optional=("error",)):
     """The notebook was stopped: no cell runs until the user resumes it.
 
-    `block` is the text of the stop, `error` the cause in one line. `key` is None if no
-    cell caused the stop because the kernel died while no cell was running.
+    `block` is the message about the stop, `error` the cause on one line. `key` is the
+    step or cell that failed, or None if the kernel died while no cell was running.
     """
 
     at: Moment = ""
@@ -251,7 +252,7 @@ class Stopped(Event, kind="stop", optional=("error",)):
 
 @dataclass(frozen=True, kw_only=True)
 class RunReported(Event, kind="report"):
-    """The report of a run was delivered to the agent; run 0 if nothing ran."""
+    """A report was delivered to the agent; `run` is 0 if no cell ran."""
 
     run: int
     text: str
@@ -261,9 +262,9 @@ class RunReported(Event, kind="report"):
 class Backgrounded(Event, kind="handed", optional=("matched",)):
     """A call continues in the background; its result will be reported once.
 
-    `session` is the client session that receives the report. A session that starts
-    later can take the call over. `matched`: a line that matches the wake pattern was
-    already reported.
+    `session` is the client session that receives the report; a later session can take
+    over the call. `matched` is true if a line that matches the wake pattern was already
+    reported.
     """
 
     at: Moment = ""
@@ -303,7 +304,10 @@ class Delivered(Event, kind="heard"):
 
 @dataclass(frozen=True, kw_only=True)
 class LateOutput(Event, kind="late", optional=("why",)):
-    """Output of a cell arrived after its run; `there`: the notebook contains it."""
+    """Output of a cell arrived after its run.
+
+    `there` is true if the output was written to the notebook.
+    """
 
     at: Moment = ""
     cell_id: str
@@ -319,7 +323,7 @@ class LateOutput(Event, kind="late", optional=("why",)):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputsPending(Event, kind="unwritten"):
-    """Outputs could not be written into the notebook and are pending."""
+    """Outputs could not be written into the notebook yet."""
 
     run: int
     cell_id: str
@@ -333,7 +337,10 @@ class OutputsPending(Event, kind="unwritten"):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputsWritten(Event, kind="written"):
-    """Pending outputs were written, or dropped for a reason (`why_not`)."""
+    """Pending outputs were written to the notebook, or dropped.
+
+    `why_not` is the reason if they were dropped.
+    """
 
     run: int = 0
     cell_id: str
@@ -398,8 +405,8 @@ class Confirmed(Event, kind="confirm"):
 class Verified(Event, kind="verified", optional=("unstable",)):
     """A replay has finished.
 
-    `sources` is the hash of the replayed sources. `text` says how many cells reproduce
-    their recorded outputs.
+    `sources` is a hash of the sources that were replayed. `text` is a short result: how
+    many cells reproduce their recorded outputs.
     """
 
     at: Moment
@@ -410,9 +417,10 @@ class Verified(Event, kind="verified", optional=("unstable",)):
 
 
 def parse_event(line: Mapping[str, Any]) -> Event | None:
-    """Return the event of a journal line, or None if a newer version wrote its kind.
+    """Return the event of a journal line, or None if its kind is unknown.
 
-    Raise KeyError, TypeError or ValueError if the line is invalid.
+    Newer versions of stepper may write other kinds. Raise KeyError, TypeError or
+    ValueError if the line is invalid.
     """
     kind = line.get("event")
     event_class = EVENT_CLASSES.get(kind) if isinstance(kind, str) else None

@@ -1,6 +1,6 @@
-"""The state of a notebook as the sum of its journal's events.
+"""Compute the state of a notebook from the events of its journal.
 
-A new daemon replays the journal and so knows what the last daemon knew.
+A new daemon replays the journal to restore the state of the previous daemon.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
 
 
 def apply(event: Event, state: State) -> None:
-    """Change a state by one event."""
+    """Update a state with one event."""
     match event:
         case journal_events.Created():
             _apply_creation(state)
@@ -107,7 +107,7 @@ def apply(event: Event, state: State) -> None:
 
 
 def _apply_creation(state: State) -> None:
-    """Forget another notebook that had the same name."""
+    """Discard the state of another notebook that had the same name."""
     new_state = State(
         commands=state.commands,
         next_run=state.next_run,
@@ -133,9 +133,9 @@ def _apply_stop(
 
 
 def _forget_notebook(state: State) -> None:
-    """Forget the stop, the plan and the progress of a replaced notebook.
+    """Discard the stop, the plan and the progress of a replaced notebook.
 
-    The kernel and its variables stay the same.
+    The state of the kernel is kept.
     """
     state.stop = None
     state.plan = Plan()
@@ -193,7 +193,7 @@ def _apply_delivery(
     | journal_events.Delivered,
     state: State,
 ) -> None:
-    """Update the reports that must still be delivered."""
+    """Update the reports that are not delivered yet."""
     match event:
         case journal_events.Backgrounded():
             state.background_calls[event.call] = event
@@ -209,7 +209,7 @@ def _apply_delivery(
 def _apply_preflight_failure(
     event: journal_events.PreflightFailed, state: State
 ) -> None:
-    """Count a failed preflight check: every third in a row is an attempt."""
+    """Record a failed preflight check; every third in a row counts as an attempt."""
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
     progress = state.get_or_add_progress(event.key)
@@ -286,7 +286,7 @@ def _update_progress(
 ) -> None:
     """Update the progress of a step after a run that was not interrupted.
 
-    `is_confirmed`: the step was done, and its cell ran with the same source.
+    `is_confirmed` is True if the step was done and the cell ran the same source again.
     """
     progress = state.get_or_add_progress(event.key)
     is_repetition = event.repeat > 0
@@ -349,7 +349,10 @@ def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> N
 
 
 def _extract_error(block: str) -> str:
-    """Return the error of a stop whose event has only a block (an old version)."""
+    """Return the error in the message about a stop.
+
+    Old versions of stepper recorded the message only.
+    """
     lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
     name = lines.get("Error Type", "error")
     message = lines.get("Error Message", "")

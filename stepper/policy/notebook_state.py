@@ -1,7 +1,8 @@
-"""The state of one notebook's work: plan, progress of its steps, stop, runs.
+"""The state of a notebook: its plan, the progress of the steps, the stop and the runs.
 
-Only `journal_reducer.apply` changes a state, with two exceptions: the comparison with
-the notebook sets `changed_ids` and `open_cells`, and the project sets `commands`.
+Only `journal_reducer.apply` changes a state, with two exceptions:
+`compare_with_notebook` sets `changed_ids` and `open_cells`, and the project sets
+`commands`.
 """
 
 from __future__ import annotations
@@ -58,16 +59,17 @@ class Progress:
     # Why the step was skipped, is not done although its cell succeeded, or is done
     # although its criterion is false.
     reason: str = ""
-    # The hash of the last source if its preflight check failed, else ''.
+    # The hash of the last source if its preflight check failed, or an empty string.
     preflight_hash: str = ""
     preflight_failures: int = 0  # in a row
 
 
 @dataclass
 class DisplayedOutput:
-    """What the notebook contains of a cell's last run.
+    """The outputs of a cell's last run in the notebook.
 
-    `displays` maps display ids to indexes of outputs.
+    `source_hash` is the hash of the source that ran. `displays` maps display ids to
+    indexes of outputs.
     """
 
     source_hash: str
@@ -80,7 +82,11 @@ class DisplayedOutput:
 
 @dataclass
 class LateOutputSummary:
-    """Output of a cell that arrived after its run and was not reported yet."""
+    """The late output of a cell: it arrived after the run and is not reported yet.
+
+    The fields count the characters of text, the other outputs, and the updates of
+    displays.
+    """
 
     characters: int = 0
     outputs: int = 0
@@ -91,9 +97,9 @@ class LateOutputSummary:
 
 
 class AttemptCount(NamedTuple):
-    """The number of retries after a failed preflight check.
+    """The number of the agent's retries after a failed preflight check.
 
-    `counts` says whether the check counts as an attempt.
+    `counts` is True if the check itself counts as an attempt.
     """
 
     attempts: int
@@ -114,7 +120,7 @@ class OpenCell:
 
 @dataclass
 class State:
-    """The state of one notebook's work."""
+    """The state of a notebook, derived from the events of its journal."""
 
     plan: Plan = field(default_factory=Plan)
     # How messages write commands for this notebook.
@@ -131,17 +137,17 @@ class State:
     renamed_from: str = ""  # the former name, until the next cell has run
     # Why the variables of the last kernel are lost, until the next run reports it.
     lost_reason: str = ""
-    # Source hashes by cell id: of the cells that succeeded in the present kernel.
+    # Source hashes by cell id: of the cells that succeeded in the current kernel.
     succeeded_sources: dict[str, str] = field(default_factory=dict)
     # Source hashes by cell id: of the last run of each cell, whatever its outcome.
     last_sources: dict[str, str] = field(default_factory=dict)
     tool_use_ids: set[str] = field(default_factory=set)
     run_seconds: float = 0.0  # total duration of all runs
-    # Cell ids, for the present kernel.
+    # Cell ids by execution count, for the current kernel.
     cells_by_execution_count: dict[int, str] = field(default_factory=dict)
-    # (cell id, source hash) by message id, for the present kernel.
+    # (cell id, source hash) by message id, for the current kernel.
     cells_by_request: dict[str, tuple[str, str]] = field(default_factory=dict)
-    # By cell id, for the present kernel.
+    # By cell id, for the current kernel.
     displayed_outputs: dict[str, DisplayedOutput] = field(default_factory=dict)
     late_outputs: dict[str, LateOutputSummary] = field(default_factory=dict)
     # Executions by other clients; the first `reported_external_count` are reported.
@@ -150,7 +156,7 @@ class State:
     # Delivered reports by run; 0 is the last report without a run.
     reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None
-    # What ran last, or failed its preflight check last.
+    # The step or cell that ran last, or failed its preflight check last.
     last_key: Key | None = None
     # Cells that were changed or deleted since they ran, as of the last comparison.
     changed_ids: set[str] = field(default_factory=set)
@@ -182,11 +188,12 @@ class State:
         return self.progress.setdefault(key, Progress())
 
     def get_step_status(self, key: Key) -> StepStatus:
-        """Return the status of a step as users see it.
+        """Return the status of a step in messages and JSON.
 
-        A step is not done if its cell was interrupted or changed since.
+        A step that ran is INTERRUPTED or CHANGED if its cell was interrupted, or was
+        changed since it ran.
         """
-        progress = self.get_or_add_progress(key)
+        progress = self.progress.get(key, Progress())
         has_run = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
         is_pending = progress.status is StepStatus.PENDING
         if progress.interrupted and (has_run or is_pending):
@@ -196,7 +203,10 @@ class State:
         return progress.status
 
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Update changed and open cells; return the cells that are new or changed."""
+        """Update `changed_ids` and `open_cells` from the cells of the notebook.
+
+        Return the cells that are new, or changed since they ran.
+        """
         changes = changed_cells.find_changes(cells, self.last_sources)
         self.changed_ids = changes.outdated_ids
         self.open_cells = []
@@ -206,6 +216,7 @@ class State:
         return changes.cells
 
     def _add_open_cells(self, cells: Sequence[Cell], new_ids: set[str]) -> None:
+        """Add the open cells; `new_ids` are the ids of new and changed cells."""
         planned_ids = {
             self.get_or_add_progress(step.id).cell_id for step in self.plan.steps
         }
@@ -226,7 +237,10 @@ class State:
     def _find_open_status(
         self, cell: Cell, progress: Progress | None, is_new: bool
     ) -> str:
-        """Return why a cell outside the plan is open; '' if it is not."""
+        """Return the status of an open cell, or an empty string if it is not open.
+
+        `is_new` says that the cell is new, or changed since it ran.
+        """
         if is_new and not self._has_failed_preflight(cell, progress):
             has_run = cell.id in self.last_sources
             status = StepStatus.CHANGED if has_run else StepStatus.PENDING
@@ -245,9 +259,10 @@ class State:
     def count_attempts_after(
         self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False
     ) -> int:
-        """Return the number of the agent's retries after a run with a verdict.
+        """Return the number of the agent's retries, including a run with a verdict.
 
-        A run that was requested outside the agent is not a retry.
+        The run is not in the state yet. `repeat` and `outside_agent` are explained in
+        `is_retry`.
         """
         progress = self.get_or_add_progress(key)
         if verdict is Verdict.CANCELLED:
@@ -257,17 +272,21 @@ class State:
         return progress.attempts + self.is_retry(key, repeat, outside_agent)
 
     def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
-        """Return whether the next run of a step is a retry of the agent.
+        """Return whether the next run of a step or cell is a retry of the agent.
 
-        Its last run failed and did not ask the user. `repeat` says that stepper itself
-        repeats the run.
+        It is a retry if the last run failed without asking the user a question. It is
+        not if stepper repeats the run (`repeat`) or if someone else than the agent
+        requested the run (`outside_agent`).
         """
         progress = self.get_or_add_progress(key)
         is_fix = progress.is_failing and not progress.asked_user
         return is_fix and not repeat and not outside_agent
 
     def count_attempts_after_preflight(self, key: Key) -> AttemptCount:
-        """Return the number of retries after a failed preflight check of a step."""
+        """Return the number of the agent's retries after a failed preflight check.
+
+        `key` is the step or cell. The check is not in the state yet.
+        """
         progress = self.get_or_add_progress(key)
         counts = progress.preflight_failures + 1 == FAILURES_PER_ATTEMPT
         is_done = progress.status is StepStatus.DONE
@@ -280,7 +299,8 @@ class State:
         Steps with an excluded status are ignored.
         """
         for step in self.plan.steps:
-            if self.get_or_add_progress(step.id).status not in (*FINISHED, *excluded):
+            progress = self.progress.get(step.id, Progress())
+            if progress.status not in (*FINISHED, *excluded):
                 return step.id
         return None
 
@@ -304,8 +324,8 @@ class State:
     def is_complete(self) -> bool:
         """Whether all work of the plan is finished.
 
-        Every step is done or skipped, validation steps are done, and no other cell is
-        open. A notebook without a plan is never complete.
+        This requires that each step is done or skipped, validation steps are done, and
+        no cell outside the plan is open. A notebook without a plan is never complete.
         """
         if not self.plan.steps or self.open_steps or self.open_cells:
             return False
@@ -317,9 +337,9 @@ class State:
 
     @property
     def is_failing(self) -> bool:
-        """Whether a cell outside the plan failed, and the plan has no open steps.
+        """Whether all steps of the plan are finished, but another cell failed.
 
-        In a notebook without a plan, this is the last cell that ran.
+        Without a plan: whether the last cell that ran failed.
         """
         if self.plan.steps:
             return not self.open_steps and any(
@@ -342,8 +362,8 @@ class State:
     def has_open_work(self) -> bool:
         """Whether there is work to continue.
 
-        This includes unfinished steps, a stop, undelivered reports, and any notebook
-        without a plan whose cells ran.
+        Unfinished steps, open cells, a stop, background calls and undelivered reports
+        count as work. So does a notebook without a plan if any of its cells ran.
         """
         if self.stop or self.open_steps or self.open_cells:
             return True

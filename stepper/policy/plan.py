@@ -1,6 +1,6 @@
-"""Plans: parse steps, edit them, and assign cells to them; conversion to and from JSON.
+"""Plans: parse and edit steps, find the step of a cell, convert plans to and from JSON.
 
-All functions return new plans. A cell's step is decided by `find_step_id`.
+Plans are immutable: the functions that edit a plan return a new one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DATA_ERRORS = (
 
 
 class _StepParts(NamedTuple):
-    """The parts of a step's text; None for omitted ones."""
+    """The parts of a step's text; an omitted part is None."""
 
     title: str
     criterion: str | None
@@ -50,9 +50,10 @@ class _StepParts(NamedTuple):
 
 
 def make_slug(problem: str) -> str:
-    """Return a part of a file name: lower-case ASCII words joined by `_`.
+    """Return the words of a problem for a file name, in lower case and joined by `_`.
 
-    The result has at most 40 characters, and whole words if possible.
+    The result has at most 40 ASCII characters and ends with a whole word if possible.
+    If no word remains, it is "notebook".
     """
     decomposed = unicodedata.normalize("NFKD", problem.lower())
     ascii_text = decomposed.encode("ascii", "ignore").decode()
@@ -64,7 +65,10 @@ def make_slug(problem: str) -> str:
 
 
 def parse_step(step_id: int, text: str) -> Step:
-    """Return the step of a text `TITLE :: CRITERION :: long`; raise ValueError."""
+    """Parse the text of a step: `TITLE :: CRITERION :: long`.
+
+    Raise ValueError if the title is empty or the criterion is mistyped.
+    """
     parts = _split_step(text)
     return make_checked_step(
         step_id, parts.title, parts.criterion or "", long=bool(parts.long)
@@ -88,7 +92,7 @@ def make_step(
     kind: str = "step",
     long: bool = False,
 ) -> Step:
-    """Return a step with its texts on one line each.
+    """Return a step. Line breaks in its title and criterion become spaces.
 
     Raise ValueError if the title is empty or the kind is unknown.
     """
@@ -106,7 +110,11 @@ def make_checked_step(
     kind: str = "step",
     long: bool = False,
 ) -> Step:
-    """Return a new or changed step; raise ValueError also for a mistyped criterion."""
+    """Return a step that was written by the user or the agent.
+
+    Raise ValueError if the title is empty, the kind is unknown or the criterion is
+    mistyped (see `find_criterion_problem`).
+    """
     step = make_step(step_id, title, criterion, kind, long)
     problem = find_criterion_problem(step.criterion)
     if problem:
@@ -115,7 +123,10 @@ def make_checked_step(
 
 
 def find_criterion_problem(criterion: str) -> str:
-    """Return the problem of a comparison that is not valid, or an empty string."""
+    """Return why a criterion is not a valid comparison, or an empty string.
+
+    Criteria in prose have no problem.
+    """
     text = _clean_criterion(criterion)
     if parse_criterion(text) or _is_expression(text):
         return ""
@@ -146,9 +157,9 @@ def _is_expression(text: str) -> bool:
 
 
 def parse_criterion(criterion: str) -> str:
-    """Return a criterion's Python expression, or an empty string for prose.
+    """Return the Python expression of a criterion, or an empty string for prose.
 
-    The agent judges criteria in prose.
+    stepper evaluates expressions; the agent judges criteria in prose.
     """
     text = _clean_criterion(criterion)
     try:
@@ -160,7 +171,10 @@ def parse_criterion(criterion: str) -> str:
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as in `metadata.stepper` and the journal, without empty values."""
+    """Return a plan in its JSON form, as in `metadata.stepper` and the journal.
+
+    Empty values are omitted, except the problem and the steps.
+    """
     data = {
         "problem": plan.problem,
         "steps": [_step_to_json(step) for step in plan.steps],
@@ -182,9 +196,9 @@ def _step_to_json(step: Step) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Plan | None:
-    """Return the plan of JSON data, or None if the data is not a plan.
+    """Return the plan of JSON data, or None if the data is not a valid plan.
 
-    The metadata of a notebook may be edited or written by others.
+    The data may be invalid because users and other programs can edit notebooks.
     """
     try:
         # A notebook without a plan may have only a kernel backend.
@@ -213,10 +227,12 @@ def _step_from_json(item: Mapping[str, Any]) -> Step:
 def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None.
 
-    The directive in its first line decides; then the step whose cell it is; then the
-    open step. While the failed cell of the open step exists, other cells are helpers
-    without a step. A step whose criterion is false has its cell, so the next one is
-    open.
+    1. A directive in the first line of the cell selects the step, or no step.
+    2. A cell that has run keeps its step, or has no step.
+    3. Any other cell belongs to the open step, unless the failed cell of this step
+       still exists: the cell is then a helper without a step.
+
+    If a step's criterion is false and its cell exists, the next step is the open one.
     """
     directive = cell_directives.parse(cell.source)
     if directive.scratch:
@@ -248,9 +264,10 @@ def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
 
 
 def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
-    """Return what the runs of a cell count for: its step, or else the cell.
+    """Return the key of a cell's progress: the id of its step, or else a cell id.
 
-    A cell that replaces a deleted failed cell without a step continues its count.
+    If the cell replaces a failed cell that was deleted, this is the id of the deleted
+    cell, so its retries count for the new cell.
     """
     step_id = find_step_id(state, cells, cell)
     if step_id is not None:
@@ -267,9 +284,9 @@ def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
 
 
 def find_failed_cell(state: State, cells: Sequence[Cell], step_id: int) -> Cell | None:
-    """Return the cell of a failed step if the notebook still has it, or None."""
-    progress = state.get_or_add_progress(step_id)
-    if progress.status is not StepStatus.FAILED:
+    """Return the failed cell of a step if the notebook still contains it, or None."""
+    progress = state.progress.get(step_id)
+    if progress is None or progress.status is not StepStatus.FAILED:
         return None
     for cell in cells:
         if cell.is_code and cell.id == progress.cell_id:
@@ -278,7 +295,10 @@ def find_failed_cell(state: State, cells: Sequence[Cell], step_id: int) -> Cell 
 
 
 def find_cell(cells: Sequence[Cell], cell_id: str) -> Cell | None:
-    """Return the cell with an id, or None; `cell-INDEX` also means the cell's index."""
+    """Return the cell with an id, or None if the id is unknown.
+
+    If no cell has the id `cell-N`, return the cell at the index N.
+    """
     for cell in cells:
         if cell.id == cell_id:
             return cell
@@ -290,10 +310,11 @@ def find_cell(cells: Sequence[Cell], cell_id: str) -> Cell | None:
 
 
 def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
-    """Return the cell that was edited, or None.
+    """Return the cell that was edited, or None if the notebook does not contain it.
 
-    The cell is looked up by its id or, without one, below `edit.after`. If it does not
-    have the written source, but exactly one other cell does, the result is that cell.
+    The cell is looked up by its id or, without an id, below `edit.after`. If the cell
+    at this position has another source than the edit wrote, and exactly one code cell
+    has the written source, return the latter.
     """
     if edit.cell_id is not None:
         expected = find_cell(cells, edit.cell_id)
@@ -310,16 +331,20 @@ def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
 
 
 def add_step(state: State, text: str, after: int | None) -> Plan:
-    """Return the plan with a new step, at the end or after a step; raise ValueError."""
+    """Return the plan with a new step, at the end or after the step `after` (0: first).
+
+    Raise ValueError if the step is not valid or cannot be inserted at this position.
+    """
     last_id = max((step.id for step in state.plan.steps), default=0)
     step = parse_step(last_id + 1, text)
     return _insert_step(state, state.plan.steps, step, after)
 
 
 def edit_step(state: State, step_id: int, text: str) -> Plan:
-    """Return the plan with another text of a step; raise ValueError.
+    """Return the plan with another text for a step.
 
-    Omitted parts of the text keep their values.
+    Parts that the text omits keep their values. Raise ValueError if the step does not
+    exist, has run or was skipped, or if the text is not valid.
     """
     old = _get_pending_step(state, step_id)
     parts = _split_step(text)
@@ -335,21 +360,31 @@ def edit_step(state: State, step_id: int, text: str) -> Plan:
 
 
 def remove_step(state: State, step_id: int) -> Plan:
-    """Return the plan without a step; raise ValueError."""
+    """Return the plan without a step.
+
+    Raise ValueError if the step does not exist, has run or was skipped.
+    """
     removed = _get_pending_step(state, step_id)
     steps = tuple(step for step in state.plan.steps if step is not removed)
     return replace(state.plan, steps=steps)
 
 
 def move_step(state: State, step_id: int, after: int) -> Plan:
-    """Return the plan with a step after another one (0: first); raise ValueError."""
+    """Return the plan with a step moved below the step `after` (0: first).
+
+    Raise ValueError if the step does not exist, has run or was skipped, or if it cannot
+    be inserted at the new position.
+    """
     moved = _get_pending_step(state, step_id)
     other_steps = remove_step(state, step_id).steps
     return _insert_step(state, other_steps, moved, after)
 
 
 def _get_pending_step(state: State, step_id: int) -> Step:
-    """Return a step that has not run; raise ValueError."""
+    """Return a step that can be changed.
+
+    Raise ValueError if the step does not exist, has run or was skipped.
+    """
     step = state.plan.find_step(step_id)
     if step is None:
         raise ValueError(f"there is no step {step_id}")
@@ -368,9 +403,10 @@ def _get_pending_step(state: State, step_id: int) -> Step:
 def _insert_step(
     state: State, steps: tuple[Step, ...], new: Step, after: int | None
 ) -> Plan:
-    """Return the plan with a step inserted; raise ValueError.
+    """Return the plan with these steps and a new one after the step `after`.
 
-    The new step must be after all steps that have run or were skipped.
+    0 inserts the new step first, None last. Raise ValueError if the step `after` does
+    not exist, or if a step below the position has run or was skipped.
     """
     ids = [step.id for step in steps]
     if after and after not in ids:

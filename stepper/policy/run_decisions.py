@@ -1,8 +1,8 @@
 """Decisions before and after a cell runs; the session carries them out.
 
-1. `decide_on_written_cell`: whether a cell that was written runs.
-2. `make_run_parameters`: its deadline and the notes for its report.
-3. `judge_run`: the error and the verdict of an execution.
+1. `decide_on_written_cell`: whether a new or changed cell runs.
+2. `make_run_parameters`: the deadline of the cell and notes for the report.
+3. `judge_run`: the error and the verdict of the run.
 4. `decide_after_run`, `decide_after_preflight`: continue, let the agent fix the cell,
    run it again, or stop the notebook.
 """
@@ -47,7 +47,7 @@ MAX_VALUES = 3
 
 
 class CellAction(Enum):
-    """What to do with a cell that was written."""
+    """An action for a cell that was written."""
 
     NOTHING = "the cell is not meant to run"
     WAIT = "the user has not accepted the cell"
@@ -57,7 +57,10 @@ class CellAction(Enum):
 
 @dataclass(frozen=True)
 class WriteDecision:
-    """What to do with a cell that was written; `reason` is why it does not run."""
+    """The action for a cell that was written.
+
+    `reason` says why the cell does not run; it is empty if it runs or is not code.
+    """
 
     action: CellAction
     reason: str = ""
@@ -75,10 +78,11 @@ def decide_on_written_cell(
     new: bool,
     alone: bool = True,
 ) -> WriteDecision:
-    """Return what to do with a cell that is in the notebook now.
+    """Decide whether a cell that an edit wrote into the notebook runs.
 
-    `new`: the cell was added by the edit. `alone`: the edit concerns only this cell. A
-    Write of a whole notebook may repeat cells.
+    `new` says that the edit added the cell, `alone` that the edit concerned only this
+    cell. Only then is a repetition of the last run prevented: writing the whole
+    notebook may repeat cells.
     """
     if cell not in changed_cells.select_runnable([cell]):
         return WriteDecision(CellAction.NOTHING)
@@ -109,11 +113,12 @@ def decide_on_written_cell(
 
 @dataclass(frozen=True)
 class RunParameters:
-    """How a cell runs.
+    """The parameters of a cell's run.
 
-    `key` is what the run counts for, `timeout` the deadline in seconds. `criterion` is
-    the criterion of the step if it can be evaluated, or an empty string. A printed line
-    that matches `wake` wakes the agent.
+    `key` is the step or cell that the run counts for, `timeout` the deadline in
+    seconds. `notes` are shown in the report. `criterion` is the criterion of the step
+    as a Python expression, or an empty string. A printed line that matches the pattern
+    `wake` wakes the agent.
     """
 
     key: Key
@@ -130,7 +135,10 @@ def make_run_parameters(
     limits: Limits,
     call_timeout: float | None = None,
 ) -> RunParameters:
-    """Return how a cell runs."""
+    """Return the parameters of a cell's run.
+
+    `call_timeout` is the deadline in seconds that the request sets, if any.
+    """
     directive = cell_directives.parse(cell.source)
     key = plan.find_key(state, cells, cell)
     step = state.plan.find_step(key) if isinstance(key, int) else None
@@ -148,7 +156,7 @@ def make_run_parameters(
 
 
 def _note_order(state: State, cells: Sequence[Cell], cell: Cell) -> list[str]:
-    """Return a note if a cell runs after one that is below it."""
+    """Return a note if a cell below has already run, or else an empty list."""
     cells_below = [
         other
         for other in cells
@@ -168,10 +176,11 @@ def judge_run(
     memory: str = "",
     lost_variables: str = "",
 ) -> tuple[Fault | None, Verdict]:
-    """Return the error of a run and the verdict.
+    """Return the error and the verdict of a run.
 
-    Outcomes that are not exceptions get errors with classes of their own. `memory`
-    describes the memory limit, `lost_variables` how the lost variables were assigned.
+    The error is None if there is none. For a memory limit, the kernel's death and a
+    timeout, its class is "MemoryLimit", "KernelDied" or "Timeout". `memory` describes
+    the memory limit, and `lost_variables` how the lost variables were assigned.
     """
     if outcome is Outcome.MEMORY:
         consequence = VARIABLES_KEPT
@@ -212,10 +221,10 @@ def _make_death_fault(death: Death, fault: Fault | None, lost_variables: str) ->
 def explain_false_criterion(
     state: State, run: RunStarted, criterion: str, result: CriterionResult | None
 ) -> str:
-    """Return why the criterion of a step is false after its cell.
+    """Return a message that the criterion of a step is false after its cell ran.
 
-    The result is an empty string if the criterion is true or was not evaluated, or if
-    the step was confirmed with the same source.
+    Return an empty string if the criterion is true or was not evaluated, or if the step
+    was confirmed when its cell had the same source.
     """
     if result is None or result.holds:
         return ""
@@ -233,7 +242,10 @@ def explain_false_criterion(
 
 
 def find_new_packages(state: State, namespace: Namespace) -> dict[str, str]:
-    """Return the packages that no earlier run used in this version."""
+    """Return the packages that are new, or have another version than in earlier runs.
+
+    The result maps names to versions.
+    """
     versions = namespace.lasting.versions if namespace.lasting else {}
     return {
         name: version
@@ -243,7 +255,10 @@ def find_new_packages(state: State, namespace: Namespace) -> dict[str, str]:
 
 
 def find_new_imports(state: State, namespace: Namespace) -> dict[str, tuple[str, ...]]:
-    """Return the new imports among the modules of the project."""
+    """Return the modules of the project with changed imports.
+
+    The result maps the name of a module to the modules that it imports.
+    """
     imports = namespace.lasting.local_imports if namespace.lasting else {}
     return {
         name: imported
@@ -253,9 +268,10 @@ def find_new_imports(state: State, namespace: Namespace) -> dict[str, tuple[str,
 
 
 def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
-    """Return whether to verify a complete notebook without being asked.
+    """Return whether to verify a complete notebook automatically.
 
-    All cells must have run here, and quickly enough.
+    This requires that the configuration allows it, that all cells have run, and that
+    their last runs together took less than `verify_seconds`.
     """
     if limits.verify != "auto":
         return False
@@ -267,7 +283,7 @@ def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
 
 
 class NextAction(Enum):
-    """What to do after a run."""
+    """An action after a run."""
 
     CONTINUE = "continue"
     FIX = "the agent fixes the cell"
@@ -277,7 +293,10 @@ class NextAction(Enum):
 
 @dataclass(frozen=True)
 class RunDecision:
-    """What to do after a run, and the number of the agent's attempts by then."""
+    """The action after a run or a failed preflight check.
+
+    `attempts` is the number of the agent's retries, `notes` are for the report.
+    """
 
     action: NextAction
     wait: float  # seconds until the cell runs again
@@ -288,7 +307,7 @@ class RunDecision:
 
 
 class Reaction(NamedTuple):
-    """What to do, and how many seconds to wait before the cell runs again."""
+    """An action, and the seconds to wait before the cell runs again."""
 
     action: NextAction
     wait: float = 0.0
@@ -297,9 +316,10 @@ class Reaction(NamedTuple):
 def decide_on_verdict(
     verdict: Verdict, attempts: int, repetitions: int, limits: Limits
 ) -> Reaction:
-    """Return what to do after a verdict.
+    """Return the action after a run with a verdict.
 
-    `attempts` are the agent's retries, `repetitions` those of stepper itself.
+    `attempts` is the number of the agent's retries, `repetitions` the number of times
+    that stepper has already repeated the run.
     """
     if verdict in (Verdict.FINE, Verdict.CANCELLED):
         return Reaction(NextAction.CONTINUE)
@@ -311,7 +331,7 @@ def decide_on_verdict(
 
 
 def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision:
-    """Return what to do after a run that is not in the state yet."""
+    """Return the action after a run; the run is not in the state yet."""
     attempts = state.count_attempts_after(
         run.key, run.verdict, run.repeat > 0, run.outside_agent
     )
@@ -323,7 +343,7 @@ def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision
 def decide_after_preflight(
     state: State, event: PreflightFailed, limits: Limits
 ) -> RunDecision:
-    """Return what to do after a failed preflight check that is not in the state yet."""
+    """Return the action after a failed preflight check that is not in the state yet."""
     count = state.count_attempts_after_preflight(event.key)
     reaction = Reaction(NextAction.FIX)
     if count.counts:
