@@ -220,7 +220,7 @@ def test_outputs_match_nbclient(said: list[tuple]) -> None:
     client.clear_before_next_output = False
     area = OutputArea(LIMIT)
     for one in said:
-        area.take(message(*one))
+        area.add_message(message(*one))
         client.process_message(message(*one), client.nb.cells[0], 0)
     joined: list[dict] = []
     for out in client.nb.cells[0].outputs:  # it leaves streams apart
@@ -242,7 +242,7 @@ def test_idle_is_detected_like_nbclient() -> None:
         )
     )
     idle = message("status", "idle", None)
-    assert OutputArea(LIMIT).take(idle)
+    assert OutputArea(LIMIT).add_message(idle)
     with pytest.raises(CellExecutionComplete):
         client.process_message(idle, client.nb.cells[0], 0)
 
@@ -255,7 +255,7 @@ def test_held_output_is_bounded(said: list[tuple]) -> None:
     for (kind, first, second), times in said:
         longer = second * times if isinstance(second, str) else second
         for _ in range(times):
-            area.take(message(kind, first, longer))
+            area.add_message(message(kind, first, longer))
         assert area.held_bytes <= max(MAX_HELD_FACTOR * 1000, area.max_held_bytes)
     assert len(json.dumps(area.get_outputs())) <= 6000
 
@@ -264,7 +264,7 @@ def test_unsaved_images_are_not_held() -> None:
     area = OutputArea(1000)
     for number in range(500):
         shown = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}
-        area.take({**message("display_data", "", 0), "content": shown})
+        area.add_message({**message("display_data", "", 0), "content": shown})
     assert len(area.list_images()) == 500
     assert sum(len(one["data"]["image/png"]) for one in area.list_images()) < 20 * 4000
     assert [one["data"]["image/png"][:4] for one in area.list_images()[:8]] == [

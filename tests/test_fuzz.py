@@ -821,7 +821,7 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
     assume(not wake_regex.find_problem(pattern))
     watch = WakeWatcher(pattern)
     for piece in pieces:
-        watch.take("stdout", piece)
+        watch.search("stdout", piece)
     lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
     held = [line for line in lines if line and re.search(pattern, line)]
     if (

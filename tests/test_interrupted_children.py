@@ -202,42 +202,42 @@ def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
             return subprocess.Popen(command, stdin=stdin, preexec_fn=join)  # noqa: PLW1509
 
         file = tmp_path / "kernel.earlier"
-        group = ProcessGroup(Identity.of(leader.pid), file)
-        group.begin()
+        group = ProcessGroup(Identity.from_pid(leader.pid), file)
+        group.record_earlier_processes()
         assert group.earlier == [] and not file.exists()
         forks = start(sys.executable, "-c", script, stdin=subprocess.PIPE)
-        group.begin()
+        group.record_earlier_processes()
         assert [process.pid for process in group.earlier] == [forks.pid]
         assert forks.stdin is not None
         forks.stdin.write(b"\n")
         forks.stdin.flush()
         own = start("sleep", "300")
-        wait_until(lambda: len(set(group._pids())) == 3)
-        (forked,) = {*group._pids()} - {forks.pid, own.pid}
-        again = ProcessGroup(Identity.of(leader.pid), file)
+        wait_until(lambda: len(set(group._iterate_pids())) == 3)
+        (forked,) = {*group._iterate_pids()} - {forks.pid, own.pid}
+        again = ProcessGroup(Identity.from_pid(leader.pid), file)
         assert again.earlier == group.earlier
         asyncio.run(again.interrupt())
         assert own.wait(10) == -signal.SIGINT
         assert leader.wait(10) == -signal.SIGINT
         assert forks.poll() is None
         os.kill(forked, 0)
-        again.begin()
+        again.record_earlier_processes()
         assert {process.pid for process in again.earlier} == {forks.pid, forked}
         os.kill(forked, signal.SIGKILL)
         forks.kill()
         forks.wait()
         forks.stdin.close()
-        wait_until(lambda: not [*again._pids()])
-        again.begin()
+        wait_until(lambda: not [*again._iterate_pids()])
+        again.record_earlier_processes()
         assert again.earlier == [] and not file.exists()
 
 
 def test_listing_children_before_each_cell_is_cheap() -> None:
-    group = ProcessGroup(Identity.of(os.getpid()), Path("/none/there"))
+    group = ProcessGroup(Identity.from_pid(os.getpid()), Path("/none/there"))
     times = list[float]()
     for _ in range(50):
         began = time.perf_counter()
-        group.begin()
+        group.record_earlier_processes()
         times.append(time.perf_counter() - began)
     count = len([name for name in os.listdir("/proc") if name.isdecimal()])
     assert sorted(times)[25] < 0.002 + 0.00001 * count

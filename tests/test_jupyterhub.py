@@ -128,7 +128,7 @@ def test_killed_proxy_loses_no_output(hub: Hub, running: Project) -> None:
         hub.kill_proxy()
         wait_until(
             lambda: trouble(running).startswith(
-                f"the link is down ({hub.url} can't be reached"
+                f"the connection is down ({hub.url} can't be reached"
             ),
             60,
         )
@@ -155,8 +155,8 @@ def test_stopped_server_is_reported_with_start_instructions(
 ) -> None:
     hub.server("DELETE")
     told, starts = (
-        f"{hub.url} is not running, says its hub",
-        f"start it at {hub.root}hub/spawn/{USER}",
+        f"{hub.url} is not running (reported by its hub)",
+        f"start the server at {hub.root}hub/spawn/{USER}",
     )
     assert listed(project) == (False, f"{told} | {starts}")
     notebook = project.new()
@@ -171,9 +171,9 @@ def test_server_stopped_during_a_cell_is_reported(hub: Hub, running: Project) ->
     notebook = running.new()
     notebook.insert("x = 20")
     stop = while_it_runs(notebook, lambda: hub.server("DELETE"), ends=False).stop
-    starts = f"start it at {hub.root}hub/spawn/{USER}"
+    starts = f"start the server at {hub.root}hub/spawn/{USER}"
     assert (
-        f"kernel died ({hub.url} is not running, says its hub; {starts}): all variables are lost"
+        f"kernel died ({hub.url} is not running (reported by its hub); {starts}): all variables are lost"
         in stop
     ), stop
     assert "the cell did not cause the kernel's death: `stepper restore`" in stop, stop
@@ -209,7 +209,9 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     def cut() -> None:
         hub.kill_proxy()
         hub.proxy_again()
-        wait_until(lambda: trouble(running) == f"the link is down ({refuses})", 60)
+        wait_until(
+            lambda: trouble(running) == f"the connection is down ({refuses})", 60
+        )
         made.append(hub.token())
         monkeypatch.setenv(VARIABLE, made[0][1])
         wait_until(lambda: not trouble(running), 60)  # whoever asks has brought it
@@ -229,7 +231,7 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     reachable, why = listed(running)
     assert (
         not reachable
-        and f"does not allow this to {OTHER}, the owner of the token that `token_env` names (403)"
+        and f"does not permit {OTHER}, the owner of the token that `token_env` names, to do this (403)"
         in why
     )
     hub.server("DELETE")
@@ -248,6 +250,6 @@ def test_hub_url_instead_of_server_url_is_reported(hub: Hub, project: Project) -
     reachable, why = listed(project)
     assert (
         not reachable
-        and why.startswith(f"{hub.root} is the address of a hub")
+        and why.startswith(f"{hub.root} is the URL of a hub")
         and "/user/NAME/" in why
     )

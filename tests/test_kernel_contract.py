@@ -652,7 +652,7 @@ def test_run_without_daemon_is_awaited(room: Room, cells: Cells) -> None:
     )
     assert done.outcome is Outcome.OK and done.fault is None and text(done) == "over\n"
     assert done.notes == [
-        "output from the time when the stepper daemon was not running is missing: "
+        "output that was printed while the stepper daemon was not running is missing: "
         "the kernel has no record of the run"
     ]
     done = room.wait(
@@ -678,7 +678,7 @@ def test_outcome_of_run_finished_without_daemon_is_unknown(
         and done.fault is not None
         and done.fault.ename == "NobodyHeard"
     )
-    assert text(done) == "" and "its outcome is unknown" in done.fault.evalue
+    assert text(done) == "" and "the outcome of the run is unknown" in done.fault.evalue
 
 
 @pytest.mark.nightly_after(1)

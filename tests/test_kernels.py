@@ -283,7 +283,7 @@ def test_backend_config_is_parsed() -> None:
         (
             "kernels:\n  a: {jupyter: {url: 'http://x/', headers: {X: ﷺ}}}",
             2,
-            "ASCII texts",
+            "ASCII strings",
             "",
         ),
         (
@@ -314,13 +314,13 @@ def test_backend_config_is_parsed() -> None:
         (
             "kernels:\n  a:\n    jupyter: {url: 'http://x/', headers: {'X Y': s3cret}}",
             3,
-            "a mapping of header names",
+            "a mapping from header names",
             "",
         ),
         (
             "kernels:\n  a:\n    jupyter: {url: 'http://x/', env: {KERNEL_USERNAME: 5}}",
             3,
-            "a mapping of names of environment variables",
+            "a mapping from names of environment variables",
             "",
         ),
     ],
@@ -712,7 +712,7 @@ def test_cell_with_unknown_outcome_is_not_rerun(
     )
     assert ran.read_text() == "x\n" and "the daemon exited" in said, said
     ended = project.json("history")[-1]["outcome"]
-    assert ended == "ok" or "its outcome is unknown" in said, said
+    assert ended == "ok" or "the outcome of the run is unknown" in said, said
 
 
 def test_python_notebook_never_runs_in_kernel_of_other_language(

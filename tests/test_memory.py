@@ -12,8 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernels.backends.local.available_memory import cgroups, usage
-from stepper.kernels.memory_guard import MemoryGuard, Usage
+from stepper.kernels.backends.local.available_memory import (
+    get_memory_usage,
+    list_cgroup_usages,
+)
+from stepper.kernels.memory_guard import MemoryGuard, MemoryUsage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
 from tests.conftest import Project, some_nightly
@@ -50,7 +53,7 @@ def test_cgroup_v2_counts_without_cache_and_sees_every_level(tmp_path: Path) -> 
     group(root / "a", str(1000 * MB), 500 * MB, 100 * MB)
     group(root / "a" / "b", "max", 300 * MB, 0)
     group(root / "a" / "b" / "c", str(400 * MB), 300 * MB, 50 * MB)
-    found = cgroups(7, root, proc(tmp_path, "0::/a/b/c\n"))
+    found = list_cgroup_usages(7, root, proc(tmp_path, "0::/a/b/c\n"))
     assert {(one.total // MB, one.used // MB) for one in found} == {
         (400, 250),
         (1000, 400),
@@ -61,7 +64,9 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     root = tmp_path / "cg"
     group(root / "memory" / "job", str(100 * MB), 90 * MB, 40 * MB, v1=True)
     group(root / "memory", str(0x7FFFFFFFFFFFF000), 1, 0, v1=True)
-    found = cgroups(7, root, proc(tmp_path, "5:cpu,cpuacct:/job\n4:memory:/job\n"))
+    found = list_cgroup_usages(
+        7, root, proc(tmp_path, "5:cpu,cpuacct:/job\n4:memory:/job\n")
+    )
     assert [(one.total // MB, one.used // MB) for one in found] == [(100, 50)]
 
 
@@ -73,7 +78,7 @@ def test_hybrid_machine_and_a_container_whose_own_group_is_the_root(
         root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True
     )  # /docker/1 is seen as the root from inside
     lines = "12:name=systemd:/docker/1\n4:memory,hugetlb:/docker/1\n0::/docker/1\n"
-    found = cgroups(7, root, proc(tmp_path, lines))
+    found = list_cgroup_usages(7, root, proc(tmp_path, lines))
     assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
 
 
@@ -81,14 +86,15 @@ def test_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) ->
     root = tmp_path / "cg"
     group(tmp_path / "other", str(100 * MB), 99 * MB, 0)
     group(root, str(200 * MB), 50 * MB, 0)
-    found = cgroups(7, root, proc(tmp_path, "0::/../other\n"))
+    found = list_cgroup_usages(7, root, proc(tmp_path, "0::/../other\n"))
     assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
 
 
 def test_cache_larger_than_usage_counts_as_zero(tmp_path: Path) -> None:
     group(tmp_path / "cg", str(100 * MB), 10 * MB, 20 * MB)
     assert [
-        one.used for one in cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))
+        one.used
+        for one in list_cgroup_usages(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))
     ] == [0]
 
 
@@ -101,7 +107,7 @@ def test_invalid_cgroup_files_are_ignored(
     group(tmp_path / "cg" / "a", str(100 * MB), 10 * MB, 0)
     path = tmp_path / "cg" / "a" / name
     path.unlink() if text is None else path.write_text(text)
-    found = cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/a\n"))
+    found = list_cgroup_usages(7, tmp_path / "cg", proc(tmp_path, "0::/a\n"))
     assert [one.total for one in found] in ([], [100 * MB])
 
 
@@ -114,12 +120,12 @@ def test_cgroup_without_limit_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "proc" / "7" / "cgroup").write_bytes(
         text.encode("utf-8", "surrogateescape")
     )
-    assert cgroups(7, tmp_path / "cg", tmp_path / "proc") == []
-    assert cgroups(8, tmp_path / "cg", tmp_path / "proc") == []
+    assert list_cgroup_usages(7, tmp_path / "cg", tmp_path / "proc") == []
+    assert list_cgroup_usages(8, tmp_path / "cg", tmp_path / "proc") == []
 
 
 def test_machine_memory_is_measured() -> None:
-    found = usage(os.getpid())
+    found = get_memory_usage(os.getpid())
     assert 0 < found.used < found.total <= psutil.virtual_memory().total
 
 
@@ -127,9 +133,9 @@ def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
     """A guard that sees one (use, tree) after the other, of 1,000 bytes in all."""
     looks, trees = iter(seen), {"now": 0}
 
-    def look() -> Usage:
+    def look() -> MemoryUsage:
         used, trees["now"] = next(looks)
-        return Usage(1000, used, "its cgroup")
+        return MemoryUsage(1000, used, "the kernel's cgroup")
 
     return MemoryGuard(percent, look, lambda: trees["now"])
 
@@ -156,31 +162,31 @@ def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
 def test_guard_threshold(seen: list[tuple[int, int]], trips: bool) -> None:
     guard = watch(80, *seen)
     assert bool(guard.warning) == (seen[0][0] >= 800)
-    assert bool(guard.check()) == trips
+    assert bool(guard.describe_excess()) == trips
 
 
 def test_cell_started_above_the_limit_is_stopped_only_on_growth() -> None:
     guard = watch(80, (900, 100), (700, 100), (900, 130), (900, 150))
-    assert [bool(guard.check()) for _ in range(3)] == [False, False, True]
+    assert [bool(guard.describe_excess()) for _ in range(3)] == [False, False, True]
 
 
 def test_guard_messages() -> None:
     million = 10**6
     seen = iter(
         [
-            Usage(4000 * million, 3300 * million, "its cgroup"),
-            Usage(4000 * million, 3600 * million, "its cgroup"),
+            MemoryUsage(4000 * million, 3300 * million, "the kernel's cgroup"),
+            MemoryUsage(4000 * million, 3600 * million, "the kernel's cgroup"),
         ]
     )
     trees = iter([1000 * million, 1500 * million])
     guard = MemoryGuard(80, lambda: next(seen), lambda: next(trees))
     assert (
         guard.warning
-        == "memory was at 82 % of its cgroup before the cell began (the limit is 80 %)"
+        == "memory use of the kernel's cgroup was at 82 % before the cell ran (the limit is 80 %)"
     )
     assert (
-        guard.check()
-        == "memory reached 90 % of its cgroup (the limit is 80 %); this kernel uses 1,500 MB of 4,000 MB"
+        guard.describe_excess()
+        == "memory use of the kernel's cgroup reached 90 % (the limit is 80 %); this kernel uses 1,500 MB of 4,000 MB"
     )
     assert watch(80, (100, 0)).warning == ""
 
@@ -202,8 +208,8 @@ def share(done: Execution) -> int:
     return int(said[1].replace(",", ""))
 
 
-def present() -> Usage:
-    return usage(os.getpid())
+def present() -> MemoryUsage:
+    return get_memory_usage(os.getpid())
 
 
 STEADY = "import time\nheld = []\nfor _ in range(100):\n    held.append(bytearray(20_000_000))\n    {pause}\ntime.sleep(20)"
@@ -230,7 +236,7 @@ def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     began = time.monotonic()
     done = lab.run(code, max_memory_percent=now.percent + room)
     assert time.monotonic() - began < 15
-    assert done.outcome is Outcome.MEMORY and done.memory.startswith("memory reached ")
+    assert done.outcome is Outcome.MEMORY and done.memory.startswith("memory use of ")
     assert 300 < share(done) < 2500
     if done.death is None:  # the interrupt worked: the state is kept
         assert lab.ok("print(before)").outcome is Outcome.OK
@@ -262,7 +268,7 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     assert done.outcome is Outcome.OK
     assert [note.split(" at ")[0] for note in done.notes] == [
         "memory was"
-    ] and "before the cell began" in done.notes[0]
+    ] and "before the cell ran" in done.notes[0]
     done = lab.run(
         f"more = b'x' * {2 * room + 50_000_000}\ntime.sleep(20)",
         max_memory_percent=percent,

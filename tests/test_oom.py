@@ -125,7 +125,7 @@ def test_slow_allocation_is_stopped_by_the_guard(
     _, answer = notebook.insert(SLOWLY)
     assert (
         "Error Type: MemoryLimit" in answer.stop
-        and "of its cgroup (the limit is " in answer.stop
+        and "memory use of the kernel's cgroup reached " in answer.stop
     )
     assert "the kernel keeps its variables" in answer.stop
     assert small.kills() == 0 and project.json("status")["kernel"]["pid"] == pid
@@ -136,7 +136,7 @@ def named(stop: str) -> bool:
     """Whether it is said who killed the kernel. The guard may have looked in the very moment: that is said too."""
     first = (
         "Error Type: MemoryLimit"
-        if "memory reached 100 %" in stop
+        if " reached 100 % (" in stop
         else "Error Type: KernelDied"
     )
     return (
@@ -217,7 +217,7 @@ def test_kernel_is_killed_before_the_daemon(project: Project) -> None:
         return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
     daemon = score(status["daemon"]["pid"])
-    members = [one.pid for one in process_identity.tree(kernel)]
+    members = [one.pid for one in process_identity.find_kernel_processes(kernel)]
     assert status["kernel"]["pid"] in members and len(members) == 2
     assert {score(pid) for pid in members} == {min(1000, daemon + OOM_SCORE)}
 
@@ -262,15 +262,15 @@ def test_oom_counter_of_cgroup_v2(tmp_path: Path) -> None:
             f"low 0\nhigh 0\nmax 9\noom 4\noom_kill {kills}\noom_group_kill 0\n"
         )
     kills = OomKills(7, root, proc)
-    assert not kills.any()
+    assert not kills.has_increased()
     (root / "a" / "memory.events").write_text("oom_kill 6\n")  # of a neighbour
     (proc / "vmstat").write_text("oom_kill 4\n")
-    assert not kills.any()
+    assert not kills.has_increased()
     (proc / "7" / "cgroup").unlink()  # the process is gone
     (root / "a" / "b" / "memory.events").write_text("max 10\noom 5\noom_kill 3\n")
-    assert kills.any()
-    kills.forget()
-    assert not kills.any()
+    assert kills.has_increased()
+    kills.reset()
+    assert not kills.has_increased()
 
 
 def test_oom_counter_of_cgroup_v1(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_oom_counter_of_cgroup_v1(tmp_path: Path) -> None:
     file.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
     kills = OomKills(7, root, proc)
     file.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    assert kills.any()
+    assert kills.has_increased()
 
 
 @pytest.mark.parametrize(
@@ -293,15 +293,15 @@ def test_machine_oom_counter_is_the_fallback(tmp_path: Path, text: str | None) -
         (root / "memory").mkdir()
         (root / "memory" / "memory.oom_control").write_text(text)
     kills = OomKills(7, root, proc)
-    assert not kills.any()
+    assert not kills.has_increased()
     (proc / "vmstat").write_text("oom_kill 4\n")
-    assert kills.any()
+    assert kills.has_increased()
 
 
 def test_no_oom_kill_is_reported_without_a_counter(tmp_path: Path) -> None:
     kills = OomKills(7, tmp_path / "no", tmp_path / "none")
-    kills.forget()
-    assert not kills.any()
+    kills.reset()
+    assert not kills.has_increased()
 
 
 def test_out_of_memory_messages() -> None:

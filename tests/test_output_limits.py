@@ -93,7 +93,7 @@ def test_progress_bar_position_and_stream_order_are_kept() -> None:
         ("stderr", "b\n"),
         ("stdout", "c"),
     ]:
-        area.take(message(name, text))
+        area.add_message(message(name, text))
     found = [(output["name"], output["text"]) for output in area.get_outputs()]
     assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
     others = [
@@ -108,15 +108,15 @@ def test_progress_bar_position_and_stream_order_are_kept() -> None:
 def test_text_after_a_figure_stays_below_it() -> None:
     area = OutputArea(10_000)
     for text in ("\nAccuracy of the figure above: 0.9\n", "\x1b[1mbold\x1b[0m"):
-        area.take(message("stdout", "\r2/2"))
-        area.take(
+        area.add_message(message("stdout", "\r2/2"))
+        area.add_message(
             {
                 "msg_type": "display_data",
                 "header": {},
                 "content": {"data": {"text/plain": "figure"}, "metadata": {}},
             }
         )
-        area.take(message("stdout", text))
+        area.add_message(message("stdout", text))
     kinds = [output["output_type"] for output in area.get_outputs()]
     assert kinds == ["stream", "display_data", "stream", "display_data", "stream"]
 
@@ -266,13 +266,13 @@ def test_matching_line_is_found_after_any_amount_of_output() -> None:
     watch = WakeWatcher("loss.*nan")
     watch.spent, watch.began = 0.4, watch.began - 0.1
     for _ in range(30):
-        watch.take("stdout", "epoch 1 loss=0.123 acc=0.9\n" * 100_000)
-    watch.take("stdout", "epoch 2 loss=nan\n")
+        watch.search("stdout", "epoch 1 loss=0.123 acc=0.9\n" * 100_000)
+    watch.search("stdout", "epoch 2 loss=nan\n")
     assert watch.matched == "epoch 2 loss=nan" and not watch.skipped
 
 
 def test_lines_that_take_too_long_to_match_are_skipped_and_counted() -> None:
     watch = WakeWatcher(r"loss=\d\.\d+e")
     watch.spent = 10.0
-    watch.take("stdout", "loss=0.5 here\n" * 1000)
+    watch.search("stdout", "loss=0.5 here\n" * 1000)
     assert watch.matched == "" and watch.skipped == 14_000

@@ -20,8 +20,8 @@ from stepper.cli.shutdown import kill_processes
 from stepper.kernels.backends.local.process_identity import (
     MARKER,
     Identity,
-    clear,
-    tree,
+    find_kernel_processes,
+    kill_kernel_processes,
 )
 from tests.conftest import Notebook, Project, some_nightly
 
@@ -163,7 +163,7 @@ def kill(pid: int) -> None:
     until(lambda: gone(pid), "killed, but there")
 
 
-# the tree
+# the find_kernel_processes
 
 
 def by_shutdown(project: Project, notebook: Notebook, pid: int) -> None:
@@ -505,26 +505,29 @@ def test_invalid_records_kill_nothing(project: Project, texts: tuple[str, ...]) 
 
 def test_identity_matches_one_process() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
-        own = Identity.of(process.pid)
-        assert own.alive() and own == Identity.of(process.pid) == Identity.from_record(
-            own.__dict__
-        )
+        own = Identity.from_pid(process.pid)
+        assert own.is_running() and own == Identity.from_pid(
+            process.pid
+        ) == Identity.from_record(own.__dict__)
         boot, _, ticks = own.born.partition("/")
         others = [f"{boot}/{int(ticks) - 1}", f"{OTHER_BOOT}", f"{ticks}", "gone"]
         for born in others:
             other = Identity(process.pid, born, own.created)
-            assert not other.alive()
+            assert not other.is_running()
             other.send(signal.SIGKILL)
-        assert Identity(process.pid, "", own.created).alive()
-        assert not Identity(process.pid, "", own.created - 2).alive()
+        assert Identity(process.pid, "", own.created).is_running()
+        assert not Identity(process.pid, "", own.created - 2).is_running()
         assert process.poll() is None
         own.send(signal.SIGKILL)
         until(
             lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE,
             "not killed",
         )
-        assert not own.alive() and not Identity(process.pid, "", own.created).alive()
-    assert not Identity.of(process.pid).alive()
+        assert (
+            not own.is_running()
+            and not Identity(process.pid, "", own.created).is_running()
+        )
+    assert not Identity.from_pid(process.pid).is_running()
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 40])
@@ -532,7 +535,7 @@ def test_identity_matches_one_process() -> None:
 def test_special_pids_are_never_signalled(pid: int, born: str) -> None:
     """To signal pid 0 or -1 is to signal the own group, or all."""
     identity = Identity(pid, born, 0.0)
-    assert not identity.alive()
+    assert not identity.is_running()
     identity.send(signal.SIGKILL)
 
 
@@ -549,12 +552,19 @@ def test_process_tree_excludes_other_kernels() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}
     ) as process:
-        until(lambda: tree("b"), "it did not start")
-        (other,) = tree("b")
-        assert [one.pid for one in tree("a", Identity.of(process.pid))] == [process.pid]
-        assert tree("") == [] == tree("c", Identity(process.pid, OTHER_BOOT, 0.0))
-        assert clear("a") == 1 and other.is_running()
-        assert clear("b") == 1
+        until(lambda: find_kernel_processes("b"), "it did not start")
+        (other,) = find_kernel_processes("b")
+        assert [
+            one.pid
+            for one in find_kernel_processes("a", Identity.from_pid(process.pid))
+        ] == [process.pid]
+        assert (
+            find_kernel_processes("")
+            == []
+            == find_kernel_processes("c", Identity(process.pid, OTHER_BOOT, 0.0))
+        )
+        assert kill_kernel_processes("a") == 1 and other.is_running()
+        assert kill_kernel_processes("b") == 1
         until(
             lambda: not other.is_running() or other.status() == psutil.STATUS_ZOMBIE,
             "it lives",

@@ -24,7 +24,7 @@ def looks(
         while pieces[0][0] <= now:
             text = pieces.pop(0)[1]
             name = "stderr" if "\r" in text else "stdout"
-            area.take(
+            area.add_message(
                 {
                     "msg_type": "stream",
                     "header": {},

@@ -307,7 +307,7 @@ def message(text: str) -> dict[str, Any]:
 def test_last_output_line(said: list[str], line: str) -> None:
     area = OutputArea(1000)
     for text in said:
-        area.take(message(text))
+        area.add_message(message(text))
     assert area.get_last_line()[:200] == line[:200]
     assert area.change_count == len(said)
 

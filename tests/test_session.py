@@ -406,7 +406,7 @@ def test_run_of_unreachable_kernel_is_reported_after_reconnecting(
     waits = threading.Thread(target=lambda: answers.append(notebook.insert(source)[1]))
     waits.start()
     wait_until(lambda: project.left and project.kernel().is_busy)
-    project.kernel().unreachable_reason = "the link is down"
+    project.kernel().unreachable_reason = "the connection is down"
     project.kill_daemon()
     wait_until(project.kernel().now.over.is_set)
     time.sleep(0.5)

@@ -199,7 +199,7 @@ def test_parse_squeue_output() -> None:
         ),
         datetime(2026, 3, 1),
     )
-    told = "PENDING (Priority), 3 ahead, partition gpu"
+    told = "PENDING (Priority), 3 jobs ahead, partition gpu"
     assert job.format_waiting(3, now) == f"{told}, estimated start 14:05"
     assert (
         job.format_waiting(3, datetime(2026, 2, 28))
@@ -286,7 +286,7 @@ def test_unresponsive_controller_cancels_nothing(
         room.wait(room.kernel.shutdown())
         with pytest.raises(
             KernelError,
-            match=f"{silent}: it is not known whether the job was submitted",
+            match=f"{silent}, so it is not known whether the job was submitted",
         ):
             room.begin(place())
         late = json.loads(room.record.read_text())[
@@ -339,7 +339,7 @@ def test_scancel_during_a_cell_and_while_idle(
 
     done = room.wait(cancelled())
     assert done.outcome is Outcome.KERNEL_DIED and done.death.reason.endswith(
-        "its job was cancelled (CANCELLED)"
+        "the job was cancelled (CANCELLED)"
     )
     assert not room.record.exists()
     room.begin(place())
@@ -377,7 +377,7 @@ def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
     begun = other.loop.create_task(other.start(at, asked))
     queued = other.until(lambda: asked.queue_status)
     assert queued.text.startswith(
-        "PENDING (BeginTime), 1 ahead, partition batch, estimated start "
+        "PENDING (BeginTime), 1 job ahead, partition batch, estimated start "
     )
     assert queued.wait_seconds == 3
     ((job, state),) = other.ours.items()
@@ -558,7 +558,7 @@ def test_invalid_job_requests_are_reported(
         "without writing the connection file" in said
         and f"{other.folder} is not on a file system that n" in said
     )
-    assert "has no address on this node" in other.fails(place(address="nosuch0"))
+    assert "has no IPv4 address on this node" in other.fails(place(address="nosuch0"))
     other.environ["PATH"] = "/nowhere"
     assert "there is no `sbatch` on this machine" in other.fails(place())
     with pytest.raises(KernelError, match="there is no `sinfo`"):
@@ -610,7 +610,7 @@ def test_kernels_command_marks_only_checked_backends(
     assert re.search(r"(?m)^✓ fine .*\n(?: .+\n)* +not checked: python /", text)
     assert re.search(r"(?m)^✗ nowhere .*\n +sbatch: .*invalid partition", text)
     assert re.search(r"(?m)^✗ large .*\n +sbatch: .*not available", text)
-    absent = "/usr/bin/python3.99 is not on this machine; the compute nodes may have it"
+    absent = "/usr/bin/python3.99 does not exist on this machine; the compute nodes may have it"
     assert re.search(rf"(?m)^· old .*\n +{absent}$", text)
     assert re.search(r"(?m)^✗ held .*\n +SLURM does not know job 4711$", text)
     assert jobs_of(cluster, untouched.paths.runtime) == {}
@@ -686,7 +686,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
         death = other.death(15)
         assert (
             death is not None
-            and "its step ended, and the job continues" in death.reason
+            and "the kernel's step ended, but the job is still running" in death.reason
         )
         other.wait(other.kernel.shutdown())
         other.begin(at)
@@ -709,7 +709,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
         death = other.death(15)
         assert (
             death is not None
-            and f"job {held}: its job was cancelled (CANCELLED)" in death.reason
+            and f"job {held}: the job was cancelled (CANCELLED)" in death.reason
         )
     finally:
         other.lab.ask("scancel", str(held), check=False)
@@ -839,7 +839,7 @@ def test_expired_walltime(broken: Lab) -> None:
     done = room.run("import time\ntime.sleep(150)", 170)
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and "its walltime was over (TIMEOUT)" in done.death.reason
+        and "it exceeded its walltime (TIMEOUT)" in done.death.reason
     )
     assert "DUE TO TIME LIMIT" in done.death.stderr
     room.kernel = None
@@ -965,7 +965,7 @@ def test_preempted_job(cluster: Lab) -> None:
         "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100"
     ).strip()
     death = room.death(60)
-    assert death is not None and "its job was preempted (PREEMPTED)" in death.reason, (
+    assert death is not None and "the job was preempted (PREEMPTED)" in death.reason, (
         death
     )
     cluster.ask("scancel", urgent)

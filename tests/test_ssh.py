@@ -226,8 +226,8 @@ def test_connection_down_for_longer_than_the_cell(room: Room, hasty: None) -> No
     cell = SLOW.format(1) + "\nruns += 1"
     done = room.with_cell(cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start))
     assert re.fullmatch(
-        r"the link to box has been down for [12] s; stepper does not know whether the"
-        r" kernel still runs; box: .+ To check this, run: ssh -F \S+ box true",
+        r"the connection to box has been down for [12] s; stepper does not know whether the"
+        r" kernel is still running; box: .+ To check this, run: ssh -F \S+ box true",
         told[0],
     )
     assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
@@ -248,7 +248,7 @@ def test_unreachable_host_is_not_a_kernel_death(
     gave_up = room.with_cell("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
     assert (
         isinstance(gave_up, KernelUnreachableError)
-        and "does not know whether the kernel still runs" in gave_up.message
+        and "does not know whether the kernel is still running" in gave_up.message
     ), gave_up
     assert time.monotonic() < began + 10 and lives(room.pid)
     with pytest.raises(KernelUnreachableError):
@@ -346,7 +346,7 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and done.death.reason == "its process on box has exited"
+        and done.death.reason == "the kernel's process on box has exited"
     )
     assert done.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists()
@@ -359,7 +359,7 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     room.until(lambda: room.kernel.describe().problem)
     assert room.wait(room.kernel.check_death()) is None  # nobody can know
     room.host.start()
-    room.until(lambda: room.kernel.process.ended)
+    room.until(lambda: room.kernel.process.death)
     death = room.wait(room.kernel.check_death())
     assert death.reason == "box was restarted" and death.cause == "EndedOutside", death
     assert death.stderr.endswith("its last words")
@@ -381,7 +381,7 @@ def test_remote_kernel_is_shut_down_now_or_later(room: Room, hasty: None) -> Non
     room.host.stop()
     with pytest.raises(
         KernelError,
-        match=rf"gave up the kernel on .* \(process {pid}\), which may still be running",
+        match=rf"the kernel on .* \(process {pid}\) was not killed and may still be running",
     ) as told:
         other.wait(other.kernel.shutdown())
     assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
@@ -408,12 +408,12 @@ def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
     assert "no_such_python" in fails(room, host.place(python="/no_such_python")).message
     assert (
-        "there is no folder /nowhere"
+        "the folder /nowhere does not exist"
         in fails(room, host.place(folder="/nowhere")).message
     )
     odd = fails(room, host.place(python="/bin/true"))
     assert (
-        odd.message == "box: /bin/true printed nothing: it is not a Python"
+        odd.message == "box: /bin/true printed nothing and may not be Python"
         and odd.hint == f"{ssh} /bin/true --version"
     )
     bare = venv(room.folder / "bare")
@@ -510,7 +510,7 @@ def test_sshd_without_forwarding(room: Room) -> None:
         began = time.monotonic()
         refused = fails(room, host.place())
         assert (
-            "forbids forwarding" in refused.message
+            "forbids port forwarding" in refused.message
             and "AllowTcpForwarding" in refused.hint
         ), refused
         assert time.monotonic() < began + 20 and not os.listdir(
@@ -574,16 +574,16 @@ def test_status_while_host_is_unreachable_and_back(
                 "# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8)
             )[1]
             assert (
-                "may run on, or have ended: the link to box has been down for"
+                "may run on, or have ended: the connection to box has been down for"
                 in answer.text
             ), answer.text
             assert (
                 "NOT run" not in answer.text
-                and "does not know whether the kernel still runs" in answer.text
+                and "does not know whether the kernel is still running" in answer.text
             )
             kernel = project.json("status")["kernel"]
             assert kernel["where"] == "box" and re.match(
-                r"the link to box has been down for \d+ s;", kernel["trouble"]
+                r"the connection to box has been down for \d+ s;", kernel["trouble"]
             )
             refused = notebook.insert("print('not yet')")[1].text
             assert (
@@ -608,7 +608,10 @@ def test_status_while_host_is_unreachable_and_back(
             host.stop()
             time.sleep(3)
             left = project.stepper("shutdown", made["notebook"], check=1)
-            assert "which may still be running there" in left.stdout + left.stderr, left
+            assert (
+                "was not killed and may still be running there"
+                in left.stdout + left.stderr
+            ), left
             host.start()
             project.stepper("shutdown", made["notebook"])
             assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
@@ -642,7 +645,7 @@ def test_changed_host_key_while_a_kernel_runs(
     host.start(HostKey=str(host.folder / "other"))
     changed = "the host key of box has changed"
     wait_until(lambda: changed in trouble(notebook), 30)
-    unknown = "stepper does not know whether the kernel still runs"
+    unknown = "stepper does not know whether the kernel is still running"
     assert unknown in trouble(notebook)
     fix = r"To fix this, run: ssh-keygen -f \S+ -R \S+; ssh -F \S+ box true"
     assert re.search(fix, trouble(notebook))

@@ -1,1 +1,1 @@
-"""A live kernel: what it executes, what comes back, and what becomes an output."""
+"""Kernels: starting and finding them, executing code, and collecting the outputs."""

@@ -1,8 +1,8 @@
-"""The kernel backends by kind. No other module imports them.
+"""The kernel backends, by kind. No other module imports a backend.
 
-A backend is imported when its kind is used: most projects use only `local`. Other
-packages provide backends by entry points of stepper's own environment, never of the
-project's. Their errors concern that kind of backend only.
+A backend is imported when it is first used, because most projects use only `local`.
+Other packages register backends as entry points in stepper's own environment, never in
+the project's. An error in such a backend does not affect other backends.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _load_jupyter() -> KernelBackend:
     return JupyterBackend()
 
 
-# Kind of backend → loads it.
+# Kind of backend → the function that loads it.
 CONFIGURABLE: dict[str, Callable[[], KernelBackend]] = {
     "slurm": _load_slurm,
     "jupyter": _load_jupyter,
@@ -83,7 +83,7 @@ _backends: dict[str, KernelBackend] = {}
 def get_backend(kind: str) -> KernelBackend:
     """Return the backend of a kind.
 
-    Raise KernelError if it is not installed or cannot be imported.
+    Raise KernelError if the backend is not installed or cannot be imported.
     """
     if kind in _backends:
         return _backends[kind]
@@ -94,6 +94,10 @@ def get_backend(kind: str) -> KernelBackend:
 
 
 def _load_entry_point(kind: str) -> KernelBackend:
+    """Return the backend that another package provides.
+
+    Raise KernelError if it is not installed or cannot be imported.
+    """
     entry_point = _find_entry_points().get(kind)
     if entry_point is None:
         raise KernelError(
@@ -117,8 +121,11 @@ def _load_entry_point(kind: str) -> KernelBackend:
 
 
 def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the backends of other packages in stepper's environment, by kind."""
-    # Without the working folder, which may contain a stranger's files.
+    """Return the entry points of other packages' backends, by kind.
+
+    Only packages in stepper's environment are searched.
+    """
+    # Not the working folder, which may contain untrusted files.
     folders = [folder for folder in sys.path if os.path.isabs(folder)]
     backends: dict[str, importlib.metadata.EntryPoint] = {}
     for distribution in importlib.metadata.distributions(path=folders):
@@ -129,7 +136,10 @@ def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def parse_backends(section: Any) -> dict[str, BackendConfig]:
-    """Return the backends of the section `kernels:`; raise BackendConfigError."""
+    """Return the backends in the section `kernels:` of the configuration, by name.
+
+    Raise BackendConfigError if a definition is not valid.
+    """
     from stepper.policy.configuration import kernel_config
 
     kinds = [*CONFIGURABLE]
@@ -152,9 +162,10 @@ def _has_only_built_in_kinds(section: Any) -> bool:
 
 
 def _create_parser(kind: str) -> SettingsParser:
-    """Return the parser of a backend's settings.
+    """Return a function that parses the settings of a backend.
 
-    An unexpected error makes only this backend unusable, not the configuration.
+    If the backend itself fails, the parser returns a backend that cannot be used, and
+    the rest of the configuration remains valid.
     """
     from stepper.policy.configuration.kernel_config import (
         BackendConfigError,
@@ -179,16 +190,16 @@ def _create_parser(kind: str) -> SettingsParser:
 def report_errors(
     kind: str, expected: type[Exception] = StepperError
 ) -> Iterator[None]:
-    """Raise KernelError for an unexpected exception of a backend.
+    """Convert unexpected exceptions of a backend to KernelError.
 
-    An `expected` exception and those of stepper are not changed.
+    StepperError and `expected` exceptions are raised unchanged.
     """
     try:
         yield
     except (StepperError, expected):
         raise
     except Exception as error:
-        log.exception("kernel backend %s", kind)
+        log.exception("kernel backend %s failed", kind)
         raise KernelError(
             f"the kernel backend `{kind}` failed: {_format_error(error)}"
         ) from error
@@ -207,9 +218,10 @@ def check_usable(backend: BackendConfig) -> None:
 async def get_metadata(
     backend: BackendConfig | None, environ: Environ, python: str
 ) -> KernelMetadata:
-    """Return how a notebook's metadata describes the kernel of a backend.
+    """Return the metadata of a backend's kernel for the notebook file.
 
-    `backend` is None for the project's own Python. Raise KernelError.
+    `backend` is None for the project's own Python. Raise KernelError if the metadata
+    cannot be determined.
     """
     if backend is None:
         return PYTHON
@@ -223,7 +235,10 @@ async def get_metadata(
 async def check_backend(
     backend: BackendConfig, environ: Environ, python: str
 ) -> BackendCheck:
-    """Return what a backend offers; raise KernelError if it cannot be reached."""
+    """Check that a backend can be reached, and return what it offers.
+
+    Raise KernelError if the backend cannot be reached.
+    """
     check_usable(backend)
     with report_errors(backend.kind):
         return await get_backend(backend.kind).check(backend, environ, python)
@@ -235,9 +250,9 @@ async def remove_orphans(
     get_records: Callable[[], Iterable[Path]],
     environ: Environ,
 ) -> None:
-    """Remove the kernels of this project that no record names.
+    """Remove this project's kernels that have no record.
 
-    An error of one kind of backend is logged and does not affect the others.
+    An error in one kind of backend is logged and does not affect the others.
     """
     by_kind = defaultdict[str, list["BackendConfig"]](list)
     for backend in backends:
@@ -250,14 +265,18 @@ async def remove_orphans(
                     configs, runtime, get_records, environ
                 )
             if orphan_count:
-                log.info("kernel backend %s: %d orphans removed", kind, orphan_count)
+                log.info(
+                    "kernel backend %s: orphaned kernels removed: %d",
+                    kind,
+                    orphan_count,
+                )
         except StepperError as error:
             message = "could not remove orphaned kernels of %s: %s"
             log.warning(message, kind, error.message)
 
 
 def read_record(path: str) -> Mapping[str, Any]:
-    """Return the content of a kernel's record, empty if it cannot be read."""
+    """Return the content of a kernel's record, or an empty dict if it is unreadable."""
     try:
         record = json.loads(secure_files.read(path))
     except (OSError, ValueError, RecursionError):
@@ -266,9 +285,9 @@ def read_record(path: str) -> Mapping[str, Any]:
 
 
 def kill_recorded_kernel(path: str) -> bool:
-    """Kill a recorded kernel without a daemon; return whether it was running.
+    """Kill a recorded kernel without a daemon, and return whether it was running.
 
-    A kernel that only a daemon can reach is left alone, and so is its record.
+    Kernels that only a daemon can reach are not killed, and their records are kept.
     """
     kind = str(read_record(path).get("kind", LOCAL))
     if kind not in BUILT_IN:

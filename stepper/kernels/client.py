@@ -1,8 +1,8 @@
-"""The kernel client: connect to a kernel, execute code, and take over a running kernel.
+"""The kernel client: connects to a kernel, executes code, and takes over a kernel.
 
-A kernel outlives the daemon and lost connections. `await_earlier_request` returns the
-result of an execution that continued meanwhile, from the record of the helper in the
-kernel.
+A kernel keeps running when the daemon exits or the connection is lost. The helper in
+the kernel records the messages that are published meanwhile, and
+`await_earlier_request` builds the result of the execution from this record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stepper.kernels.execution import (
     NO_DAEMON,
     ConnectionLostError,
     EarlierRun,
-    Running,
+    RunningExecution,
 )
 from stepper.kernels.kernel_channels import Inbox
 from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
@@ -35,24 +35,24 @@ from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace
 from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")
-# For which the connection to a kernel that was found again may be down at first.
+# How long to wait for the connection to a kernel of an earlier daemon.
 REATTACH_SECONDS = 2.0
-REQUEST_SECONDS = 0.2  # after which the kernel info is requested again
+REQUEST_SECONDS = 0.2  # between two requests for the kernel info
 READ_SECONDS = 0.01
 
 
 class KernelClient(Connection):
-    """A client of one kernel: what a session asks of its kernel."""
+    """A client of one kernel, which implements the session's `Kernel` protocol."""
 
-    # The id and the time of a request that is sent to learn whether another client's
-    # execution has finished.
+    # The id and the time of the request that detects the end of another client's
+    # execution; the id is empty if no such request was sent.
     probe_request = ""
     probe_time = 0.0
 
     async def connect(self, seconds: float) -> None:
-        """Open the channels, wait for replies on shell and iopub, install the helper.
+        """Open the channels, wait until the kernel replies, and install the helper.
 
-        Raises KernelError if the kernel does not reply within `seconds`.
+        Raise KernelError if the kernel does not reply within `seconds`.
         """
         await self._wait_for_replies(seconds)
         connected_at = time.monotonic()
@@ -62,9 +62,13 @@ class KernelClient(Connection):
             log.info("kernel connection: helper loaded after %.2f s", duration)
 
     async def _wait_for_replies(self, seconds: float) -> None:
+        """Open the channels and wait until the kernel replies on shell and iopub.
+
+        Raise KernelError if the kernel dies or does not reply within `seconds`.
+        """
         self.channels.open()
-        began = time.monotonic()
-        deadline = began + seconds
+        started_at = time.monotonic()
+        deadline = started_at + seconds
         has_shell = False
         # A message on iopub means that the subscription is active and nothing is lost.
         has_iopub = False
@@ -78,29 +82,37 @@ class KernelClient(Connection):
             if death is not None:
                 raise self._build_start_error(death)
             if time.monotonic() > deadline:
-                reason = self.unreachable_reason or self.process.log
+                details = f"its stderr is in {self.process.log_location}"
+                if self.unreachable_reason:
+                    details = self.unreachable_reason
                 raise KernelStartError(
-                    f"the kernel did not reply within {seconds:.0f} s: {reason}"
+                    f"the kernel did not reply within {seconds:.0f} s: {details}"
                 )
-        duration = time.monotonic() - began
+        duration = time.monotonic() - started_at
         log.info("kernel connection: shell and iopub replied after %.2f s", duration)
-        self.external_executions.forget_before(began)
+        self.external_executions.forget_before(started_at)
 
     def _build_start_error(self, death: Death) -> KernelError:
-        """Return the error on a kernel that exited while it was starting."""
-        stderr = death.stderr or "it wrote nothing to stderr"
-        last_line = stderr.splitlines()[-1]
-        text = f"the kernel died at start ({death.reason}): {last_line}\n{stderr}"
+        """Return the error for a kernel that died while it was starting."""
+        text = f"the kernel died at start ({death.reason})"
+        if death.stderr:
+            last_line = death.stderr.splitlines()[-1]
+            text += f": {last_line}\n{death.stderr}"
+        else:
+            text += ": it wrote nothing to stderr"
         hint = self.process.suggest_fix(death)
         if hint:
             return IpykernelMissingError(text, hint)
         return KernelStartError(text, hint)
 
     async def _receive(self, inbox: Inbox) -> bool:
-        """Handle the messages of a channel; return whether any came within 10 ms."""
-        if not await inbox.ready(READ_SECONDS):
+        """Wait up to READ_SECONDS for messages of a channel, and handle them.
+
+        Return whether there were any.
+        """
+        if not await inbox.wait(READ_SECONDS):
             return False
-        messages = [*inbox.messages()]
+        messages = [*inbox.take_messages()]
         for message in messages:
             content = message["content"]
             if message["msg_type"] == "kernel_info_reply" and isinstance(content, dict):
@@ -109,17 +121,20 @@ class KernelClient(Connection):
         return bool(messages)
 
     def _set_kernel_info(self, content: dict[str, Any]) -> None:
-        """Store the kernel's implementation and language."""
+        """Store the kernel's language, and whether the helper can be installed."""
         self.has_helper = content.get("implementation") == "ipython"
         language_info = content.get("language_info")
         self.language_info = language_info if isinstance(language_info, dict) else {}
         self.language = str(self.language_info.get("name") or "").lower()
 
     async def _install_helper(self, seconds: float) -> None:
-        """Install the helper in an IPython kernel; other kernels work without it."""
+        """Install the helper if the kernel is an IPython kernel.
+
+        Other kernels work without it. Raise KernelError if the installation fails.
+        """
         if not self.has_helper:
             return
-        metadata = helper_loader.build_metadata(self.parts, self.process.stack)
+        metadata = helper_loader.build_metadata(self.parts, self.process.stack_path)
         result = await self._execute_silently(helper_loader.INSTALL, seconds, metadata)
         if result.outcome is Outcome.OK:
             return
@@ -143,16 +158,17 @@ class KernelClient(Connection):
     ) -> Execution:
         """Execute code until it finishes, is interrupted or the kernel dies.
 
-        The execution is interrupted after `timeout` seconds and at the memory limit. A
-        `scratch` execution is not a cell's. `request` is the message id if the caller
-        chose one, `criterion` the criterion of the plan's step, and `wake` the wake
-        pattern.
+        The execution is interrupted after `timeout` seconds or at the memory limit. A
+        `scratch` execution is not added to the history. `request` is the message id to
+        use, if any. `criterion` is an expression that the helper evaluates afterwards.
+        `wake` is a pattern; the first printed line that matches is stored in the
+        partial output.
         """
         self.widgets.limits = limits
         metadata = {"stepper_modules": limits.local_modules}
         if criterion:
             metadata["stepper_criterion"] = criterion
-        running = Running(self, timeout, limits, wake)
+        running = RunningExecution(self, timeout, limits, wake)
         try:
             while True:
                 self.partial_output = running.area
@@ -164,12 +180,12 @@ class KernelClient(Connection):
                         request=request,
                         metadata=metadata,
                     )
-                    if not running.aborted:
+                    if not running.was_aborted:
                         result.language_info = self.language_info
                         return result
                     # Another client's execution failed, which aborts all requests that
                     # were waiting behind it.
-                    running = Running(self, timeout, limits, wake)
+                    running = RunningExecution(self, timeout, limits, wake)
                 except ConnectionLostError:
                     seconds = running.deadline - time.monotonic()
                     recalled = await self.await_earlier_request(
@@ -179,18 +195,21 @@ class KernelClient(Connection):
                         recalled.reconnected = True
                         return recalled
                     # The request never arrived.
-                    running = Running(self, seconds, limits, wake)
+                    running = RunningExecution(self, seconds, limits, wake)
         finally:
             self.partial_output = None
-            self.process.rest()
+            self.process.reset_oom_count()
 
-    async def _run(self, running: Running, code: str, **options: Any) -> Execution:
+    async def _run(
+        self, running: RunningExecution, code: str, **options: Any
+    ) -> Execution:
+        """Run an execution, and mark the kernel as busy meanwhile."""
         self.is_busy = True
-        self.interrupted = ""
+        self.interrupt_reason = ""
         try:
             return await running.run(code, **options)
         except (ConnectionLostError, KernelUnreachableError):
-            self.pending_interrupt = self.pending_interrupt or self.interrupted
+            self.pending_interrupt = self.pending_interrupt or self.interrupt_reason
             raise
         finally:
             self.is_busy = False
@@ -198,30 +217,31 @@ class KernelClient(Connection):
     async def _execute_silently(
         self, code: str, seconds: float, metadata: Mapping[str, Any] = {}
     ) -> Execution:
-        """Execute code of stepper's own, with a deadline.
+        """Execute stepper's own code, with a time limit and without history.
 
-        Repeats this if the connection is lost; raises KernelUnreachableError.
+        Execute it again if the connection is lost. Raise KernelUnreachableError if the
+        connection cannot be restored.
         """
         await self.wait_until_reachable()
         while True:
             with contextlib.suppress(ConnectionLostError):
-                running = Running(self, seconds)
+                running = RunningExecution(self, seconds)
                 return await self._run(running, code, silent=True, metadata=metadata)
 
     def receive_pending(self) -> None:
-        """Handle the messages that the kernel published while no cell was running."""
-        if not self.is_busy and self.process.ended is None:
+        """Handle the messages that arrived while no cell was running."""
+        if not self.is_busy and self.process.death is None:
             self.channels.open()
-            for message in self.channels.iopub.messages():
+            for message in self.channels.iopub.take_messages():
                 self.handle_message(message)
             self._probe_external_execution()
             self.sync_widgets()
 
     def _probe_external_execution(self) -> None:
-        """Find out whether another client's execution has finished.
+        """Detect the end of another client's execution if its idle status was lost.
 
-        Its idle status may be lost. The kernel replies to a later request only after
-        that execution.
+        The kernel handles requests in order, so its reply to a later request means that
+        the execution has finished.
         """
         if not self.external_executions.running_since:
             self.probe_request = ""
@@ -229,20 +249,21 @@ class KernelClient(Connection):
             self.probe_request = self.channels.send("kernel_info_request", {})
             self.probe_time = time.monotonic()
         else:
-            for message in self.channels.shell.messages():
+            for message in self.channels.shell.take_messages():
                 if message["parent_header"].get("msg_id") == self.probe_request:
                     self.probe_request = ""
                     self.external_executions.forget_before(self.probe_time)
                     break
 
     async def take_over(self) -> Death | None:
-        """Connect to a kernel that was found again, and interrupt its execution.
+        """Connect to a kernel of an earlier daemon, and interrupt its execution.
 
-        Returns its death if it does not reply. Raises KernelUnreachableError if it
-        cannot be reached, and KernelError if another client's code is running.
+        Return how the kernel died, or None if it replies. Raise KernelUnreachableError
+        if the kernel cannot be reached, and KernelError if it is executing another
+        client's code.
         """
         for _ in range(2):
-            # The backend may need a token, which the present caller provides.
+            # The backend may need a token, which the current caller provides.
             await self.wait_until_reachable(REATTACH_SECONDS)
             try:
                 await self.connect(GRACE_SECONDS)
@@ -257,7 +278,7 @@ class KernelClient(Connection):
             if death is None and self.external_executions.running_since:
                 raise KernelError("the kernel is running another client's code")
             await self.process.interrupt()
-        with contextlib.suppress(KernelError):  # the kernel is given up
+        with contextlib.suppress(KernelError):  # the kernel is unusable anyway
             await self.shutdown()
         if death:
             return death
@@ -269,60 +290,50 @@ class KernelClient(Connection):
         seconds: float,
         limits: Limits,
         wake: str = "",
-        lost: Running | None = None,
+        lost: RunningExecution | None = None,
     ) -> Execution | None:
-        """Wait for an execution of an earlier connection and return its result.
+        """Wait for an execution of an earlier connection, and return its result.
 
-        `lost` is that execution if the connection was lost in this daemon. What the
-        kernel published meanwhile is in the helper's record; without a helper, only
-        what is received from now on is known. Returns None if the execution never
-        started; raises KernelError.
+        `lost` is the execution if this daemon started it. The messages since then are
+        taken from the helper's record; without a helper, only messages that still
+        arrive are known. Return None if the execution never started. Raise KernelError
+        if the kernel does not reply.
         """
         patience = PATIENCE_SECONDS
         if lost:
             patience += max(0.0, seconds)
         await self.wait_until_reachable(patience)
         self.channels.open()
+        # Wait until the execution has finished. If it was interrupted while the kernel
+        # could not be reached, interrupt it now.
         pending_interrupt = self.pending_interrupt
         self.pending_interrupt = ""
         seconds = 0.0 if pending_interrupt else max(0.0, seconds)
-        running = Running(self, seconds, limits)
-        area = (lost or Running(self, 0.0, limits, wake)).area
-        is_idle = lost is not None and lost.idle
+        running = RunningExecution(self, seconds, limits)
+        area = (lost or RunningExecution(self, 0.0, limits, wake)).area
+        is_idle = lost is not None and lost.is_idle
         earlier = EarlierRun(request, area, self, lost, is_idle)
         running.earlier = earlier
-        self.partial_output = area
-        try:
-            waited = await self._wait_for_kernel(running)
-        except KernelUnreachableError:
-            self.pending_interrupt = pending_interrupt or self.pending_interrupt
-            raise
-        finally:
-            self.partial_output = None
+        waited = await self._wait_for_earlier(running, earlier, pending_interrupt)
         if waited.death is not None:
-            waited.outputs = area.get_outputs()  # the record is lost
             return waited
-        interrupted = self.interrupted and (pending_interrupt or self.interrupted)
-        await self._reconnect()
-        completed = lost if lost is not None and earlier.over and lost.reply else None
-        if not self.has_helper:
-            self.interrupted = interrupted
-            return await self._finish_without_record(completed, earlier, limits)
-        reply = await self._execute_silently(
-            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
+        # These requests reset `self.interrupt_reason`.
+        interrupt_reason = self.interrupt_reason and (
+            pending_interrupt or self.interrupt_reason
         )
-        if reply.outcome is not Outcome.OK:
-            raise KernelError(
-                f"the kernel did not return the result of the run: {reply.outcome}"
-            )
-        facts = reply.diagnosis_data
-        await self._install_helper(GRACE_SECONDS)
-        await self.fetch_namespace()  # the record does not contain the environment
+        await self._reconnect()
+        completed = (
+            lost if lost is not None and earlier.is_finished and lost.reply else None
+        )
+        if not self.has_helper:
+            self.interrupt_reason = interrupt_reason
+            return await self._finish_without_record(completed, earlier, limits)
+        facts = await self._fetch_record(request)
         record = facts.get("record")
         received = self.channels.count_received(request)
         if not record and not (lost and received):
             return None
-        self.interrupted = interrupted
+        self.interrupt_reason = interrupt_reason
         self.widgets.limits = limits
         if not record:  # another client's execution has replaced the record
             return await self._finish_without_record(completed, earlier, limits)
@@ -331,8 +342,45 @@ class KernelClient(Connection):
         reason = CONNECTION_LOST if lost else NO_DAEMON
         return await running.finish_from_record(request, facts, reason)
 
+    async def _wait_for_earlier(
+        self, running: RunningExecution, earlier: EarlierRun, pending_interrupt: str
+    ) -> Execution:
+        """Wait until an earlier execution has finished or the kernel has died.
+
+        Return the result of `running`, with the outputs of the earlier execution if the
+        kernel has died.
+        """
+        self.partial_output = earlier.area
+        try:
+            result = await self._wait_for_kernel(running)
+        except KernelUnreachableError:
+            self.pending_interrupt = pending_interrupt or self.pending_interrupt
+            raise
+        finally:
+            self.partial_output = None
+        if result.death is not None:
+            result.outputs = earlier.area.get_outputs()  # the record is lost
+        return result
+
+    async def _fetch_record(self, request: str) -> dict[str, Any]:
+        """Return the helper's message with its record of a request.
+
+        Raise KernelError if the kernel does not return the message.
+        """
+        reply = await self._execute_silently(
+            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
+        )
+        if reply.outcome is not Outcome.OK:
+            raise KernelError(
+                f"the kernel did not return the result of the run: {reply.outcome}"
+            )
+        # An earlier daemon may have installed another version of the helper.
+        await self._install_helper(GRACE_SECONDS)
+        await self.fetch_namespace()  # the record does not contain the environment
+        return reply.diagnosis_data
+
     async def _reconnect(self) -> None:
-        """Wait for replies of the kernel; repeat that while it cannot be reached."""
+        """Wait until the kernel replies, and repeat this while it cannot be reached."""
         while True:
             try:
                 await self._wait_for_replies(GRACE_SECONDS)
@@ -343,17 +391,21 @@ class KernelClient(Connection):
                 await self.wait_until_reachable()
 
     async def _finish_without_record(
-        self, completed: Running | None, earlier: EarlierRun, limits: Limits
+        self, completed: RunningExecution | None, earlier: EarlierRun, limits: Limits
     ) -> Execution:
-        """Return the result of a run, complete or as far as it was received."""
+        """Return the result of an execution from the messages that were received.
+
+        `completed` is the execution if it was received completely, or None.
+        """
         if completed:
             return await completed.finish()
-        return await Running(self, 0.0, limits).finish_from_received(earlier)
+        return await RunningExecution(self, 0.0, limits).finish_from_received(earlier)
 
-    async def _wait_for_kernel(self, running: Running) -> Execution:
-        """Wait until the kernel has finished its execution.
+    async def _wait_for_kernel(self, running: RunningExecution) -> Execution:
+        """Wait until the kernel has finished its current execution.
 
-        Executes nothing; if the connection is lost, does so again.
+        An empty request is sent for this, and sent again if the connection is lost.
+        Return the result of that request.
         """
         while True:
             try:
@@ -361,14 +413,14 @@ class KernelClient(Connection):
             except ConnectionLostError:
                 earlier = running.earlier
                 seconds = running.deadline - time.monotonic()
-                running = Running(self, seconds, running.limits)
+                running = RunningExecution(self, seconds, running.limits)
                 running.earlier = earlier
 
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
         """Return the messages that a finished request published without a daemon.
 
-        They may include messages that a former daemon has already written to the cell,
-        but none that this daemon received.
+        They may include messages that an earlier daemon has already written to the
+        notebook, but none that this daemon has received.
         """
         if not self.has_helper:
             return []
@@ -386,9 +438,10 @@ class KernelClient(Connection):
         return []
 
     async def fetch_namespace(self) -> Namespace:
-        """Return a summary of the namespace, UNKNOWN_NAMESPACE if it is not available.
+        """Return a summary of the kernel's namespace.
 
-        Another client's execution is neither interrupted nor waited for.
+        Return UNKNOWN_NAMESPACE if the kernel has no helper or is executing another
+        client's code.
         """
         if not self.has_helper or self.external_executions.running_since:
             return UNKNOWN_NAMESPACE

@@ -1,7 +1,7 @@
-"""A connection to a kernel: its process, channels and widgets, and its messages.
+"""A connection to a kernel: its process, channels and widgets.
 
-`client.KernelClient` adds the requests. Messages of the running execution go to
-`execution.Running`; all other messages arrive at `handle_message`.
+`client.KernelClient` adds the requests. Messages of the running execution are handled
+by `execution.RunningExecution`, all other messages by `Connection.handle_message`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from stepper.kernels.outputs.widgets import Widgets
 from stepper.policy.model import Death
 from stepper.policy.namespace_report import KernelEnvironment, Namespace
 
-# What handling a message raises that does not follow the protocol.
+# The exceptions that are raised if a message does not follow the protocol.
 MALFORMED_MESSAGE = (AttributeError, KeyError, TypeError, ValueError)
-MAX_RECEIVED = 5000  # ids; the helper records no more messages than that
+MAX_RECEIVED = 5000  # message ids; the helper records at most this many messages
 POLL_SECONDS = 0.02
 log = logging.getLogger("stepper")
 
@@ -46,10 +46,10 @@ def _ignore_message(message: dict[str, Any], late: bool) -> bool:
 
 
 class Connection:
-    """A connection to one kernel, whichever backend its process is of.
+    """A connection to one kernel on any backend.
 
-    `parts` are the parts that the helper may load. `folder` is for the connection file
-    by which other clients connect.
+    `parts` maps the name of each part that the helper in the kernel may load to its
+    package. `folder` is where the connection file for other clients is written.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Connection:
         # The outputs of the running cell so far.
         self.partial_output: OutputArea | None = None
         # Why the running cell was interrupted.
-        self.interrupted = ""
+        self.interrupt_reason = ""
         # The reason of an interrupt that may not have reached the kernel, because the
         # connection was lost.
         self.pending_interrupt = ""
@@ -77,8 +77,8 @@ class Connection:
         self.received_ids: deque[str] = deque(maxlen=MAX_RECEIVED)
         self.widgets = Widgets()
         self.describe = process.describe
-        self.measure_memory = process.memory
-        self.check_death = process.death
+        self.measure_memory = process.measure_memory
+        self.check_death = process.poll
         self.take_widget_state = self.widgets.take_state
         # The helper sends the environment only when it has changed.
         self.environment: KernelEnvironment | None = None
@@ -88,16 +88,16 @@ class Connection:
 
     @property
     def unreachable_reason(self) -> str:
-        """Why the kernel cannot be reached at present, or an empty string if it can."""
-        return self.process.away
+        """Why the kernel cannot be reached now, or an empty string if it can be."""
+        return self.process.unreachable_reason
 
     def handle_message(
         self, message: dict[str, Any], area: OutputArea | None = None
     ) -> bool:
         """Handle a message that does not belong to the running execution.
 
-        `area` contains the outputs of the running execution. Returns whether the
-        message was handled.
+        `area` contains the outputs of the running execution. Return whether the message
+        was handled.
         """
         try:
             message_type = message["msg_type"]
@@ -108,19 +108,18 @@ class Connection:
             elif message_type in OUTPUT_TYPES:
                 self.update_displays(message, area)
                 request = message["parent_header"].get("msg_id")
-                widget = self.widgets.find_capturing(request)
-                if widget is None or message_type == UPDATE:
+                is_update = message_type == UPDATE
+                if is_update or not self.widgets.capture(request, message):
                     return is_external or self.on_display(message, True)
-                widget.take(message)
         except MALFORMED_MESSAGE as error:
             self.count_malformed(error)
         return True
 
     def decode_namespace(self, content: dict[str, Any]) -> Namespace:
-        """Return the namespace in a message of the helper.
+        """Return the namespace in a message of the helper, including the environment.
 
-        Adds the environment, which the helper sends only when it has changed. Raises an
-        error of `json_decode` for invalid content.
+        The helper sends the environment only when it has changed, so the last one is
+        stored. Raise an error of `json_decode` if the content is not valid.
         """
         environment = content.pop("lasting", None) or {}
         if len(environment) > 1:
@@ -135,38 +134,39 @@ class Connection:
         return replace(namespace, names=names, lasting=current)
 
     def count_malformed(self, error: Exception) -> None:
-        """Log and count a malformed message: a cell may send anything."""
+        """Log and count a malformed message, which any cell may send."""
         log.warning("received a malformed kernel message: %s", error)
-        self.channels.iopub.unread += 1
+        self.channels.iopub.unreadable_count += 1
 
     def update_displays(
         self, message: dict[str, Any], area: OutputArea | None = None
     ) -> None:
-        """Update a display in all other cells, Output widgets and the given area."""
+        """Apply a display message to other cells, Output widgets and the given area."""
         display_id = get_display_id(message)
         if not display_id:
             return
-        areas = [widget.area for widget in self.widgets.captured.values()]
-        if area:
-            areas.append(area)
-        for other_area in areas:
-            if display_id in other_area.displays:
-                other_area.take({**message, "msg_type": UPDATE})
+        update = {**message, "msg_type": UPDATE}
+        for widget in self.widgets.captured.values():
+            if display_id in widget.area.displays:
+                widget.area.add_message(update)
+                self.widgets.changed = True
+        if area and display_id in area.displays:
+            area.add_message(update)
         self.on_display(message, False)
 
     def sync_widgets(self) -> None:
-        """Send the outputs that Output widgets captured to the kernel."""
+        """Send the captured outputs of Output widgets to the kernel."""
         for widget in self.widgets.captured.values():
             if not widget.is_synced:
-                content = widget.build_update()
+                content = widget.take_update()
                 if self.channels.is_open:
                     self.channels.send("comm_msg", content, parent=widget.parent)
 
     def get_connection_file(self) -> str:
-        """Return the connection file for other clients, written if it does not exist.
+        """Return the path of a connection file for other clients.
 
-        Only the user can read the file. The result is an empty string if the backend
-        has no such connection.
+        Write the file if it does not exist; only the user can read it. Return an empty
+        string if other clients cannot connect to the kernel directly.
         """
         if not self.channels.connection:
             return ""
@@ -178,21 +178,25 @@ class Connection:
         return self.file
 
     async def interrupt(self, reason: str) -> None:
-        """Interrupt what is running; `reason` is `deadline` or who requested this."""
+        """Interrupt the running execution.
+
+        `reason` is "deadline", "memory" or who requested the interrupt. If the kernel
+        cannot be reached, the interrupt is sent after reconnecting.
+        """
         if self.is_busy:
-            self.interrupted = self.interrupted or reason
+            self.interrupt_reason = self.interrupt_reason or reason
             await self.process.interrupt()
-        elif self.process.away:
+        elif self.process.unreachable_reason:
             self.pending_interrupt = self.pending_interrupt or reason
 
     async def wait_until_reachable(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the kernel can be reached or is known to be dead.
 
-        Raises KernelUnreachableError after `seconds`, or soon after an interrupt.
+        Raise KernelUnreachableError after `seconds`, or sooner if the user interrupts.
         """
         deadline = time.monotonic() + seconds
         while True:
-            reason = self.process.away
+            reason = self.process.unreachable_reason
             if not reason or await self.check_death() is not None:
                 return
             if self.pending_interrupt:
@@ -202,7 +206,10 @@ class Connection:
             await asyncio.sleep(POLL_SECONDS)
 
     async def wait_death(self) -> Death | None:
-        """Wait until the kernel has exited, at most GRACE_SECONDS; return its death."""
+        """Wait up to GRACE_SECONDS for the kernel to exit.
+
+        Return how the kernel died, or None if it is still running.
+        """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
             death = await self.check_death()
@@ -211,17 +218,16 @@ class Connection:
             await asyncio.sleep(POLL_SECONDS)
 
     async def shutdown(self) -> None:
-        """Kill the kernel with its process tree and remove its record.
+        """Kill the kernel with all its processes, and remove its record.
 
-        Raises KernelError if the kernel may still be running; the record is removed
-        anyway.
+        Raise KernelError if the kernel may still be running.
         """
         self.detach()
         try:
             await self.process.kill()
         finally:
             await self.wait_death()
-            self.process.forget()
+            self.process.remove_record()
             if self.file:
                 secure_files.remove(self.file)
 
@@ -229,6 +235,6 @@ class Connection:
         """Close the channels and leave the kernel running for the next daemon."""
         if self.channels.is_open:
             # The last messages may still be outputs of a cell.
-            for message in self.channels.iopub.messages():
+            for message in self.channels.iopub.take_messages():
                 self.handle_message(message)
             self.channels.close()

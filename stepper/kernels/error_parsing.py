@@ -1,7 +1,7 @@
-"""Errors of the kernel as `Fault` values, limited in size and without terminal colors.
+"""Conversion of kernel errors to `Fault` values, without terminal colors.
 
-The helper's message is preferred to the kernel's own error message, because it has the
-lines of the cells.
+If the helper in the kernel has described the error, its message is used, because it
+contains line numbers of cells. Otherwise, the kernel's own error message is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
 
 
 class _Call(NamedTuple):
-    """A call in a stack sample that is in the code of a cell."""
+    """A call in a stack sample whose code is in a cell."""
 
     file: str
     line: int
@@ -30,10 +30,11 @@ class _Call(NamedTuple):
 
 
 def parse_stack_sample(stack: str, count: int | None) -> Fault | None:
-    """Return the running cell's line in a stack sample as a fault, or None without one.
+    """Return a fault with the line that a running cell was executing.
 
-    The outermost frame of cell code is the running cell's. Other cells are known only
-    by their file names. `count` is the execution count.
+    `stack` is in faulthandler's format, and `count` is the execution count of the cell.
+    The outermost frame in a cell belongs to the running cell; the frames of other cells
+    have other file names. Return None if no thread is executing a cell.
     """
     for thread in stack.split("\n\n"):
         calls = _list_cell_calls(thread)
@@ -53,7 +54,7 @@ def parse_stack_sample(stack: str, count: int | None) -> Fault | None:
 
 
 def _list_cell_calls(thread: str) -> list[_Call]:
-    """Return the calls of a thread that are in cells, innermost first."""
+    """Return the calls of a thread whose code is in cells, innermost first."""
     calls = []
     for file, line, function in STACK_LINE.findall(thread):
         if CELL_FILE.search(file):
@@ -62,7 +63,7 @@ def _list_cell_calls(thread: str) -> list[_Call]:
 
 
 def cut_middle(text: str, limit: int = MAX_TEXT) -> str:
-    """Return a text without the middle if it is too long for the journal."""
+    """Return a text without its middle if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -72,7 +73,10 @@ def cut_middle(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def clean_error(error: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of an error message, limited in size and without escapes."""
+    """Return an error's name, message and traceback, shortened and without escapes.
+
+    `error` is the content of a kernel's error message.
+    """
     lines = error.get("traceback") or []
     traceback = "\n".join(map(str, lines))
     return {
@@ -91,9 +95,10 @@ def _clean_text(value: Any) -> str:
 def build_fault(
     facts: dict[str, Any], error: dict[str, Any] | None, count: int | None
 ) -> Fault | None:
-    """Return the fault in the helper's message, else in the kernel's own, or None.
+    """Return the fault described by the helper, or else by the kernel's error message.
 
-    `error` is the result of `clean_error`, `count` the execution count.
+    `facts` is the content of the helper's message, `error` a result of `clean_error`,
+    and `count` the execution count. Return None if there was no error.
     """
     traceback = error["traceback"] if error else ""
     faults = list(json_decode.decode_valid_items(Fault, [facts.get("fault")]))
@@ -108,7 +113,7 @@ def build_fault(
 
 
 def _find_line(fault: Fault, count: int | None) -> int | None:
-    """Return the line of the running cell at which a fault was raised."""
+    """Return the line of the running cell that raised an error, or None if unknown."""
     own_cells = {count}
     # A scratch execution has a negative number of its own.
     scratch = min((frame.cell for frame in fault.frames), default=0)

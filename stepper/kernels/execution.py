@@ -1,7 +1,7 @@
-"""One execution in a kernel: request, messages, reply, deadline, interrupt and death.
+"""An execution in a kernel, from the request to the result.
 
-`Running.run` returns once the reply and the idle status were received. Every wait has a
-limit, because either may be lost.
+`RunningExecution.run` returns when both the reply and the idle status have been
+received. Either message may be lost, so each wait has a time limit.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from stepper.common import json_decode
 from stepper.common.errors import KernelError, KernelUnreachableError
+from stepper.common.text import format_count
 from stepper.kernels import helper_loader
 from stepper.kernels.client_base import MALFORMED_MESSAGE, Connection
 from stepper.kernels.error_parsing import build_fault, clean_error, parse_stack_sample
@@ -32,68 +33,73 @@ from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.policy.module_changes import ModuleChanges
 from stepper.session.protocols import Execution
 
-# Between two checks of death, deadline and memory: twice that is below 250 ms.
+# Between two checks for death, deadline and memory. A check may be late by the same
+# time again.
 CHECK_SECONDS = 0.12
-MEMORY_GRACE_SECONDS = 1.0  # memory may grow on during the grace period
-# Without a message, after a reply without an idle status, or after the idle status of
-# an interrupted execution without a reply.
+MEMORY_GRACE_SECONDS = 1.0  # short, because memory may still grow
+# How long to wait for the last message without receiving any: for the idle status after
+# the reply, or for the reply after the idle status of an interrupted execution.
 REPLY_SECONDS = 2.0
-# After the reply: it may take so long to read what the kernel sent before it.
+# How long to wait for the idle status after the reply. Earlier messages of the kernel
+# must be read first.
 BACKLOG_SECONDS = 60.0
-# After a lost connection: the execution may have finished long ago, and its messages
-# are read before the deadline counts.
+# The deadline is at least this time after a reconnection, because the messages of an
+# execution that has finished meanwhile must be read first.
 RECONNECT_SECONDS = 2.0
 MAX_SILENT_OUTPUT = 10_000  # bytes of output of stepper's own code
 
 NO_DAEMON = "the stepper daemon was not running"
 CONNECTION_LOST = "the connection was lost, or the server drops output above its limits"
 NOT_RECORDED = (
-    "the cell ran while the stepper daemon was not running, and the kernel has no "
-    "record of the run: its outcome is unknown"
+    "the outcome of the run is unknown: the cell ran while the stepper daemon was not "
+    "running, and the kernel has no record of it"
 )
 OUTPUT_NOT_RECORDED = (
-    "output from the time when the stepper daemon was not running is missing: the "
+    "output that was printed while the stepper daemon was not running is missing: the "
     "kernel has no record of the run"
 )
-# Reason of an interrupt → outcome. All others mean that the user interrupted.
+# Reason of an interrupt → outcome. Any other reason names who interrupted.
 INTERRUPT_OUTCOMES = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 
 
 @dataclass
 class EarlierRun:
-    """An execution that began earlier, and what is received of it from now on.
+    """An execution that started before the current connection, and its later messages.
 
-    A former daemon started it, or this one as `lost` before its connection was lost.
+    `request` is its message id. `lost` is the execution if this daemon started it
+    before the connection was lost, or None if an earlier daemon started it. `error` is
+    the error in its messages, if any.
     """
 
     request: str
     area: OutputArea
     kernel: Connection
-    lost: Running | None = None
-    over: bool = False
+    lost: RunningExecution | None = None
+    is_finished: bool = False
     error: dict[str, Any] | None = None
 
-    def take(self, message: dict[str, Any]) -> None:
-        """Add one of its messages."""
+    def add_message(self, message: dict[str, Any]) -> None:
+        """Add a message of the execution."""
         if self.lost is not None:
-            self.lost.take(message)
-            self.over = self.over or self.lost.idle
+            self.lost.handle_message(message)
+            self.is_finished = self.is_finished or self.lost.is_idle
             return
         self.kernel.handle_message(message, self.area)
-        is_idle = self.area.take(message)
-        self.over = is_idle or self.over
+        is_idle = self.area.add_message(message)
+        self.is_finished = is_idle or self.is_finished
         if message["msg_type"] == "error":
             self.error = clean_error(message["content"])
 
 
 class ConnectionLostError(Exception):
-    """The connection was lost during an execution, whose result is not known here."""
+    """The connection was lost during an execution, so its result is not known yet."""
 
 
-class Running:
-    """One execution, with a deadline in seconds from now.
+class RunningExecution:
+    """One execution that is interrupted after a number of seconds.
 
-    Without `limits` it is code of stepper's own, without memory limit or wake pattern.
+    If `limits` is None, the code is stepper's own. It has no memory limit and no wake
+    pattern.
     """
 
     def __init__(
@@ -120,13 +126,13 @@ class Running:
         self.captured.watch = watcher
         self.earlier: EarlierRun | None = None
         self.has_captured_error = False
-        # False for code of stepper's own and for scratch executions.
+        # False for stepper's own code and for scratch executions.
         self.is_cell = False
         self.result = Execution(Outcome.OK)
         self.guard: MemoryGuard | None = None
-        self.stack = ""
+        self.stack_sample = ""
         self.msg_id = ""
-        self.idle = False
+        self.is_idle = False
         self.has_repeated_interrupt = False
         self.reply: dict[str, Any] | None = None
         self.replied_at = 0.0
@@ -142,9 +148,10 @@ class Running:
         request: str = "",
         metadata: Mapping[str, Any] = {},
     ) -> Execution:
-        """Execute code and return the result; exceptions of the code are not raised.
+        """Execute code and return the result, also if the code raises an exception.
 
-        `request` is the message id if the caller chose one.
+        `request` is the message id to use; by default, a new one is created. Raise
+        ConnectionLostError if the connection is lost.
         """
         self.is_cell = history
         content = {
@@ -160,9 +167,9 @@ class Running:
         known_mark = environment.mark if environment else None
         channels = self.kernel.channels
         process = self.kernel.process
-        cuts = process.cuts
-        if self.earlier is None:  # otherwise, it has begun already
-            process.begin()
+        disconnect_count = process.disconnect_count
+        if self.earlier is None:  # otherwise, the execution started earlier
+            process.prepare_run()
         self.msg_id = channels.send(
             "execute_request",
             content,
@@ -171,38 +178,40 @@ class Running:
         )
         if self.limits:
             # The kernel receives the request while memory is measured.
-            process.rest()
+            process.reset_oom_count()
             max_percent = self.limits.max_memory_percent
-            self.guard = MemoryGuard(max_percent, process.usage, process.memory)
-        await self._receive_all(cuts)
-        if process.cuts != cuts and self.result.death is None:
+            self.guard = MemoryGuard(
+                max_percent, process.get_memory_usage, process.measure_memory
+            )
+        await self._receive_all(disconnect_count)
+        if process.disconnect_count != disconnect_count and self.result.death is None:
             raise ConnectionLostError
         return await self.finish()
 
-    async def _receive_all(self, cuts: int) -> None:
-        """Handle messages until reply and idle status are there, or nothing will come.
+    async def _receive_all(self, disconnect_count: int) -> None:
+        """Handle messages until the execution is finished or nothing more is expected.
 
-        Also returns if the connection is lost, which `cuts` counts.
+        Also return if the process's `disconnect_count` differs from the one given.
         """
         process = self.kernel.process
         iopub = self.kernel.channels.iopub
         shell = self.kernel.channels.shell
         checked_at = time.monotonic()
-        while not (self.idle and self.reply):
-            inbox = shell if self.idle else iopub
-            is_quiet = not await inbox.ready(CHECK_SECONDS)
-            self.take_all(inbox)
+        while not (self.is_idle and self.reply):
+            inbox = shell if self.is_idle else iopub
+            is_quiet = not await inbox.wait(CHECK_SECONDS)
+            self.handle_messages(inbox)
             # The kernel sends the reply before the idle status.
-            if self.idle and self.reply is None:
-                self.take_all(shell)
-            # A flood of output must not hide the deadline, nor silence a death.
+            if self.is_idle and self.reply is None:
+                self.handle_messages(shell)
+            # Also check during a flood of output.
             if is_quiet or time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
-                process.trim()
-                if self.reply is None and not self.idle:
-                    self.take_all(shell)
+                process.trim_log()
+                if self.reply is None and not self.is_idle:
+                    self.handle_messages(shell)
                 must_stop = await self.enforce_limits(checked_at, is_quiet)
-                if must_stop or process.cuts != cuts:
+                if must_stop or process.disconnect_count != disconnect_count:
                     return
 
     async def finish_from_record(
@@ -210,7 +219,8 @@ class Running:
     ) -> Execution:
         """Return the result of an execution from the helper's record of its messages.
 
-        `reason` says why messages are missing in it.
+        `facts` is the message of the helper that contains the record. `reason` says why
+        messages may be missing in the record.
         """
         self.is_cell = True
         self.msg_id = request
@@ -219,13 +229,14 @@ class Running:
         self.result = Execution(Outcome.OK, memory=self.result.memory)
         record = facts["record"]
         last_status_header = dict[str, Any]()
-        missing = f"{record['lost']:,} bytes of its output are missing: {reason}"
+        lost_bytes = record["lost"]
+        missing = f"{format_count(lost_bytes, 'byte')} of output missing: {reason}"
         messages = helper_loader.iterate_recorded_messages(facts)
         for position, message in enumerate(messages):
             if record["lost"] and position == record.get("head"):
                 content = {"name": "stderr", "text": f"… {missing} …\n"}
-                self.take(_build_message("stream", content))
-            self.take(message)
+                self.handle_message(_build_message("stream", content))
+            self.handle_message(message)
             if message["msg_type"] == "status":
                 last_status_header = message["header"]
         has_failed = self.error is not None or "fault" in self.result.diagnosis_data
@@ -233,83 +244,83 @@ class Running:
             "status": "error" if has_failed else "ok",
             "payload": record["payload"],
         }
-        self.take(_build_message("execute_reply", reply, last_status_header))
+        self.handle_message(_build_message("execute_reply", reply, last_status_header))
         result = await self.finish()
         if record["lost"]:
             result.notes.append(missing)
         return result
 
     async def finish_from_received(self, earlier: EarlierRun) -> Execution:
-        """Return the result of an execution that was received in part."""
+        """Return the result of an execution whose first messages may be missing."""
         self.is_cell = True
         self.area = earlier.area
         self.error = earlier.error
         self.reply = {"status": "error" if earlier.error else "ok", "payload": []}
         result = await self.finish()
-        if not (earlier.over or self.kernel.interrupted):
+        if not (earlier.is_finished or self.kernel.interrupt_reason):
             result.outcome = Outcome.ERROR
             label = error_classification.UNOBSERVED_RUN
             result.fault = result.fault or Fault(label, NOT_RECORDED, (label,))
         result.notes.append(OUTPUT_NOT_RECORDED)
         return result
 
-    def take_all(self, inbox: Inbox) -> None:
-        """Handle the messages in a channel, up to the last of this execution."""
-        for message in inbox.messages():
+    def handle_messages(self, inbox: Inbox) -> None:
+        """Handle the waiting messages of a channel, up to the end of this execution."""
+        for message in inbox.take_messages():
             request = message["parent_header"].get("msg_id")
             if request == self.msg_id:
                 self.received_at = time.monotonic()
                 self.has_started = True
-                self.take(message)
-                if self.idle and inbox is self.kernel.channels.iopub:
+                self.handle_message(message)
+                if self.is_idle and inbox is self.kernel.channels.iopub:
                     break
             elif self.earlier and request == self.earlier.request:
-                self.earlier.take(message)
+                self.earlier.add_message(message)
             elif not self.kernel.handle_message(message, self.area) and self.is_cell:
-                self.area.take(message)
+                self.area.add_message(message)
 
     @property
-    def aborted(self) -> bool:
-        """Whether the kernel skipped the request, because an earlier one failed."""
-        if self.reply is None or self.kernel.interrupted:
+    def was_aborted(self) -> bool:
+        """Whether the kernel skipped the request because an earlier request failed."""
+        if self.reply is None or self.kernel.interrupt_reason:
             return False
         return self.reply.get("status") == "aborted"
 
-    def take(self, message: dict[str, Any]) -> None:
-        """Handle one message of this execution, from either channel."""
+    def handle_message(self, message: dict[str, Any]) -> None:
+        """Handle a message of this execution, from either channel."""
         try:
-            self._take(message["msg_type"], message["content"], message)
+            self._dispatch_message(message["msg_type"], message["content"], message)
         except MALFORMED_MESSAGE as error:
             self.kernel.count_malformed(error)
 
-    def _take(
+    def _dispatch_message(
         self, message_type: str, content: dict[str, Any], message: dict[str, Any]
     ) -> None:
+        """Handle a message according to its type."""
         if message_type in DISPLAY_TYPES:
             self.kernel.update_displays(message)
         if message_type == "execute_reply":
-            self._take_reply(content, message)
+            self._handle_reply(content, message)
             return
         if message_type.startswith("comm_"):
             self.kernel.widgets.handle_comm(message)
             return
         if message_type == helper_loader.MESSAGE_TYPE:
-            self._take_facts(content, message)
+            self._handle_helper_message(content, message)
             return
-        if message_type in OUTPUT_TYPES and message_type != UPDATE:
-            widget = self.kernel.widgets.find_capturing(self.msg_id)
-            if widget:
-                widget.take(message)
-                self.captured.take(message)
-                if message_type == "error":
-                    self.has_captured_error = True
-                return
+        is_output = message_type in OUTPUT_TYPES and message_type != UPDATE
+        if is_output and self.kernel.widgets.capture(self.msg_id, message):
+            self.captured.add_message(message)
+            if message_type == "error":
+                self.has_captured_error = True
+            return
         if message_type == "error":
             self.error = clean_error(content)
-        self.idle = self.area.take(message)
+        self.is_idle = self.area.add_message(message)
 
-    def _take_reply(self, content: dict[str, Any], message: dict[str, Any]) -> None:
-        self.area.take(message)
+    def _handle_reply(self, content: dict[str, Any], message: dict[str, Any]) -> None:
+        """Store the reply, and add the text of a pager to the outputs."""
+        self.area.add_message(message)
         self.reply = {name: content.get(name) for name in ("status", "payload")}
         self.replied_at = time.monotonic()
         # The `error` message on iopub may have been lost.
@@ -318,12 +329,14 @@ class Running:
         for item in content.get("payload") or []:
             if item.get("source") == "page" and isinstance(item.get("data"), dict):
                 # The text of a pager becomes an output, as in JupyterLab.
-                self.area.take({"msg_type": "display_data", "content": item})
+                self.area.add_message({"msg_type": "display_data", "content": item})
 
-    def _take_facts(self, content: dict[str, Any], message: dict[str, Any]) -> None:
-        """Handle the helper's message.
+    def _handle_helper_message(
+        self, content: dict[str, Any], message: dict[str, Any]
+    ) -> None:
+        """Store the facts that the helper reports about this execution.
 
-        A cell may have forged it, so errors are ignored.
+        A cell may forge this message, so invalid content is ignored.
         """
         self.result.diagnosis_data = content
         if "record" in content:
@@ -336,64 +349,83 @@ class Running:
                 self.result.module_changes = modules
 
     async def enforce_limits(self, now: float, is_quiet: bool) -> bool:
-        """Interrupt the kernel at a limit, and kill it if that has no effect.
+        """Interrupt the kernel at a limit, and kill it if the interrupt has no effect.
 
-        Return whether to stop waiting. `is_quiet` means that no message is waiting.
-        Raise KernelUnreachableError.
+        Return whether to stop waiting for messages. `is_quiet` means that no message is
+        waiting. Raise KernelUnreachableError if the kernel cannot be reached for too
+        long.
         """
         kernel = self.kernel
         if is_quiet:  # all messages before a death have been read
             self.result.death = await kernel.check_death()
         if self.result.death is not None:
             return True
-        silence = now - self.received_at
-        if self.reply is not None:  # the deadline no longer counts
-            is_lost = is_quiet and silence > REPLY_SECONDS
-            return is_lost or now > self.replied_at + BACKLOG_SECONDS
-        if self.idle and kernel.interrupted and silence > REPLY_SECONDS:
-            # ipykernel sends no reply if it is interrupted between the end of the cell
-            # and the reply.
+        if self._is_last_message_lost(now, is_quiet):
             return True
-        if kernel.process.away:
-            self._check_unreachable(now)
+        if self.reply is not None:  # the limits no longer apply
+            return False
+        if kernel.process.unreachable_reason:
+            self._handle_unreachable(now)
             return False
         self.unreachable_since = 0.0
-        # The request is waiting for another client's, which must not be interrupted.
-        if not self.has_started and kernel.external_executions.running_since:
-            self.deadline = max(self.deadline, now + self.seconds)
-        if not kernel.interrupted:
-            await self._check_limits(now)
-        if kernel.interrupted:
-            await self._check_interrupt(now)
+        self._postpone_deadline_while_queued(now)
+        if not kernel.interrupt_reason:
+            await self._interrupt_at_limit(now)
+        if kernel.interrupt_reason:
+            await self._enforce_interrupt(now)
         return self.result.death is not None
 
-    def _check_unreachable(self, now: float) -> None:
-        """Raise KernelUnreachableError if the kernel cannot be reached for too long.
+    def _is_last_message_lost(self, now: float, is_quiet: bool) -> bool:
+        """Return whether to stop waiting for the reply or the idle status."""
+        is_silent = now - self.received_at > REPLY_SECONDS
+        if self.reply is not None:
+            is_lost = is_quiet and is_silent
+            return is_lost or now > self.replied_at + BACKLOG_SECONDS
+        # ipykernel sends no reply if it is interrupted between the end of the cell and
+        # the reply.
+        was_interrupted = bool(self.kernel.interrupt_reason)
+        return self.is_idle and was_interrupted and is_silent
 
-        The execution continues in the kernel, so the deadline moves on.
+    def _postpone_deadline_while_queued(self, now: float) -> None:
+        """Restart the time limit while the kernel executes another client's code.
+
+        That code must not be interrupted because of this execution.
+        """
+        is_queued = not self.has_started
+        if is_queued and self.kernel.external_executions.running_since:
+            self.deadline = max(self.deadline, now + self.seconds)
+
+    def _handle_unreachable(self, now: float) -> None:
+        """Postpone the deadline while the kernel cannot be reached.
+
+        The execution continues in the kernel meanwhile. Raise KernelUnreachableError if
+        the kernel cannot be reached for too long.
         """
         kernel = self.kernel
         self.unreachable_since = self.unreachable_since or now
         since = self.unreachable_since
-        if not kernel.interrupted:
+        if not kernel.interrupt_reason:
             since = max(since, self.original_deadline)
         if now > since + PATIENCE_SECONDS:
-            raise KernelUnreachableError(kernel.process.away)
+            raise KernelUnreachableError(kernel.process.unreachable_reason)
         self.deadline = max(self.deadline, now + RECONNECT_SECONDS)
 
-    async def _check_limits(self, now: float) -> None:
-        """Interrupt the execution at the memory limit or the deadline."""
+    async def _interrupt_at_limit(self, now: float) -> None:
+        """Interrupt the execution at the memory limit or after the deadline."""
         kernel = self.kernel
-        self.result.memory = self.guard.check() if self.guard else ""
+        self.result.memory = self.guard.describe_excess() if self.guard else ""
         if self.result.memory:
             await kernel.interrupt("memory")
         elif now > self.deadline:
             if kernel.has_helper:
-                self.stack = await kernel.process.sample()
+                self.stack_sample = await kernel.process.sample_stacks()
             await kernel.interrupt("deadline")
 
-    async def _check_interrupt(self, now: float) -> None:
-        """Interrupt again after half of the grace period, and give up after it."""
+    async def _enforce_interrupt(self, now: float) -> None:
+        """Repeat the interrupt after half of the grace period; give up after all of it.
+
+        Giving up means that the kernel is killed.
+        """
         kernel = self.kernel
         self.interrupted_at = self.interrupted_at or now
         grace = MEMORY_GRACE_SECONDS if self.result.memory else GRACE_SECONDS
@@ -402,20 +434,20 @@ class Running:
             # Code that catches every exception, such as a destructor, may have caught
             # the first one.
             self.has_repeated_interrupt = True
-            await kernel.interrupt(kernel.interrupted)
+            await kernel.interrupt(kernel.interrupt_reason)
         if now > self.interrupted_at + grace:
-            how = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
-            self.result.death = Death(how, kernel.process.last_words())
+            reason = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
+            self.result.death = Death(reason, kernel.process.read_log_tail())
 
     async def finish(self) -> Execution:
-        """Return the result; if the kernel is dead, remove what is left of it."""
+        """Return the result. If the kernel is dead, remove its processes and record."""
         result = self.result
         kernel = self.kernel
         area = self.area
         reply = self.reply or {}
         payload = reply.get("payload") or []
         if result.death is None:
-            await self._check_exit(payload)
+            await self._wait_for_exit(payload)
         if result.death is not None:
             try:
                 await kernel.shutdown()
@@ -432,7 +464,9 @@ class Running:
         result.execution_count = area.execution_count
         result.timings = area.timings
         fault = build_fault(result.diagnosis_data, self.error, area.execution_count)
-        result.fault = fault or parse_stack_sample(self.stack, area.execution_count)
+        result.fault = fault or parse_stack_sample(
+            self.stack_sample, area.execution_count
+        )
         result.widgets = kernel.widgets.take_state() if self.is_cell else None
         # Jupyter would put these texts of `%load` and `set_next_input` into new cells.
         result.next_inputs = [
@@ -444,8 +478,11 @@ class Running:
         result.outcome = self._get_outcome(str(reply.get("status")))
         return result
 
-    async def _check_exit(self, payload: list[dict[str, Any]]) -> None:
-        """Wait for the death of the kernel after exit() or quit(), which reply `ok`."""
+    async def _wait_for_exit(self, payload: list[dict[str, Any]]) -> None:
+        """Wait for the kernel to exit if the cell called exit() or quit().
+
+        The kernel replies `ok` before it exits. `payload` is that of the reply.
+        """
         if any(item.get("source") == "ask_exit" for item in payload):
             death = await self.kernel.wait_death()
             stderr = death.stderr if death else ""
@@ -459,21 +496,27 @@ class Running:
         watch = self.area.watch
         if watch and watch.skipped and not watch.matched:
             notes.append(
-                f"{watch.skipped:,} characters of output arrived too fast to search "
-                "them for the wake pattern"
+                f"{watch.skipped:,} characters of output were not searched for the "
+                "wake pattern, because they arrived too fast"
             )
         iopub = self.kernel.channels.iopub
-        if iopub.unread:
+        if iopub.unreadable_count:
+            messages = format_count(iopub.unreadable_count, "message")
             notes.append(
-                f"{iopub.unread} message(s) of the kernel could not be read: "
-                "the output may be incomplete"
+                f"{messages} of the kernel could not be read: the output may be "
+                "incomplete"
             )
-            iopub.unread = 0
+            iopub.unreadable_count = 0
 
     def _get_outcome(self, status: str) -> Outcome:
-        """Return the outcome; an interrupt explains all that followed it."""
-        if self.kernel.interrupted:
-            return INTERRUPT_OUTCOMES.get(self.kernel.interrupted, Outcome.CANCELLED)
+        """Return the outcome of the execution. An interrupt takes precedence.
+
+        `status` is the status in the reply.
+        """
+        if self.kernel.interrupt_reason:
+            return INTERRUPT_OUTCOMES.get(
+                self.kernel.interrupt_reason, Outcome.CANCELLED
+            )
         if self.result.death is not None:
             return Outcome.KERNEL_DIED
         # %%capture shows an error and replies `ok`, but the helper reports the error.
@@ -487,7 +530,7 @@ class Running:
 def _build_message(
     message_type: str, content: dict[str, Any], header: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
-    """Return a message as if the kernel had sent it."""
+    """Return a message with the fields of a message that the kernel has sent."""
     return {
         "msg_type": message_type,
         "header": header,

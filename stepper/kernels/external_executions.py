@@ -1,7 +1,8 @@
-"""The executions of other clients, such as a console or JupyterLab, on the same kernel.
+"""Executions that other clients, such as JupyterLab, request from the same kernel.
 
-The kernel publishes them to all clients. The session ids of all stepper daemons begin
-with the same prefix; a message with another session in its parent is another client's.
+The kernel publishes their messages to all clients. The session ids of stepper's own
+clients start with SESSION_PREFIX. Messages whose parent has any other session id belong
+to other clients.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ MAX_EXECUTIONS = 100
 
 
 class ExternalExecutions:
-    """The running executions of other clients.
+    """The executions of other clients that are currently running.
 
-    `on_finished` is called with each execution that has finished. `get_own_session`
-    returns the id of this client's session, and `decode_namespace` decodes the helper's
-    message.
+    `on_finished` is called with each finished execution. `get_own_session` returns the
+    session id of this client. `decode_namespace` decodes the namespace in a message of
+    the helper.
     """
 
     def __init__(
@@ -47,18 +48,27 @@ class ExternalExecutions:
 
     @property
     def running_since(self) -> float:
-        """When the oldest running one started (monotonic clock), or 0."""
+        """When the oldest running execution started, or 0 if there is none.
+
+        The time is that of the monotonic clock.
+        """
         return min(self.busy.values(), default=0.0)
 
     def forget_before(self, before: float) -> None:
-        """Drop those that started before a request to which the kernel has replied."""
+        """Treat executions that started at or before a time as finished.
+
+        Called after the kernel has replied to a later request.
+        """
         for request, started_at in list(self.busy.items()):
             if started_at <= before:
                 self.finished.append(request)
                 del self.busy[request]
 
     def handle_message(self, message: Message) -> bool:
-        """Update the executions; return whether another client caused a message."""
+        """Update the executions from a message of the kernel.
+
+        Return whether another client's request caused the message.
+        """
         parent = message["parent_header"]
         session = str(parent.get("session") or "")
         if not session or session.startswith(SESSION_PREFIX):
@@ -71,7 +81,7 @@ class ExternalExecutions:
         return True
 
     def _update(self, request: str, message: Message) -> None:
-        """Update one execution from a message that its request caused."""
+        """Update an execution from one of its messages."""
         message_type = message["msg_type"]
         content = message["content"]
         state = content.get("execution_state") if message_type == "status" else None
@@ -94,9 +104,9 @@ class ExternalExecutions:
             self._finish(request)
 
     def _finish(self, request: str) -> None:
-        """Call `on_finished` with a finished execution.
+        """Remove a finished execution and call `on_finished` with it.
 
-        The code of a silent execution is unknown.
+        If the execution was silent, its code is unknown and an empty string.
         """
         self.finished.append(request)
         execution = self.executions.pop(request, None)

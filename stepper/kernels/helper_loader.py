@@ -1,11 +1,11 @@
-"""The code that installs the helper in a kernel.
+"""Installation of the helper in a kernel.
 
-The helper consists of `kernels/in_kernel/` and of parts from other packages. It is sent
-as text and executed once, silently. Its modules have their own builtins and import
-function and are not in `sys.modules`, so that it does not appear in the user's
-namespace, `dir()`, `%who` or the history, and no cell can redefine what it uses. The
-sources are in the metadata of the request: IPython transforms `code` so often that
-200 kB of it cost 0.1 s.
+The helper consists of the modules in `kernels/in_kernel/` and of parts from other
+packages. Its sources are sent in the metadata of one silent request, because IPython's
+transformation of 200 kB of code would take 0.1 s. The modules have their own builtins
+and import function and are not in `sys.modules`. The helper therefore does not appear
+in the user's namespace, `dir()`, `%who` or the history, and cells cannot redefine what
+it uses.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:
 
 @functools.cache
 def _read_sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
-    """Return the sources of all modules of these packages, and their common hash."""
+    """Return the sources of all modules in some packages by name, and their hash."""
     paths = [path for package in packages for path in files(package).iterdir()]
     sources = {}
     for path in sorted(paths, key=str):
@@ -90,7 +90,10 @@ def _read_sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
 
 
 def iterate_recorded_messages(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the readable messages of the helper's record."""
+    """Yield the messages in the helper's record, without those that cannot be decoded.
+
+    `facts` is the content of the helper's message that contains the record.
+    """
     frames = iter(facts.get("frames") or [])
     record = facts.get("record") or {}
     for count in record.get("counts", []):

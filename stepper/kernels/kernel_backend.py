@@ -1,9 +1,9 @@
 """The protocol that a kernel backend implements.
 
-stepper's own backends are the folders in `backends/`. Other packages provide a backend
-by an entry point in the group `stepper.kernel_backends`; its value is a class without
-arguments, and its name is the key in the configuration. Members with a body here are
-optional for a class that inherits from KernelBackend.
+stepper's own backends are in `backends/`. Other packages register a backend as an entry
+point in the group `stepper.kernel_backends`. The name of the entry point is the key in
+the configuration, its value is a class that is called without arguments. Methods with a
+body in KernelBackend are optional for subclasses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PYTHON = KernelMetadata("python3", "Python 3", "python")
 
 @dataclass(frozen=True)
 class LauncherContext:
-    """The arguments for the launcher of one notebook's kernel."""
+    """The arguments for the launcher of a notebook's kernel."""
 
     # The path of the kernel's record, by which the next daemon finds the kernel.
     record: str
@@ -43,11 +43,11 @@ class LauncherContext:
 
 @dataclass(frozen=True)
 class BackendCheck:
-    """The result of a check of a backend that responds.
+    """The result of checking a backend that can be reached.
 
-    `offers` are short descriptions of what the backend can run, `unchecked` of what
-    only a start can check. `uncertainty` says why a kernel may still fail to start; it
-    is empty if there is no known reason.
+    `offers` describes what the backend can run, for example its partitions or
+    kernelspecs. `unchecked` lists what can be checked only by starting a kernel.
+    `uncertainty` is a reason why a kernel may fail to start, or an empty string.
     """
 
     offers: Sequence[str] = ()
@@ -57,42 +57,46 @@ class BackendCheck:
 
 @runtime_checkable
 class KernelBackend(Protocol):
-    """A kind of place in which kernels run.
+    """A way to run kernels, such as local processes or SLURM jobs.
 
-    Only backends that the user accepted with `stepper trust` are contacted. Settings
-    are parsed before that, so `parse_settings` and `describe` must not do any I/O.
+    stepper contacts a backend only after the user has accepted it with `stepper trust`.
+    Settings are parsed earlier, so `parse_settings` and `describe` must not do any I/O.
     """
 
     def parse_settings(self, values: Any, path: KeyPath) -> Any:
-        """Return the settings of a backend; raise BackendConfigError.
+        """Return the validated settings of a backend.
 
-        `values` is the value of the backend's key in the configuration, which a
-        stranger may have written. `path` are the keys to it, for errors.
+        `values` is the value of the backend's key in the configuration file, which may
+        come from an untrusted repository. `path` is the sequence of keys that leads to
+        it, for error messages. Raise BackendConfigError if the value is not valid.
         """
 
     def describe(self, settings: Any) -> BackendDescription:
-        """Return the properties of a backend that follow from its settings."""
+        """Return a description of a backend, derived from its settings only."""
 
     def create_launcher(self, context: LauncherContext) -> KernelLauncher:
-        """Return the launcher of one notebook's kernel.
+        """Return the launcher for one notebook's kernel.
 
-        It is also created for the record of a kernel: it must find its settings there.
+        The launcher may be created to find an existing kernel, so it must read the
+        settings from the kernel's record.
         """
 
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return what the backend offers; raise KernelError if it is unreachable.
+        """Check that a backend can be reached, and return what it offers.
 
-        `python` is the path of the project's interpreter, or empty if it has none.
+        `python` is the path of the project's interpreter, or an empty string if the
+        project has none. Raise KernelError if the backend cannot be reached.
         """
 
     async def get_metadata(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> KernelMetadata:
-        """Return the notebook metadata of the backend's kernel; raise KernelError.
+        """Return the metadata of the backend's kernel for the notebook file.
 
-        Called only if the backend's description does not say that it is Python.
+        Called only if the description of the backend has `is_python=False`. Raise
+        KernelError if the metadata cannot be determined.
         """
         return PYTHON
 
@@ -103,17 +107,17 @@ class KernelBackend(Protocol):
         get_records: Callable[[], Iterable[Path]],
         environ: Environ,
     ) -> int:
-        """Remove kernels of this project that no record names; return their number.
+        """Remove this project's kernels that have no record, and return their number.
 
-        The daemon calls this when it starts, with the accepted backends of this kind.
-        Raise KernelError.
+        The daemon calls this method when it starts, with the accepted backends of this
+        kind. Raise KernelError if the kernels cannot be removed.
         """
         return 0
 
     def kill_recorded_kernel(self, record: str) -> bool:
-        """Kill a recorded kernel without a daemon; return whether it was running.
+        """Kill a recorded kernel without a daemon, and return whether it was running.
 
-        The default does nothing: only a daemon can reach the kernel. If the record
-        still exists afterwards, the kernel was not killed.
+        By default, do nothing and return False, because only a daemon can reach the
+        kernel. An implementation that kills the kernel must also remove its record.
         """
         return False

@@ -1,7 +1,7 @@
 """The protocol of a kernel's channels, which carry its messages.
 
-`zmq_channels` implements them for all kernels with ports or sockets; the backend
-`jupyter` has its own over a WebSocket.
+`zmq_channels` implements it over ZeroMQ. The backend `jupyter` has its own
+implementation over a websocket.
 """
 
 from __future__ import annotations
@@ -15,49 +15,57 @@ from stepper.kernels.message_decoding import Message
 class Inbox(Protocol):
     """The incoming messages of one channel.
 
-    `unread` counts those that could not be decoded and were not reported yet.
+    `unreadable_count` is the number of messages that could not be decoded and have not
+    been reported yet.
     """
 
-    unread: int
+    unreadable_count: int
 
-    async def ready(self, seconds: float) -> bool:
-        """Wait at most `seconds` for a message; return whether there is one.
+    async def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for a message, and return whether one has arrived.
 
         Only one caller may wait at a time.
         """
 
-    def messages(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, for a limited time."""
+    def take_messages(self) -> Iterator[Message]:
+        """Yield and remove the messages that have arrived.
+
+        An implementation may stop after a time limit, even if more messages are
+        waiting.
+        """
 
 
 class KernelChannels(Protocol):
-    """The channels of a kernel, over ZeroMQ or a WebSocket."""
+    """The shell and iopub channels of a kernel."""
 
     @property
     def client_session(self) -> str:
-        """The session id in the headers of this client's requests."""
+        """The session id in the headers of this client's messages."""
 
     @property
     def connection(self) -> Mapping[str, Any]:
-        """The content of a connection file for other clients, or an empty dict."""
+        """The fields of the kernel's connection file, or an empty dict.
+
+        The dict is empty if other clients cannot connect to the kernel directly.
+        """
 
     @property
     def is_open(self) -> bool:
-        """Whether the channels are connected."""
+        """Whether the channels are open."""
 
     @property
     def iopub(self) -> Inbox:
-        """The messages that the kernel publishes, while the channels are open."""
+        """The messages that the kernel publishes; set while the channels are open."""
 
     @property
     def shell(self) -> Inbox:
-        """The kernel's replies, while the channels are open."""
+        """The kernel's replies; set while the channels are open."""
 
     def open(self) -> None:
-        """Connect the channels."""
+        """Open the channels."""
 
     def close(self) -> None:
-        """Disconnect the channels and stop waiting for messages."""
+        """Close the channels and stop waiting for messages."""
 
     def send(
         self,
@@ -69,8 +77,12 @@ class KernelChannels(Protocol):
     ) -> str:
         """Send a message on the shell channel and return its id.
 
-        `request` is the id if the caller chose one.
+        `request` is the message id to use; by default, a new one is created. `parent`
+        is the message, or its header, that the message belongs to.
         """
 
     def count_received(self, request: str) -> int:
-        """Return how many messages of a request were received, or 0 if not counted."""
+        """Return the number of iopub messages received for a request.
+
+        Return 0 if the implementation does not count messages.
+        """

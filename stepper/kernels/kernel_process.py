@@ -1,7 +1,7 @@
-"""The protocol of a kernel's process, and a base class for processes elsewhere.
+"""The protocol of a kernel's process, and a base class for remote processes.
 
-A process is what a backend gives to the kernel client: its channels, its interrupt, its
-death, and whatever the backend can measure.
+A backend implements the process of its kernels. The kernel client uses the process for
+the channels, interrupts, memory use, and to find out whether the kernel has died.
 """
 
 from __future__ import annotations
@@ -9,52 +9,56 @@ from __future__ import annotations
 from typing import Protocol
 
 from stepper.kernels.kernel_channels import KernelChannels
-from stepper.kernels.memory_guard import Usage
+from stepper.kernels.memory_guard import MemoryUsage
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-GRACE_SECONDS = 5.0  # between an interrupt and giving up
-PATIENCE_SECONDS = 10.0  # while the kernel cannot be reached
+GRACE_SECONDS = 5.0  # how long an interrupt may take
+PATIENCE_SECONDS = 10.0  # how long to wait for an unreachable kernel
 
 
 class KernelProcess(Protocol):
-    """The process of a kernel, on whichever machine.
+    """The process of a kernel, on this machine or a remote one.
 
-    `ended` is its death if known, `log` is where its output is kept, and `stack` is the
-    file on its machine for stack samples.
+    `death` is how the kernel died, or None while that is not known. `log_location` says
+    where the kernel's stderr is found. `stack_path` is the file for stack samples on
+    the kernel's machine, or an empty string.
     """
 
     id: str
-    ended: Death | None
-    log: str
-    stack: str
+    death: Death | None
+    log_location: str
+    stack_path: str
 
     @property
     def channels(self) -> KernelChannels:
         """The channels of the kernel."""
 
     @property
-    def cuts(self) -> int:
-        """How often the connection was lost: messages in between may be lost, too."""
+    def disconnect_count(self) -> int:
+        """The number of times the connection was lost.
+
+        Messages may be missing after each loss.
+        """
 
     @property
-    def away(self) -> str:
-        """Why the kernel cannot be reached at present, or an empty string if it can.
+    def unreachable_reason(self) -> str:
+        """Why the kernel cannot be reached now, or an empty string if it can be.
 
-        This does not mean that the kernel is dead.
+        An unreachable kernel may still be running.
         """
 
     def describe(self) -> KernelDescription:
-        """Return its interpreter, and its process id if it runs on this machine."""
+        """Return the kernel's interpreter and location, and its pid if it is local."""
 
-    def begin(self) -> None:
-        """Prepare a run: an interrupt spares processes that were started before.
+    def prepare_run(self) -> None:
+        """Prepare an execution: its interrupt will spare processes that already run.
 
-        Not all backends can distinguish them.
+        Backends that cannot distinguish these processes do nothing.
         """
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel and the processes in its group that the run started."""
+        """Interrupt the kernel and the processes that the execution has started."""
 
     async def kill(self) -> None:
         """Kill the kernel and all processes that it started.
@@ -62,71 +66,79 @@ class KernelProcess(Protocol):
         Raise KernelError if the kernel may still be running.
         """
 
-    async def death(self) -> Death | None:
+    async def poll(self) -> Death | None:
         """Return how the kernel died, or None while it is running.
 
-        The processes that a dead kernel has started are killed.
+        If the kernel died, also kill the processes that it started.
         """
 
-    async def sample(self) -> str:
-        """Return the stacks of all threads as faulthandler writes them, or ''."""
+    async def sample_stacks(self) -> str:
+        """Return the stacks of all threads in faulthandler's format.
 
-    def last_words(self) -> str:
-        """Return the last lines of its stderr, without escapes."""
+        Return an empty string if the stacks are not available.
+        """
+
+    def read_log_tail(self) -> str:
+        """Return the last lines of the kernel's stderr, without escape sequences."""
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that fixes the cause of a death at start, or ''."""
+        """Return a command that fixes a failed start, or an empty string.
 
-    def memory(self) -> int:
-        """Return the resident memory of the kernel and its children, in bytes."""
-
-    def usage(self) -> Usage:
-        """Return the memory that the kernel may use, and how much of it is used."""
-
-    def rest(self) -> None:
-        """Forget the present out-of-memory count, because a run begins or is over.
-
-        Processes that were killed before do not explain a later death.
+        `death` is how the kernel died while it was starting.
         """
 
-    def trim(self) -> None:
-        """Limit the size of the log, which child processes also write to."""
+    def measure_memory(self) -> int:
+        """Return the resident memory of the kernel and its children, in bytes."""
 
-    def forget(self) -> None:
-        """Remove the record of a kernel that is dead."""
+    def get_memory_usage(self) -> MemoryUsage:
+        """Return the total and the used memory of the kernel's machine or cgroup."""
+
+    def reset_oom_count(self) -> None:
+        """Ignore the out-of-memory kills that have happened so far.
+
+        Called before and after an execution, because only a kill during the execution
+        explains the death of its kernel.
+        """
+
+    def trim_log(self) -> None:
+        """Limit the size of the log, to which child processes also write."""
+
+    def remove_record(self) -> None:
+        """Remove the record of a dead kernel."""
 
 
 class RemoteProcess:
-    """Defaults for a kernel that stepper cannot observe as a process of this machine.
+    """A base class for kernels that are not processes of this machine.
 
-    Its memory is not measured and its stacks are not sampled. A subclass implements the
-    other members of KernelProcess.
+    It does not measure memory and takes no stack samples. Subclasses implement the
+    other members of KernelProcess. `machine_name` is the name of the kernel's machine
+    in messages.
     """
 
-    stack = ""
+    stack_path = ""
     machine_name = "the kernel's machine"
 
-    def begin(self) -> None:
-        """Do nothing: processes that were started before are not known here."""
+    def prepare_run(self) -> None:
+        """Do nothing: the processes on the kernel's machine are not known."""
 
-    async def sample(self) -> str:
-        """Return an empty text: the stacks are not sampled."""
+    async def sample_stacks(self) -> str:
+        """Return an empty string: the stacks are not available."""
         return ""
 
     def suggest_fix(self, death: Death) -> str:
-        """Return an empty text: there is no known fix."""
+        """Return an empty string: no fix is known."""
         return ""
 
-    def memory(self) -> int:
-        """Return 0: the memory of the kernel is not measured."""
+    def measure_memory(self) -> int:
+        """Return 0: the kernel's memory is not measured."""
         return 0
 
-    def usage(self) -> Usage:
-        """Return no usage: the limits of the other machine apply."""
-        return Usage(1, 0, self.machine_name)
+    def get_memory_usage(self) -> MemoryUsage:
+        """Return a usage of 0 %, so that stepper's memory limit never applies."""
+        return MemoryUsage(1, 0, self.machine_name)
 
-    def rest(self) -> None:
+    def reset_oom_count(self) -> None:
         """Do nothing: out-of-memory kills are not counted."""
 
-    def trim(self) -> None:
-        """Do nothing: the backend keeps the log."""
+    def trim_log(self) -> None:
+        """Do nothing: the backend manages the log."""

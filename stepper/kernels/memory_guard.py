@@ -1,18 +1,21 @@
-"""The memory limit of a run: the memory guard, and the memory use that it compares."""
+"""The memory limit of an execution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# If memory was above the limit before a cell began, the kernel may grow by this share
+# If memory use was above the limit before a cell ran, the kernel may grow by this share
 # of the limit.
 ALLOWED_GROWTH = 0.05
 
 
 @dataclass(frozen=True)
-class Usage:
-    """The total and the used memory in bytes; `where` names the machine or job."""
+class MemoryUsage:
+    """Total and used memory in bytes.
+
+    `where` names what has this memory in messages, for example "the machine".
+    """
 
     total: int
     used: int
@@ -20,20 +23,21 @@ class Usage:
 
     @property
     def percent(self) -> float:
-        """The used memory in percent."""
+        """The used memory, in percent of the total."""
         return 100.0 * self.used / self.total
 
 
 class MemoryGuard:
-    """The memory limit of one run.
+    """Checks memory use against the limit during one execution.
 
-    `warning` is a message if memory was above the limit before the cell began.
+    `max_percent` is the limit. If memory use was already above the limit before the
+    execution, `warning` is a message that says so.
     """
 
     def __init__(
         self,
         max_percent: float,
-        get_usage: Callable[[], Usage],
+        get_usage: Callable[[], MemoryUsage],
         get_kernel_memory: Callable[[], int],
     ) -> None:
         self.max_percent = max_percent
@@ -46,14 +50,15 @@ class MemoryGuard:
         if self.was_above:
             self.initial_memory = get_kernel_memory()
             self.warning = (
-                f"memory was at {usage.percent:.0f} % of {usage.where} before the cell "
-                f"began (the limit is {max_percent:g} %)"
+                f"memory use of {usage.where} was at {usage.percent:.0f} % before the "
+                f"cell ran (the limit is {max_percent:g} %)"
             )
 
-    def check(self) -> str:
-        """Return a message if the cell must be stopped, or an empty string.
+    def describe_excess(self) -> str:
+        """Return a message if the execution must be stopped, or an empty string.
 
-        With a limit of 100 %, that is left to the operating system.
+        Never stop an execution if the limit is 100 %: the operating system then kills a
+        process when memory runs out.
         """
         usage = self.get_usage()
         if usage.percent < self.max_percent or self.max_percent >= 100:
@@ -64,7 +69,7 @@ class MemoryGuard:
         if self.was_above and growth <= ALLOWED_GROWTH * max_bytes:
             return ""
         return (
-            f"memory reached {usage.percent:.0f} % of {usage.where} (the limit is "
+            f"memory use of {usage.where} reached {usage.percent:.0f} % (the limit is "
             f"{self.max_percent:g} %); this kernel uses {kernel_memory / 1e6:,.0f} MB "
             f"of {usage.total / 1e6:,.0f} MB"
         )

@@ -1,8 +1,8 @@
 """Decoding of kernel messages.
 
-jupyter_client's decoding costs a poll and the parsing of two dates for each message,
-which is too slow for cells that print much. orjson is fast, but turns integers of more
-than 64 bits into floats, so messages with such integers are decoded by `json`.
+jupyter_client polls once and parses two dates for each message, which is too slow for
+cells that print a lot. orjson is fast but converts integers of more than 64 bits to
+floats, so messages with such integers are decoded by `json`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def read_message(frames: list[bytes]) -> Message | None:
     """Return the message in these frames, or None if they cannot be decoded.
 
     The frames are the header, the parent header, the metadata, the content and the
-    buffers. The text of a large stream message is left out: see `split_message`.
+    buffers. If a stream message is large, the returned message has no text: use
+    `split_message` to get the text in pieces.
     """
     try:
         return _decode_frames(frames)
@@ -46,6 +47,7 @@ def read_message(frames: list[bytes]) -> Message | None:
 
 
 def _decode_frames(frames: list[bytes]) -> Message:
+    """Return the message in these frames; raise one of DECODE_ERRORS if not valid."""
     header = decode_json(frames[0])
     parent_header = decode_json(frames[1])
     raw_content = frames[3]
@@ -74,7 +76,7 @@ def _decode_frames(frames: list[bytes]) -> Message:
 
 
 def split_message(message: Message, frames: list[bytes]) -> Iterator[Message]:
-    """Yield a decoded message, or several with the text of a large stream message."""
+    """Yield a decoded message, split into several if it is a large stream message."""
     if message["msg_type"] != "stream" or len(frames[3]) <= LARGE:
         yield message
         return
@@ -84,7 +86,11 @@ def split_message(message: Message, frames: list[bytes]) -> Iterator[Message]:
 
 
 def split_stream_text(content: bytes) -> Iterator[str]:
-    """Yield the text of a stream message in chunks of whole characters and escapes."""
+    """Yield the text of a stream message in pieces, without splitting characters.
+
+    `content` is the JSON of the message's content. Escape sequences of JSON are not
+    split either.
+    """
     stream = STREAM.match(content)
     if stream is None:
         yield decode_json(content)["text"]
@@ -117,7 +123,7 @@ def _find_boundary(content: bytes, cut: int) -> int:
 
 
 def decode_json(data: bytes) -> Any:
-    """Return a decoded JSON value; NaN and invalid UTF-8 are accepted."""
+    """Return a decoded JSON value, accepting NaN and replacing invalid UTF-8."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:

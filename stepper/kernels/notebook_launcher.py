@@ -1,4 +1,4 @@
-"""Starts and finds the kernel of one notebook through its backend."""
+"""The launcher of a notebook's kernel, which selects the backend."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ log = logging.getLogger("stepper")
 
 
 class NotebookLauncher:
-    """Starts the kernel of one notebook on any backend.
+    """Starts and finds the kernel of one notebook on any backend.
 
-    The record of the last kernel says which backend it runs on. `get_environ` returns
-    the environment of the last client: it may have a token, which no record contains.
+    `record` is the path of the record of the last kernel, which contains the kind of
+    its backend. `get_environ` returns the environment of the last client, which may
+    contain a token. Tokens are never written to the record.
     """
 
     def __init__(
@@ -40,11 +41,14 @@ class NotebookLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the start in progress waits for in a queue, or None without one."""
+        """What the current start is waiting for, or None if it is not in a queue."""
         return self.current.queue_status if self.current else None
 
     async def start(self, config: LaunchConfig) -> Kernel:
-        """Start a kernel and return it when it is ready; raise KernelError."""
+        """Start a kernel and return it when it is ready.
+
+        Raise KernelError if the kernel cannot be started.
+        """
         kind = LOCAL
         if config.backend is not None:
             backend_registry.check_usable(config.backend)
@@ -63,7 +67,7 @@ class NotebookLauncher:
             seconds = time.monotonic() - started_at
             message = getattr(error, "message", type(error).__name__)
             reason = one_line(message, 300)
-            log.info("kernel start: not ready after %.2f s: %s", seconds, reason)
+            log.info("kernel start: failed after %.2f s: %s", seconds, reason)
             raise
         finally:
             self.current = None
@@ -72,15 +76,16 @@ class NotebookLauncher:
         return kernel
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel of a former daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started.
 
-        No request is sent to the kernel.
+        Return how the kernel died if it is dead or cannot be reconnected, or None if
+        there was no kernel. No request is sent to the kernel.
         """
         kind = self._get_recorded_kind()
         if not kind:
             return Death(
-                f"the kernel record {self.record} is not valid: stepper did not write "
-                "it for you at this path. stepper did not connect to the kernel"
+                f"stepper did not connect to the kernel in the record {self.record},"
+                " because stepper did not write this record for you at this path"
             )
         try:
             launcher = self._create_launcher(kind)
@@ -93,9 +98,9 @@ class NotebookLauncher:
             return await launcher.attach()
 
     async def cancel_request(self) -> None:
-        """Cancel a request that is not a kernel yet, such as a queued job.
+        """Cancel a request that has not become a kernel yet, such as a queued job.
 
-        Raise KernelError if this fails.
+        Raise KernelError if the request cannot be cancelled.
         """
         kind = self._get_recorded_kind()
         launcher = None
@@ -104,7 +109,9 @@ class NotebookLauncher:
                 launcher = self._create_launcher(kind)
             except KernelError as error:
                 # `attach` has reported that nothing can reach this kernel any more.
-                log.warning("kernel record %s removed: %s", self.record, error.message)
+                log.warning(
+                    "removed the kernel record %s: %s", self.record, error.message
+                )
         if launcher is not None:
             with backend_registry.report_errors(kind):
                 await launcher.cancel_request()
@@ -118,16 +125,20 @@ class NotebookLauncher:
             ) from error
 
     def _create_launcher(self, kind: str) -> KernelLauncher:
-        """Return the launcher of a kind of backend; raise KernelError."""
+        """Return a launcher of a kind of backend.
+
+        Raise KernelError if the backend is not installed or fails.
+        """
         backend = backend_registry.get_backend(kind)
         with backend_registry.report_errors(kind):
             return backend.create_launcher(self.context)
 
     def _get_recorded_kind(self) -> str:
-        """Return the kind of backend in the record, empty if the record is not valid.
+        """Return the kind of backend in the record.
 
-        A record of a local kernel needs no seal: the local backend checks its sockets
-        and its process.
+        Return an empty string if the record is not valid. Records of local kernels have
+        no seal. The local backend checks the sockets and the process of the kernel
+        instead.
         """
         record = backend_registry.read_record(self.record)
         kind = str(record.get("kind", LOCAL))

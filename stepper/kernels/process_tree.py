@@ -1,8 +1,8 @@
 """The processes that a kernel has started.
 
-They are found in a table of all processes, which is used for a moment: one request may
-need the processes of dozens of kernels, and on a machine with many processes it takes
-milliseconds to read them.
+Reading all processes of a machine takes milliseconds, and one request may need the
+processes of dozens of kernels. The table of processes is therefore reused for a short
+time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import defaultdict
 
 import psutil
 
-TABLE_SECONDS = 0.2  # how long a table is used
+TABLE_SECONDS = 0.2  # how long a table is reused
 
 
 class ProcessTable:
@@ -24,9 +24,9 @@ class ProcessTable:
         self._expires = 0.0
 
     def list_family(self, pid: int) -> list[int]:
-        """Return the ids of a process and its descendants.
+        """Return the pids of a process and its descendants.
 
-        The process itself is included even if it has ended.
+        The list always contains the process itself, even if it has exited.
         """
         now = time.monotonic()
         if now >= self._expires:
@@ -41,10 +41,10 @@ class ProcessTable:
 
 
 def _read_children() -> dict[int, list[int]]:
-    """Return the child processes of each process."""
+    """Return the pids of the children of each process."""
     children = defaultdict(list)
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # the process has ended
+        with contextlib.suppress(psutil.Error):  # the process has exited
             parent = process.ppid()
             children[parent].append(process.pid)
     return dict(children)

@@ -1,9 +1,9 @@
-"""Sealed records of kernels on other machines.
+"""Records of remote kernels, protected by a seal.
 
-A `git pull` may put any file below `.stepper/`. stepper connects to the host, job or
-port in a record and sends it what cells contain, so it must not trust such a file. Each
-record has a seal: an HMAC of its content and path. Its key is in the user's state
-folder, to which a checkout cannot write.
+`git pull` can place any file in `.stepper/`. stepper connects to the host, job or port
+in a record and sends the code of cells there, so it must not trust a record from a
+repository. Each record therefore contains a seal, an HMAC of its path and content. The
+key is in the user's state folder, which a repository cannot write to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Record = Mapping[str, Any]
 
 
 def write(path: str, record: Record) -> None:
-    """Replace a kernel's record; raise OSError."""
+    """Write a kernel's record with its seal, replacing an existing one.
+
+    Raise OSError if the record cannot be written.
+    """
     sealed = _remove_seal(record)
     sealed[SEAL] = _compute_seal(path, sealed)
     text = json.dumps(sealed)
@@ -34,7 +37,10 @@ def write(path: str, record: Record) -> None:
 
 
 def save(path: str, record: Record) -> None:
-    """Replace the record of a kernel that is being started; raise KernelError."""
+    """Write the record of a kernel that is being started, replacing an existing one.
+
+    Raise KernelError if the record cannot be written.
+    """
     try:
         write(path, record)
     except OSError as error:
@@ -45,7 +51,7 @@ def save(path: str, record: Record) -> None:
 
 
 def is_sealed(path: str, record: Record) -> bool:
-    """Return whether this user's stepper wrote a record to this path."""
+    """Return whether stepper wrote a record for this user and this path."""
     content = _remove_seal(record)
     seal = str(record.get(SEAL))
     try:
@@ -68,11 +74,14 @@ def _compute_seal(path: str, content: Record) -> str:
     sealed = [os.path.realpath(path), content]
     text = json.dumps(sealed, sort_keys=True)
     data = text.encode("utf-8", "surrogatepass")
-    return hmac.new(_get_key(), data, "sha256").hexdigest()
+    return hmac.new(_get_or_create_key(), data, "sha256").hexdigest()
 
 
-def _get_key() -> bytes:
-    """Return the user's key, which is created for the first record; raise OSError."""
+def _get_or_create_key() -> bytes:
+    """Return the user's key, and create it if it does not exist.
+
+    Raise OSError if the key cannot be read or created.
+    """
     # The home folder may be behind a symbolic link.
     folder = os.path.realpath(os.path.dirname(get_record_root()))
     path = os.path.join(folder, "key")
@@ -88,7 +97,7 @@ def _get_key() -> bytes:
 
 
 def find_project_records(paths: Paths) -> Iterator[Path]:
-    """Yield the records of a project's kernels, including those of replays."""
+    """Yield the paths of a project's kernel records, including those of replays."""
     kernels = Path(paths.kernels)
     yield from kernels.rglob("*.json")
     replays = Path(paths.verify)

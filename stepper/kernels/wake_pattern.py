@@ -1,7 +1,7 @@
-"""The search for the first printed line that matches the wake pattern of a cell.
+"""The search for the first printed line that matches a cell's wake pattern.
 
-The search runs as the text arrives, so it has a budget of time. Most lines are ruled
-out by texts that every match contains.
+The search runs while output arrives, so its time is limited. Most lines are excluded
+quickly because they lack a text that every match contains.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ ADVANCE_SECONDS = 0.5
 
 
 class WakeWatcher:
-    """Searches output for a pattern.
+    """Searches output for a wake pattern.
 
-    `matched` is the first matching line, or an empty string before. `skipped` is the
-    number of characters that were not searched, because the budget was used up.
+    `matched` is the first matching line, or an empty string if no line has matched yet.
+    `skipped` is the number of characters that were not searched because the time limit
+    was reached.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -38,8 +39,8 @@ class WakeWatcher:
         self.began = time.monotonic()
         self.spent = 0.0
 
-    def take(self, stream: str, text: str) -> None:
-        """Search the next piece of a stream."""
+    def search(self, stream: str, text: str) -> None:
+        """Search the next piece of text of a stream (stdout or stderr)."""
         if self.matched:
             return
         elapsed = time.monotonic() - self.began
@@ -95,7 +96,7 @@ class WakeWatcher:
             yield begin, text[begin : min(line_end, begin + MAX_LINE)]
 
     def _has_required_texts(self, line: str) -> bool:
-        """Return whether a line contains, in order, what every match contains."""
+        """Return whether a line contains all texts that a match requires, in order."""
         if self.ignores_case:
             if not line.isascii():
                 return True

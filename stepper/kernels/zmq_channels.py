@@ -1,7 +1,7 @@
-"""The channels of a kernel over ZeroMQ, by Unix sockets or ports.
+"""The channels of a kernel over ZeroMQ, using Unix sockets or TCP ports.
 
-The sockets are plain ones: zmq.asyncio polls each of them three times for every message
-and keeps a callback on each for as long as it is open.
+The sockets are not those of zmq.asyncio, which polls each socket three times for every
+message and keeps a callback registered while the socket is open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
 class Inbox:
     """The incoming messages of one channel.
 
-    `unread` counts those that could not be decoded and were not reported yet.
+    `unreadable_count` is the number of messages that could not be decoded and have not
+    been reported yet.
     """
 
     def __init__(self, channel: ZMQSocketChannel) -> None:
@@ -48,10 +49,10 @@ class Inbox:
         self.socket = channel.socket
         self.waiter: asyncio.Future[bool] | None = None
         self.descriptor: int | None = None
-        self.unread = 0
+        self.unreadable_count = 0
 
-    async def ready(self, seconds: float) -> bool:
-        """Wait at most `seconds` for a message; return whether there is one.
+    async def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for a message, and return whether one has arrived.
 
         Only one caller may wait at a time.
         """
@@ -61,7 +62,7 @@ class Inbox:
         assert self.waiter is None
         loop = asyncio.get_running_loop()
         self.waiter = loop.create_future()
-        timer = loop.call_later(seconds, self.leave)
+        timer = loop.call_later(seconds, self.stop_waiting)
         # ZeroMQ's descriptor becomes readable when a message may have arrived.
         self.descriptor = self.socket.fileno()
         loop.add_reader(self.descriptor, self._on_readable)
@@ -69,11 +70,11 @@ class Inbox:
             return await self.waiter
         finally:
             timer.cancel()
-            self.leave()
+            self.stop_waiting()
             self.waiter = None
 
-    def leave(self) -> None:
-        """Stop waiting: there is no message, or the socket is about to be closed."""
+    def stop_waiting(self) -> None:
+        """Make `wait` return, after its time limit or before the socket is closed."""
         # Only once: the number of a closed socket may be used for another file.
         if self.descriptor is not None:
             asyncio.get_running_loop().remove_reader(self.descriptor)
@@ -91,8 +92,8 @@ class Inbox:
     def _has_message(self) -> bool:
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
-    def messages(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, for BURST_SECONDS at most."""
+    def take_messages(self) -> Iterator[Message]:
+        """Yield the messages that have arrived, for at most BURST_SECONDS."""
         deadline = time.monotonic() + BURST_SECONDS
         while time.monotonic() < deadline and not self.socket.closed:
             try:
@@ -102,14 +103,17 @@ class Inbox:
             frames = self._verify(parts)
             message = read_message(frames) if frames else None
             if message is None:
-                self.unread += 1
+                self.unreadable_count += 1
                 size = sum(map(len, parts))
                 log.warning("could not read a kernel message of %d bytes", size)
             else:
                 yield from split_message(message, frames)
 
     def _verify(self, parts: list[bytes]) -> list[bytes]:
-        """Return the frames of a message without its signature, or an empty list."""
+        """Return the frames of a message without its signature.
+
+        Return an empty list if the signature is wrong or frames are missing.
+        """
         if DELIM not in parts:
             return []
         signature, *frames = parts[parts.index(DELIM) + 1 :]
@@ -120,10 +124,10 @@ class Inbox:
 
 
 class Channels:
-    """A kernel's channels.
+    """The ZeroMQ channels of a kernel.
 
-    `connection` has the fields of a Jupyter connection file. `iopub` and `shell` exist
-    only while the channels are open.
+    `connection` contains the fields of a Jupyter connection file. `iopub` and `shell`
+    exist only while the channels are open.
     """
 
     iopub: Inbox
@@ -144,11 +148,11 @@ class Channels:
 
     @property
     def client_session(self) -> str:
-        """The session id in the headers of this client's requests."""
+        """The session id in the headers of this client's messages."""
         return str(self.client.session.session)
 
     def open(self) -> None:
-        """Connect the channels."""
+        """Open the channels."""
         if not self.is_open:
             self.client.start_channels(stdin=False, hb=False, control=False)
             self.iopub = Inbox(self.client.iopub_channel)
@@ -156,11 +160,11 @@ class Channels:
             self.is_open = True
 
     def close(self) -> None:
-        """Disconnect the channels and stop waiting for messages."""
+        """Close the channels and stop waiting for messages."""
         if self.is_open:
             self.is_open = False
-            self.iopub.leave()
-            self.shell.leave()
+            self.iopub.stop_waiting()
+            self.shell.stop_waiting()
             self.client.stop_channels()
             if self.heartbeat is not None:
                 self.heartbeat.close(linger=0)
@@ -169,18 +173,19 @@ class Channels:
                 self.unanswered_since = 0.0
 
     def send_control(self, message_type: str, content: Message | None = None) -> None:
-        """Send a request on the control channel, which is served while a cell runs.
+        """Send a request on the control channel, for example to interrupt the kernel.
 
-        For example, an interrupt or shutdown request.
+        The kernel handles the control channel even while a cell is running.
         """
         if self.is_open:
             message = self.client.session.msg(message_type, content or {})
             self.client.control_channel.send(message)
 
-    def has_heartbeat(self) -> bool:
-        """Return whether the kernel's heartbeat responds, as far as is known by now.
+    def probe_heartbeat(self) -> bool:
+        """Send a heartbeat ping if necessary, and return whether the kernel responds.
 
-        Each call looks for the echo of the last ping and sends the next one.
+        Each call checks for the echo of the last ping. The result is False if a ping
+        has been unanswered for HEARTBEAT_TIMEOUT_SECONDS.
         """
         now = time.monotonic()
         if self.heartbeat is not None and self.unanswered_since:
@@ -217,7 +222,8 @@ class Channels:
     ) -> str:
         """Send a message on the shell channel and return its id.
 
-        `request` is the id if the caller chose one.
+        `request` is the message id to use; by default, a new one is created. `parent`
+        is the message, or its header, that the message belongs to.
         """
         message = self.client.session.msg(
             message_type, content, parent=parent, metadata=metadata

@@ -24,7 +24,7 @@ from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
 from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.kernels.backends.local.available_memory import usage
+from stepper.kernels.backends.local.available_memory import get_memory_usage
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
@@ -291,7 +291,7 @@ class Bench:
         if (
             case.ename == "MemoryLimit"
         ):  # what this machine passes when the kernel takes 120 MB more than now
-            now = usage(kernel.describe().pid)
+            now = get_memory_usage(kernel.describe().pid)
             limits = replace(
                 limits,
                 max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total),

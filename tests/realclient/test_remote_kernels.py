@@ -255,7 +255,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     assert [*cluster.jobs()] == [first] and runs(notebook) == ok(1, 2, 3)
 
     screen = client.wait_for("The job is over.", 120)
-    assert "its walltime was over (TIMEOUT)" in news(
+    assert "it exceeded its walltime (TIMEOUT)" in news(
         model, 8
     ) and "| 100 of 1461 days" in news(model, 8)
     assert (
@@ -365,7 +365,7 @@ def test_jupyter_server_with_websocket_cut_twice(
         assert line.cut()
         client.wait_for("It draws samples.", 40)
         line.down()
-        wait_until(lambda: "the link is down" in trouble(notebook))
+        wait_until(lambda: "the connection is down" in trouble(notebook))
         line.up()
         client.wait_for("That is the end.", 40)
         assert model.unsaid == 0 and served.kernels() == kernels

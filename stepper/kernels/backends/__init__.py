@@ -1,1 +1,1 @@
-"""Kernel backends: the kinds of places where a kernel can run."""
+"""Kernel backends: the ways in which stepper can run kernels."""

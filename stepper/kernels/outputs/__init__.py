@@ -1,1 +1,1 @@
-"""A run's outputs, from iopub messages to the outputs of a notebook's cell."""
+"""Conversion of kernel messages to the outputs of a cell, within a size limit."""

@@ -1,6 +1,6 @@
-"""The pixel difference of two images.
+"""Comparison of two images by their pixels.
 
-Pillow is imported when two images that are not equal are compared for the first time.
+Pillow is imported only when two different images are compared for the first time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_ROUNDED_SHARE = 0.01
 
 
 def compare_pixels(first: str, second: str) -> float | None:
-    """Return the share of pixels in which two base64 images differ.
+    """Return the fraction of pixels in which two base64-encoded images differ.
 
-    The result is 1 if their sizes differ, and None if one is animated, too large or
+    Return 1.0 if their sizes differ, or None if an image is animated, too large or
     cannot be decoded.
     """
     if first == second:
@@ -46,6 +46,7 @@ def _open_image(text: str) -> Image.Image:
 
 
 def _compare_images(first: Image.Image, second: Image.Image) -> float | None:
+    """Return the fraction of pixels that differ, or None if they cannot be compared."""
     from PIL import ImageChops
 
     if first.size != second.size:

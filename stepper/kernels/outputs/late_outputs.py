@@ -1,8 +1,8 @@
-"""Outputs for cells other than the running one, until they are written.
+"""Outputs that arrive for a cell while it is not running, until they are written.
 
-They arrive after the run of their cell, or update a display that the cell shows. The
-outputs of a cell are read from the notebook when the first message for it arrives.
-Nothing is kept in memory after a write.
+They are printed after the run of the cell, or update a display that the cell shows.
+When the first message for a cell arrives, its outputs are read from the notebook. After
+a write, no outputs remain in memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from stepper.session.protocols import CellVersion, Outputs, WidgetState
 
 @dataclass
 class PendingOutputs:
-    """The outputs of one cell, and what was added to them since the last write."""
+    """The outputs of one cell, and counts of what was added since the last write."""
 
     area: OutputArea
     characters: int = 0
     updates: int = 0  # of displays
     shows: int = 0  # displays and errors
 
-    def take(self, message: dict[str, Any]) -> None:
+    def add_message(self, message: dict[str, Any]) -> None:
         """Add a message and count it."""
-        self.area.take(message)
+        self.area.add_message(message)
         message_type = message["msg_type"]
         if message_type == "stream":
             self.characters += len(message["content"]["text"])
@@ -45,12 +45,15 @@ class LateOutputs:
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
         self.pending: dict[CellVersion, PendingOutputs] = {}
-        # Outputs that were written, but that another program's write removed.
+        # Written outputs that were removed when another program wrote the file.
         self.dropped: dict[CellVersion, Sequence[dict[str, Any]]] = {}
 
     @property
     def has_pending(self) -> bool:
-        """Whether there is something to write; raise NotebookError."""
+        """Whether there are outputs to write.
+
+        Raise NotebookError if the notebook cannot be read.
+        """
         self.dropped |= self.file.pop_dropped_outputs()
         return bool(self.pending or self.dropped)
 
@@ -63,11 +66,13 @@ class LateOutputs:
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Add a message for a cell that shows these displays.
+        """Add a message for the cell `target`.
 
-        `missing` is what the cell's outputs in the notebook lack, `waiting` are outputs
-        of its run that are not written yet. Raise NotebookError, without adding
-        anything, if the notebook cannot be read.
+        `displays` maps the display ids that the cell shows to indices of its outputs.
+        `missing` counts what is missing in the outputs in the notebook, and `limit` is
+        their size limit in bytes. `waiting` are outputs of the cell's run that have not
+        been written yet, or None. Raise NotebookError, without adding anything, if the
+        notebook cannot be read.
         """
         cell_outputs = self.pending.get(target)
         if cell_outputs is None:
@@ -75,15 +80,15 @@ class LateOutputs:
             area = OutputArea.from_notebook(outputs, displays, missing, limit)
             cell_outputs = PendingOutputs(area)
             self.pending[target] = cell_outputs
-        cell_outputs.take(message)
+        cell_outputs.add_message(message)
 
     def write(
         self, models: WidgetState | None, so_far: Outputs
     ) -> list[journal_events.LateOutput]:
-        """Write everything to the cells; return the journal events.
+        """Write all pending outputs to the notebook and return their journal events.
 
-        `models` is the state of widgets, `so_far` are the outputs of a running cell.
-        Raise NotebookError.
+        `models` is the state of widgets, and `so_far` are the outputs of a running
+        cell. Raise NotebookError if the notebook cannot be written.
         """
         rendered = {}
         outputs = dict(self.dropped)
@@ -103,6 +108,7 @@ class LateOutputs:
     def _build_event(
         self, target: CellVersion, rendered: RenderedOutputs, is_written: bool
     ) -> journal_events.LateOutput:
+        """Return the journal event for the late outputs of a cell."""
         cell_outputs = self.pending[target]
         return journal_events.LateOutput(
             cell_id=target.cell_id,

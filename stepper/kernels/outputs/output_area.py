@@ -1,7 +1,7 @@
 """The outputs of one execution as nbformat dicts, built from kernel messages.
 
-Memory is bounded while the messages arrive: of too many outputs, the first and the last
-are kept, and the middle is dropped and counted.
+Memory use is limited while the messages arrive: if there are too many outputs, only the
+first and the last are stored, and those in the middle are dropped and counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stepper.kernels.outputs.stream_text import StreamText
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
-# The middle is dropped when the area holds more than this multiple of its limit.
+# If the area holds more than this multiple of its limit, the middle is dropped.
 MAX_HELD_FACTOR = 4
 DISPLAY = "display_data"
 RESULT = "execute_result"
@@ -47,21 +47,23 @@ TIMING_NAMES = {
 OMITTED_OUTPUTS = re.compile(
     rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(TRUNCATED)}\n"
 )
-# The beginning of a text that redraws a progress bar, or a text that only ends one.
+# The beginning of a text that redraws a progress bar, or a text that only moves to the
+# next line.
 CONTINUES_BAR = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")
 # How many outputs, and lines of each, are searched for progress.
 PROGRESS_OUTPUTS = 4
 PROGRESS_LINES = 20
-# The output of an entry that is kept only for its image.
+# The output of an entry that is stored only for its image.
 NO_OUTPUT: Output = {}
 # Replaces an image that is only counted.
 COUNTED_IMAGE = {"data": {"image/png": "one of too many"}}
 
 
 class RenderedOutputs(NamedTuple):
-    """Outputs within the limit, for the notebook.
+    """Outputs within the size limit, as they are written to the notebook.
 
-    `displays` maps the id of each display to the indices of the outputs that show it.
+    `omitted` counts what is missing. `displays` maps each display id to the indices of
+    the outputs that show it.
     """
 
     outputs: list[Output]
@@ -70,10 +72,10 @@ class RenderedOutputs(NamedTuple):
 
 
 class OutputArea:
-    """The outputs of one execution within a limit, and the times of its messages.
+    """The outputs of one execution within a size limit, and the times of its messages.
 
-    `timings` has the names of nbclient and JupyterLab. `change_count` is the number of
-    messages that may have changed the outputs.
+    The keys of `timings` are those of nbclient and JupyterLab. `change_count` is the
+    number of messages that may have changed the outputs.
     """
 
     def __init__(self, max_output_bytes: int) -> None:
@@ -82,16 +84,16 @@ class OutputArea:
         self.execution_count: int | None = None
         self.timings: dict[str, str] = {}
         self.change_count = 0
-        # Searches the printed text for the line that should wake the agent.
+        # Searches the printed text for the wake pattern.
         self.watch: WakeWatcher | None = None
         self.clear()
 
     def clear(self) -> None:
         """Remove all outputs."""
         self.clear_before_next_output = False
-        # Earlier omissions that no line of the outputs reports.
+        # Earlier omissions that no line in the outputs reports.
         self.unreported = NOTHING_OMITTED
-        # The outputs before the dropped ones, [] if none were dropped.
+        # The outputs before the dropped outputs; empty if no outputs were dropped.
         self.head: list[Entry] = []
         # Entries with the images of dropped outputs.
         self.dropped_images: list[Entry] = []
@@ -113,11 +115,12 @@ class OutputArea:
         omitted: OmittedOutput,
         limit: int,
     ) -> OutputArea:
-        """Return the area of a cell with these outputs, for messages after its run.
+        """Return an area with the outputs of a cell, for messages after its run.
 
-        `displays` maps the id of each display to the indices of the outputs that show
-        it. `omitted` is what the outputs lack. The lines that say so are parsed only if
-        something is omitted, because a cell may print such a line.
+        `displays` maps each display id to the indices of the outputs that show it.
+        `omitted` counts what is missing in the outputs. The lines that report omissions
+        are recognized only if something is omitted, because a cell may print the same
+        lines.
         """
         area = cls(limit)
         entries = []
@@ -139,7 +142,7 @@ class OutputArea:
         return area
 
     def _restore_output(self, output: Output, omitted: OmittedOutput) -> Entry:
-        """Add an output that the notebook contains."""
+        """Add an output of the notebook, and return its entry."""
         text = None
         omission = None
         if output["output_type"] == "stream":
@@ -166,16 +169,17 @@ class OutputArea:
         return self.watch.matched if self.watch else ""
 
     def _iterate_entries(self) -> Iterator[Entry]:
-        """Yield all entries, including those that are kept only for their image."""
+        """Yield all entries, including those that are stored only for their image."""
         yield from self.head
         yield from self.dropped_images
         yield from self.entries
 
     def _count_held_bytes(self) -> int:
+        """Return the number of bytes that the entries take in memory."""
         return sum(entry.held_bytes for entry in self._iterate_entries())
 
-    def take(self, message: Message) -> bool:
-        """Add a message; return whether it says that the execution is over."""
+    def add_message(self, message: Message) -> bool:
+        """Add a message, and return whether it is the idle status of the execution."""
         message_type = message["msg_type"]
         content = message["content"]
         if message_type in OUTPUT_TYPES:
@@ -186,11 +190,11 @@ class OutputArea:
         if message_type == "stream":
             stream_name = str(content["name"])
             text = str(content["text"])
-            self._take_stream(stream_name, text)
+            self._add_stream(stream_name, text)
         elif message_type in DISPLAY_TYPES:
-            self._take_display(message)
+            self._add_display(message)
         elif message_type == "error":
-            self._take_error(content)
+            self._add_error(content)
         elif message_type == "clear_output":
             self.clear_before_next_output = bool(content.get("wait"))
             if not self.clear_before_next_output:
@@ -205,11 +209,12 @@ class OutputArea:
         return False
 
     def _record_time(self, name: str, message: Message) -> None:
+        """Store the date of a message in `timings`."""
         date = str(message["header"].get("date", ""))
         self.timings[name] = date.replace("+00:00", "Z")
 
-    def _take_stream(self, name: str, text: str) -> None:
-        """Add a text to the entry that it belongs to, or to a new one."""
+    def _add_stream(self, name: str, text: str) -> None:
+        """Append a text to the output that it continues, or to a new output."""
         entry = self._find_stream_entry(name, text)
         if entry is None:
             output = {"output_type": "stream", "name": name}
@@ -227,12 +232,12 @@ class OutputArea:
         entry.size = size
         self._drop_excess()
         if self.watch:
-            self.watch.take(name, text)
+            self.watch.search(name, text)
 
     def _find_stream_entry(self, name: str, text: str) -> Entry | None:
-        """Return the entry that a text belongs to, or None if it needs a new one.
+        """Return the entry that a text continues, or None if it needs a new entry.
 
-        A progress bar is redrawn in its entry, also if other outputs came after it.
+        A progress bar is redrawn in its own entry, even if other outputs follow.
         """
         if not self.entries or self.clear_before_next_output:
             return None
@@ -243,8 +248,8 @@ class OutputArea:
             return self.progress_bars.get(name)
         return None
 
-    def _take_display(self, message: Message) -> None:
-        """Add a display or result, and update the displays with its id."""
+    def _add_display(self, message: Message) -> None:
+        """Add a display or result, and update other displays with the same id."""
         message_type = message["msg_type"]
         content = message["content"]
         display_id = get_display_id(message)
@@ -265,21 +270,22 @@ class OutputArea:
                 entries.append(entry)
         self._drop_excess()
 
-    def _take_error(self, content: Message) -> None:
+    def _add_error(self, content: Message) -> None:
+        """Add an error."""
         output: Output = {"output_type": "error"}
         for name in ("ename", "evalue", "traceback"):
             output[name] = content.get(name)
         self._add(Entry.from_output(output))
 
     def _apply_updates(self) -> None:
-        """Replace the content of updated displays."""
+        """Replace the content of displays that were updated."""
         for display_id, shown in self.pending_updates.items():
             for entry in self.displays[display_id]:
                 self._replace_display(entry, shown)
         self.pending_updates = {}
 
     def _replace_display(self, entry: Entry, shown: Output) -> None:
-        """Replace the content of an entry; a result stays a result."""
+        """Replace the content of a display or result, and keep its output type."""
         output: Output = {"output_type": DISPLAY}
         if entry.output["output_type"] == RESULT:
             count = entry.output.get("execution_count")
@@ -291,13 +297,13 @@ class OutputArea:
         entry.removed = updated.removed
 
     def _limit_size(self, entry: Entry) -> Entry:
-        """Return an entry, shortened if it is too large for the notebook by itself."""
+        """Return an entry, shortened if it is larger than the limit."""
         if entry.size <= self.limit:
             return entry
         return entry.shorten(self.limit // 2)
 
     def _add(self, entry: Entry) -> Entry:
-        """Add an entry and return it as it is stored."""
+        """Add an entry and return it, shortened if necessary."""
         if self.clear_before_next_output:
             self.clear()
         entry = self._limit_size(entry)
@@ -307,7 +313,7 @@ class OutputArea:
         return entry
 
     def _drop_excess(self) -> None:
-        """Drop the middle of the outputs if the area holds too much."""
+        """Drop outputs from the middle if the outputs take too much memory."""
         if self.held_bytes <= self.max_held_bytes:
             return
         self._apply_updates()
@@ -329,7 +335,7 @@ class OutputArea:
         self.max_held_bytes = max(max_bytes, doubled_bytes)
 
     def _count_dropped(self, dropped_entries: list[Entry]) -> None:
-        """Count dropped entries, keep their images and forget their displays."""
+        """Count dropped entries, store their images and remove their displays."""
         dropped_ids = set(map(id, dropped_entries))
         for entry in dropped_entries:
             self.dropped += entry.total
@@ -344,7 +350,7 @@ class OutputArea:
         self.displays = displays
 
     def _drop_excess_images(self) -> None:
-        """Drop the images of entries that will not be saved as files."""
+        """Drop images that will not be saved as files."""
         images: dict[int, Output] = {}
         for entry in self._iterate_entries():
             image = entry.image
@@ -357,11 +363,11 @@ class OutputArea:
             entry.image = images.get(key, COUNTED_IMAGE)
 
     def get_outputs(self) -> list[Output]:
-        """Return the outputs within the limit."""
+        """Return the outputs within the size limit."""
         return self.render().outputs
 
     def render(self) -> RenderedOutputs:
-        """Return the outputs within the limit, their displays and what is omitted."""
+        """Return the outputs within the size limit, with their displays."""
         self._apply_updates()
         held = [*self.head, *self.entries]
         omitted = self.dropped
@@ -385,7 +391,7 @@ class OutputArea:
         return RenderedOutputs(outputs, omitted, self._find_displays(held))
 
     def _find_middle(self, entries: list[Entry]) -> slice:
-        """Return which entries to omit, so that the others are within the limit."""
+        """Return the slice of entries to omit, so that the rest is within the limit."""
         half = self.limit // 2
         head_end = len(self.head)
         if head_end:
@@ -399,7 +405,7 @@ class OutputArea:
         return slice(start, end)
 
     def _find_displays(self, entries: list[Entry]) -> dict[str, list[int]]:
-        """Return each display id with the indices of the entries that show it."""
+        """Return the indices of the entries that show each display, by display id."""
         indices: dict[int, int] = {}
         for index, entry in enumerate(entries):
             indices[id(entry)] = index
@@ -412,7 +418,7 @@ class OutputArea:
         return displays
 
     def get_last_line(self) -> str:
-        """Return the progress bar or last line of text, or an empty string."""
+        """Return the progress bar or the last line of text, or an empty string."""
         for entry in (*self.progress_bars.values(), *reversed(self.entries)):
             if entry.text:
                 line = entry.text.get_last_line()
@@ -430,7 +436,7 @@ class OutputArea:
         return lines
 
     def list_images(self) -> list[Output]:
-        """Return the outputs with images, also those omitted because of the limit."""
+        """Return the outputs that contain images, including those that were omitted."""
         self._apply_updates()
         return [entry.image for entry in self._iterate_entries() if entry.image]
 
@@ -446,13 +452,13 @@ def get_display_id(message: Message) -> str:
 
 
 def parse_count(text: str) -> int:
-    """Return a number with thousands separators."""
+    """Return the number in a text with thousands separators."""
     digits = text.replace(",", "")
     return int(digits)
 
 
 def join_texts(output: Output) -> Output:
-    """Return an output of a notebook with each list of lines joined, as in messages."""
+    """Return a notebook's output with lists of lines joined, as in kernel messages."""
     if output.get("output_type") == "stream":
         text = join_content(output.get("text", ""))
         return output | {"text": text}
@@ -463,23 +469,26 @@ def join_texts(output: Output) -> Output:
 
 
 def sum_omitted(entries: Iterable[Entry], start: OmittedOutput) -> OmittedOutput:
-    """Return what the entries lack, added to `start`."""
+    """Return the sum of `start` and of what is omitted in each entry."""
     return sum((entry.omitted for entry in entries), start)
 
 
 def count_fitting(entries: list[Entry], max_bytes: int) -> int:
-    """Return how many of the first entries fit into a number of bytes."""
+    """Return how many of the first entries have at most `max_bytes` bytes together."""
     totals = list(accumulate(entry.size for entry in entries))
     return bisect_right(totals, max_bytes)
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object, or an empty dict for another value."""
+    """Return a JSON object unchanged, and an empty dict for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def build_mime_bundle(data: Any) -> dict[str, Any]:
-    """Return a mime bundle that nbformat accepts: only JSON types may have objects."""
+    """Return a MIME bundle that is valid in nbformat.
+
+    The content of a MIME type must be a string unless the type is JSON.
+    """
     bundle = {}
     for mime_type, content in as_object(data).items():
         is_json = mime_type.endswith("json")

@@ -1,4 +1,4 @@
-"""Images among the outputs of a cell, and the key by which an image is recognized."""
+"""Images in outputs, and the key that identifies an image."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def get_image(output: Mapping[str, Any]) -> str:
 
 
 def get_image_key(text: str) -> int:
-    """Return the key of an image's text (base64 or SVG).
+    """Return a checksum of an image, given its base64 or SVG text.
 
-    The helper in the kernel calculates the same key for an image that it describes.
+    The helper in the kernel computes the same key for the images that it describes.
     """
     stripped = "".join(text.split())
     return zlib.crc32(stripped.encode("utf-8", "replace"))
 
 
 def join_content(content: Any, separator: str = "") -> str:
-    """Return the content of a mime type or of an error field as one text.
+    """Return the content of a MIME type, or a field of an error, as one string.
 
-    Lines are joined, other values are formatted as JSON.
+    A list of lines is joined, and any other value is formatted as JSON.
     """
     if isinstance(content, str):
         return content

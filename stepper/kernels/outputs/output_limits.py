@@ -1,7 +1,7 @@
-"""One output of a cell, within a limit of bytes.
+"""One output of a cell, within a size limit in bytes.
 
-A text keeps its beginning and its end. A display that is too large is replaced by a
-line that says so.
+The beginning and the end of a long text are stored. A display that is too large is
+replaced by a line that reports its size.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ Output = dict[str, Any]  # as in nbformat
 class Entry:
     """One output in an output area.
 
-    The `text` of a stream grows. `image` is the output if it contains an image, also if
-    it is too large for the notebook. `removed` is what an output other than a stream
-    lacks.
+    `size` is its size in the notebook, in bytes. `text` is the growing text of a
+    stream. `image` is the complete output if it contains an image, even if the output
+    is too large for the notebook. `removed` counts what is missing in outputs other
+    than streams.
     """
 
     output: Output
@@ -47,20 +48,20 @@ class Entry:
 
     @classmethod
     def from_output(cls, output: Output, text: StreamText | None = None) -> Entry:
-        """Return the entry of a complete output."""
+        """Return the entry of a complete output. `text` is set for a stream."""
         image = output if get_image(output) else None
         return cls(output, measure_output(output), text, image)
 
     @property
     def omitted(self) -> OmittedOutput:
-        """What the entry lacks of the output that the kernel sent."""
+        """What is missing compared with the output that the kernel sent."""
         if self.text is None:
             return self.removed
         return OmittedOutput(self.text.omitted_characters)
 
     @property
     def total(self) -> OmittedOutput:
-        """What the notebook lacks if the whole entry is dropped."""
+        """What will be missing in the notebook if the whole entry is dropped."""
         if self.removed.outputs:
             return self.removed
         if self.text is not None:
@@ -73,14 +74,14 @@ class Entry:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes the entry takes in memory."""
+        """The number of bytes that the entry takes in memory."""
         image = self.image
         if image is None or image is self.output:
             return self.size
         return self.size + len(get_image(image))
 
     def shorten(self, limit: int) -> Entry:
-        """Return the entry for the notebook, within `limit` bytes."""
+        """Return an entry for the notebook with at most `limit` bytes."""
         if self.text is not None:
             return self._shorten_stream(self.text, limit)
         # A shortened output already says what was removed.
@@ -91,9 +92,9 @@ class Entry:
         return self._shorten_error(limit)
 
     def _shorten_stream(self, text: StreamText, limit: int) -> Entry:
-        """Return the entry of a stream within `limit` bytes.
+        """Return the entry of a stream with at most `limit` bytes.
 
-        How many bytes a character takes is known only on average.
+        Several attempts may be needed, because characters differ in size.
         """
         output = self.output | {"text": text.render()}
         size = measure_output(output)
@@ -106,7 +107,7 @@ class Entry:
         return Entry(output, size, text)
 
     def _replace_display(self) -> Entry:
-        """Return an entry that says which mime types were removed."""
+        """Return an entry with a line that lists the removed MIME types and sizes."""
         descriptions = []
         total = 0
         for mime_type, content in self.output["data"].items():
@@ -118,7 +119,7 @@ class Entry:
         return Entry(note, measure_output(note), None, self.image, removed)
 
     def _shorten_error(self, limit: int) -> Entry:
-        """Return an error's entry with a shortened message and traceback."""
+        """Return the entry of an error with a shortened message and traceback."""
         texts = get_error_texts(self.output)
         # A character takes at most 6 bytes.
         message = BoundedText(limit // 24)
@@ -136,7 +137,7 @@ class Entry:
 
 
 def get_error_texts(output: Output) -> list[str]:
-    """Return the message and traceback of an error, or [] for another output."""
+    """Return the message and the traceback of an error, or [] for other outputs."""
     if output["output_type"] != "error":
         return []
     parts = (output.get("evalue"), output.get("traceback"))
@@ -144,7 +145,7 @@ def get_error_texts(output: Output) -> list[str]:
 
 
 def measure_output(output: Output) -> int:
-    """Return approximately how many bytes an output takes in the notebook file."""
+    """Return the approximate size of an output in the notebook file, in bytes."""
     contents = [
         output.get("text"),
         output.get("evalue"),
@@ -161,6 +162,7 @@ def measure_output(output: Output) -> int:
 
 
 def _measure_content(content: Any) -> int:
+    """Return the approximate size of a value in the notebook file, in bytes."""
     line_bytes = 0
     if isinstance(content, str):
         if len(content) > MAX_ENCODED:
@@ -173,7 +175,7 @@ def _measure_content(content: Any) -> int:
 
 
 def build_omission_note(description: str) -> Output:
-    """Return an output that says what was omitted."""
+    """Return an output with a line that describes what was omitted."""
     return {
         "output_type": "stream",
         "name": "stderr",

@@ -1,9 +1,9 @@
 """The text of a stream, limited in size and with progress bars redrawn.
 
-The result is what JupyterLab shows: a carriage return moves to the beginning of the
-line, a backspace one character back, and later text overwrites what is there. There are
-two differences: a line with colors is replaced as a whole, and the escape sequence that
-moves the cursor up is applied, because several tqdm bars use it.
+The result is the text that JupyterLab shows: a carriage return moves to the beginning
+of the line, a backspace moves one character back, and later text overwrites earlier
+text. There are two differences: a line with colors is replaced as a whole, and the
+escape sequence that moves the cursor up is applied, because several tqdm bars use it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Position = tuple[int, int]  # row and column
 
 
 class BoundedText:
-    """A text that grows, with a limit on its size.
+    """A growing text with a size limit.
 
-    The beginning (`head`) and the end (`tail`) are kept, each up to half of the limit.
-    The characters between them are only counted.
+    The beginning (`head`) and the end (`tail`) are stored, each up to half of the
+    limit. The characters between them are counted in `omitted_characters`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -52,9 +52,10 @@ class BoundedText:
 
     @classmethod
     def from_notebook(cls: type[Same], value: str, limit: int, is_cut: bool) -> Same:
-        """Return a text that the notebook contains.
+        """Return a text that is stored in the notebook.
 
-        If the text `is_cut`, a line in it says how many characters were omitted.
+        `is_cut` means that characters may be omitted, and that a line in the text says
+        how many.
         """
         text = cls(limit)
         omission = OMITTED_CHARACTERS.search(value) if is_cut else None
@@ -87,7 +88,10 @@ class BoundedText:
             self._drop_first_tail_piece()
 
     def _add_to_head(self, text: str) -> str:
-        """Append to the head if the text ends there; return the rest of the text."""
+        """Append text to the head until it is full, and return the remaining text.
+
+        Nothing is appended if the tail has begun.
+        """
         if self.tail or self.omitted_characters:
             return text
         room = self.half - self.head_size
@@ -97,7 +101,7 @@ class BoundedText:
         return text[room:]
 
     def _drop_first_tail_piece(self) -> None:
-        """Drop as much of the tail's first piece as is above the limit."""
+        """Drop the part of the tail's first piece that exceeds the limit."""
         excess = self.tail_size - self.half
         first = self.tail.popleft()
         if len(first) > excess:
@@ -107,7 +111,7 @@ class BoundedText:
         self.omitted_characters += dropped
 
     def shorten(self: Same, limit: int) -> Same:
-        """Return the same text with a smaller limit."""
+        """Return a copy of the text with a smaller limit."""
         shorter = type(self)(limit)
         for piece in self.head:
             shorter.add(piece)
@@ -130,7 +134,7 @@ class BoundedText:
 class StreamText(BoundedText):
     """The text of stdout or stderr.
 
-    `is_bar` means that the last line is a progress bar: it was redrawn, and may be
+    `is_bar` means that the last line is a progress bar, which was redrawn and may be
     redrawn again.
     """
 
@@ -164,7 +168,7 @@ class StreamText(BoundedText):
         super().add(text)
 
     def _redraw(self, text: str) -> str:
-        """Remove the last lines and return them with the text drawn into them."""
+        """Remove the last lines, draw the text over them and return the result."""
         row_count = self.rows_up + 1
         for rise in CURSOR_UP.findall(text):
             row_count += int(rise or 1)
@@ -198,7 +202,7 @@ class StreamText(BoundedText):
         return ""
 
     def get_last_lines(self) -> list[str]:
-        """Return the last lines, at most MAX_END characters."""
+        """Return the last lines, with at most MAX_END characters in total."""
         tail_from_end = reversed(self.tail)
         head_from_end = reversed(self.head)
         pieces_from_end = chain(tail_from_end, head_from_end)
@@ -236,7 +240,7 @@ class StreamText(BoundedText):
 
 
 def find_line_start(text: str, count: int) -> int:
-    """Return the index at which the last `count` lines start."""
+    """Return the index in the text where its last `count` lines start."""
     index = len(text)
     for _ in range(count):
         index = text.rfind("\n", 0, index)
@@ -246,7 +250,10 @@ def find_line_start(text: str, count: int) -> int:
 
 
 def draw_text(rows: list[str], row: int, column: int, text: str) -> Position:
-    """Write a text into lines, from a position on; return the position after it."""
+    """Write a text over lines, starting at a position.
+
+    The lines are changed in place. Return the position after the text.
+    """
     first, *others = text.split("\n")
     row, column = draw_line(rows, row, column, first)
     for line in others:
@@ -258,7 +265,10 @@ def draw_text(rows: list[str], row: int, column: int, text: str) -> Position:
 
 
 def draw_line(rows: list[str], row: int, column: int, text: str) -> Position:
-    """Do the same as `draw_text` for a text without newlines."""
+    """Write a text without newlines over a line, starting at a position.
+
+    The text may move the cursor up. Return the position after the text.
+    """
     is_movement = False
     # Every second part is the number of lines of a cursor movement.
     for part in CURSOR_UP.split(text):
@@ -273,7 +283,10 @@ def draw_line(rows: list[str], row: int, column: int, text: str) -> Position:
 
 
 def overwrite_line(line: str, column: int, text: str) -> tuple[str, int]:
-    """Write a text into a line, from a column on; return the line and next column."""
+    """Write a text over a line, starting at a column.
+
+    Return the new line and the column after the text.
+    """
     first, *others = text.split("\r")
     if "\b" in text:
         line, column = write_with_backspaces(line, column, first)
@@ -293,7 +306,7 @@ def overwrite_line(line: str, column: int, text: str) -> tuple[str, int]:
 
 
 def overlay_all(line: str, texts: list[str]) -> str:
-    """Return a line after texts were written over it, one after the other."""
+    """Return a line after several texts were written over it, one after the other."""
     layers = [line, *texts]
     longest = max(map(len, layers))
     visible = ""
@@ -306,9 +319,9 @@ def overlay_all(line: str, texts: list[str]) -> str:
 
 
 def overlay(text: str, line: str) -> str:
-    """Return a text followed by the part of a line that it does not cover.
+    """Return a text, followed by the part of the line that it does not cover.
 
-    A line with colors is covered completely, as is a line below a text with colors.
+    A line with colors, or below a text with colors, is covered completely.
     """
     size = len(text)
     if size >= len(line) or "\x1b" in text:
@@ -319,7 +332,10 @@ def overlay(text: str, line: str) -> str:
 
 
 def write_with_backspaces(line: str, column: int, text: str) -> tuple[str, int]:
-    """Do the same as `overwrite_line` for a text with backspaces."""
+    """Write a text with backspaces over a line, starting at a column.
+
+    Return the new line and the column after the text.
+    """
     characters = list(line)
     for backspaces, part in BACKSPACES.findall(text):
         column -= len(backspaces)

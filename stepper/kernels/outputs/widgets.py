@@ -1,7 +1,7 @@
 """The state of Jupyter widgets for the notebook's metadata, and captured outputs.
 
 As in nbclient, an Output widget with the `msg_id` of a request captures the outputs of
-that request, and the kernel is informed of them.
+that request, and the captured outputs are sent back to the kernel.
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ MODEL_FIELDS = ("model_name", "model_module", "model_module_version")
 
 
 class OutputWidget:
-    """An Output widget and the outputs that it has captured."""
+    """An Output widget and the outputs that it has captured.
+
+    `comm` is the id of its comm, and `limit` the size limit of the outputs in bytes.
+    """
 
     def __init__(self, comm: str, limit: int) -> None:
         self.comm = comm
         self.limit = limit
         self.area = OutputArea(limit)
-        self.request = ""  # the request whose outputs are captured
+        self.request = ""  # id of the request whose outputs are captured
         self.parent: Message = {}
         self.is_synced = True  # whether the kernel knows the outputs
 
-    def take(self, message: Message) -> None:
-        """Add an output message."""
-        self.area.take(message)
+    def add_message(self, message: Message) -> None:
+        """Capture an output message."""
+        self.area.add_message(message)
         self.parent = message["parent_header"]
         self.is_synced = False
 
-    def build_update(self) -> Message:
-        """Return the content of a comm message with the outputs for the kernel."""
+    def take_update(self) -> Message:
+        """Return the content of a comm message that sends the outputs to the kernel.
+
+        The outputs are then marked as synced.
+        """
         self.is_synced = True
         state = {"outputs": self.area.get_outputs()}
         return {
@@ -59,17 +65,17 @@ class Widgets:
         self.states: dict[str, State] = {}
         self.buffers: dict[str, Buffers] = {}
         self.captured: dict[str, OutputWidget] = {}
-        # Those that capture the outputs of a request, the latest at the end.
+        # Output widgets that capture the outputs of a request, the latest at the end.
         self.capturing: list[OutputWidget] = []
-        # Model → its size in bytes.
+        # Dropped model → its size in bytes.
         self.dropped: dict[str, int] = {}
         self.changed = False
         self.limits = Limits()
-        # Since the sizes of the states were measured.
+        # Bytes received since the sizes of the states were measured.
         self.received_bytes = 0
 
     def handle_comm(self, message: Message) -> None:
-        """Update the state from a comm message, which need not be a widget's."""
+        """Update the widgets from a comm message. Other comm messages are ignored."""
         content = message["content"]
         data = content.get("data")
         comm = content.get("comm_id")
@@ -95,7 +101,7 @@ class Widgets:
             self._drop_largest()
 
     def _add_buffers(self, comm: str, paths: list[Any], buffers: list[bytes]) -> None:
-        """Add the binary values of a state, whose paths the message names."""
+        """Store the binary values of a state at the paths that the message names."""
         for path, buffer in zip(paths, buffers, strict=False):
             encoded = base64.b64encode(buffer).decode()
             value = {"data": encoded, "encoding": "base64", "path": path}
@@ -103,7 +109,10 @@ class Widgets:
             comm_buffers[tuple(path)] = value
 
     def _update_output(self, widget: OutputWidget, state: State, method: Any) -> None:
-        """Apply outputs or a request that the kernel has set on an Output widget."""
+        """Apply the outputs or the request id that the kernel set in an Output widget.
+
+        `method` is the method in the message; outputs in an "echo_update" are ignored.
+        """
         outputs = state.get("outputs")
         if isinstance(outputs, list) and method != "echo_update":
             widget.area = OutputArea.from_notebook(
@@ -115,18 +124,22 @@ class Widgets:
                 self.capturing.remove(widget)
             self.capturing.append(widget)
 
-    def find_capturing(self, request: str | None) -> OutputWidget | None:
-        """Return the widget that captures the outputs of a request, or None."""
+    def capture(self, request: str | None, message: Message) -> bool:
+        """Add an output message to the Output widget that captures its request.
+
+        Return whether there is such a widget.
+        """
         for widget in reversed(self.capturing):
             if widget.request and widget.request == request:
+                widget.add_message(message)
                 self.changed = True
-                return widget
-        return None
+                return True
+        return False
 
     def take_state(self) -> WidgetState | None:
         """Return the state for the notebook, or None if unchanged since the last call.
 
-        The largest models are left out if the state is above its limit.
+        If the state is above its size limit, the largest models are dropped.
         """
         if not self.changed:
             return None
@@ -146,7 +159,7 @@ class Widgets:
         )
 
     def _serialize(self, comm: str) -> State:
-        """Return a model as in the notebook's metadata."""
+        """Return the model of a widget in the format of the notebook's metadata."""
         state = self.states[comm]
         model: State = {name: state.get(f"_{name}") for name in MODEL_FIELDS}
         model["state"] = state
@@ -156,7 +169,7 @@ class Widgets:
         return model
 
     def _drop_largest(self) -> None:
-        """Drop the largest models until the rest is within the limit."""
+        """Drop the largest models until the others are within the size limit."""
         self.received_bytes = 0
         max_bytes = self.limits.max_widget_state_bytes
         sizes = {}
@@ -176,7 +189,7 @@ class Widgets:
 
 
 def is_output_model(state: State) -> bool:
-    """Return whether the state of a new model is that of an Output widget."""
+    """Return whether the state of a new model is the state of an Output widget."""
     module = state.get("_model_module")
     name = state.get("_model_name")
     return (module, name) == OUTPUT

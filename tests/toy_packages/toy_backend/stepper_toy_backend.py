@@ -139,7 +139,7 @@ class ToyLauncher:
         if data:
             process = ToyProcess(data, self.context.record)
             await process.kill()
-            process.forget()
+            process.remove_record()
 
 
 class ToyProcess(RemoteProcess):
@@ -148,10 +148,10 @@ class ToyProcess(RemoteProcess):
         self.pid = int(data["pid"])
         self.created = float(data["created"])
         self.record = record
-        self.log = "no log"
-        self.cuts = 0
-        self.away = ""
-        self.ended: Death | None = None
+        self.log_location = "no log"
+        self.disconnect_count = 0
+        self.unreachable_reason = ""
+        self.death: Death | None = None
         self.channels = Channels(data["connection"])
 
     def _is_running(self) -> bool:
@@ -172,13 +172,13 @@ class ToyProcess(RemoteProcess):
         if self._is_running():
             os.killpg(self.pid, signal.SIGKILL)
 
-    async def death(self) -> Death | None:
-        if self.ended is None and not self._is_running():
-            self.ended = Death("the toy broke")
-        return self.ended
+    async def poll(self) -> Death | None:
+        if self.death is None and not self._is_running():
+            self.death = Death("the toy broke")
+        return self.death
 
-    def last_words(self) -> str:
+    def read_log_tail(self) -> str:
         return ""
 
-    def forget(self) -> None:
+    def remove_record(self) -> None:
         secure_files.remove(self.record)

@@ -1,1 +1,1 @@
-"""Kernels of a Jupyter server, a hub's, or a gateway."""
+"""Kernels on a Jupyter server, a JupyterHub or a gateway."""

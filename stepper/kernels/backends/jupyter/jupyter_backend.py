@@ -1,6 +1,6 @@
 """The backend `jupyter`: kernels on a Jupyter server.
 
-The launcher and its modules are imported when a kernel is started, found or checked.
+The launcher is imported only when a kernel is started, found or checked.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 
 
 class JupyterBackend(KernelBackend):
-    """Kernels on a Jupyter server, JupyterHub, Kernel or Enterprise Gateway."""
+    """The backend for kernels on a Jupyter server, a JupyterHub or a gateway."""
 
     def parse_settings(self, values: Any, path: KeyPath) -> JupyterSettings:
-        """Return the settings of a backend; raise BackendConfigError."""
+        """Return the validated settings of a backend.
+
+        Raise BackendConfigError if they are not valid.
+        """
         return jupyter_settings.parse_settings(values, path)
 
     def describe(self, settings: JupyterSettings) -> BackendDescription:
-        """Return the description of a backend."""
+        """Return the description of a backend with these settings."""
         return jupyter_settings.describe_settings(settings)
 
     def create_launcher(self, context: LauncherContext) -> JupyterLauncher:
-        """Return the launcher of one notebook's kernel."""
+        """Return the launcher for one notebook's kernel."""
         from stepper.kernels.backends.jupyter.jupyter_launcher import JupyterLauncher
 
         return JupyterLauncher(
@@ -48,7 +51,11 @@ class JupyterBackend(KernelBackend):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return the server's kernelspecs; raise KernelError."""
+        """Check that the server can be reached, and return its kernelspecs.
+
+        Raise KernelError if the server cannot be reached or lacks the configured
+        kernel.
+        """
         from stepper.kernels.backends.jupyter import jupyter_launcher
 
         offers = await jupyter_launcher.check_server(backend.settings, environ)
@@ -57,9 +64,9 @@ class JupyterBackend(KernelBackend):
     async def get_metadata(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> KernelMetadata:
-        """Return the notebook metadata of a kernel of the server.
+        """Return the metadata of the server's kernel for the notebook file.
 
-        Raise KernelError.
+        Raise KernelError if the server cannot be reached or lacks the kernel.
         """
         from stepper.kernels.backends.jupyter import jupyter_launcher
 

@@ -1,4 +1,7 @@
-"""Starts a kernel on a Jupyter server, or attaches to one chosen by its id."""
+"""The launcher for kernels on a Jupyter server.
+
+It starts a kernel, or attaches to a running kernel that the settings name.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,9 @@ log = logging.getLogger("stepper")
 class JupyterLauncher:
     """Starts and finds the kernel of one notebook.
 
-    `record` is the path of its record, for the next daemon: it has the kernel's id, and
-    no token. `parts` are the modules that the helper in the kernel may load. `environ`
-    returns the environment of the last client, which may have a token.
+    `record` is the path of the kernel's record, which never contains a token. `parts`
+    maps each module that the helper in the kernel may load to its package.
+    `get_environ` returns the environment of the last client, which may contain a token.
     """
 
     queue_status: QueueStatus | None = None  # a server has no queue
@@ -52,16 +55,16 @@ class JupyterLauncher:
         record: str,
         runtime: str,
         parts: Mapping[str, str],
-        environ: Callable[[], Mapping[str, str]],
+        get_environ: Callable[[], Mapping[str, str]],
     ) -> None:
         self.record = record
         self.parts = parts
-        self.environ = environ
+        self.get_environ = get_environ
 
     async def start(self, config: LaunchConfig) -> KernelClient:
-        """Start a kernel, or take the chosen one; return it when it is ready.
+        """Start a kernel or attach to the configured one, and return it when ready.
 
-        Raise KernelError.
+        Raise KernelError if the kernel cannot be started or reached.
         """
         backend = config.backend
         assert backend is not None
@@ -70,9 +73,9 @@ class JupyterLauncher:
         try:
             await self.cancel_request()
         except KernelError as error:
-            # If this concerns the same server, the request below fails, too.
+            # If the server is the same, the request below also fails and is reported.
             log.warning("%s", error.message)
-        server = Server(settings, lambda: {**self.environ(), **config.environ})
+        server = Server(settings, lambda: {**self.get_environ(), **config.environ})
         data = {
             "kind": KIND,
             "name": backend.name,
@@ -95,21 +98,21 @@ class JupyterLauncher:
             sealed_kernel_records.save(self.record, data)
             await kernel.connect(READY_SECONDS)
             sealed_kernel_records.save(
-                self.record, {**data, "life": process.channels.life}
+                self.record, {**data, "life": process.channels.kernel_session}
             )
             # Later clients may have a newer token.
-            server.environ = lambda: {**config.environ, **self.environ()}
+            server.get_environ = lambda: {**config.environ, **self.get_environ()}
         except BaseException:
-            with contextlib.suppress(KernelError):  # it stays recorded
+            with contextlib.suppress(KernelError):  # the record remains
                 await kernel.shutdown()
             raise
         return kernel
 
     async def _request_kernel(self, server: Server, data: Mapping[str, Any]) -> str:
-        """Return the id of the kernel that a server has or starts; raise KernelError.
+        """Start a kernel, or find the configured one, and return its id.
 
-        The kernel can be found again by the name of its session. With an Enterprise
-        Gateway, stepper chooses the id.
+        The kernel can be found later by the name of its session, or on an Enterprise
+        Gateway by the id in `data`. Raise KernelError if there is no kernel.
         """
         settings = server.settings
         if settings.kernel_id:
@@ -139,19 +142,21 @@ class JupyterLauncher:
         kernelspecs = await list_kernelspecs(server)
         if kernelspecs and settings.kernel not in kernelspecs:
             raise KernelError(
-                f"{server.name} has no kernelspec {settings.kernel!r}"
-                f" ({', '.join(kernelspecs)})",
-                "`kernel:` of the backend names one of them",
+                f"{server.name} has no kernelspec {settings.kernel!r}; available:"
+                f" {', '.join(kernelspecs)}",
+                "set `kernel:` of the backend to one of them",
             )
+        reason = response.reason and f": {response.reason}"
         raise KernelError(
             f"{server.name} did not start a kernel {settings.kernel!r}"
-            f" ({response.code}): {response.reason}"
+            f" ({response.code}){reason}"
         )
 
     async def _find_session_kernel(self, server: Server, session: str) -> str:
-        """Return the id of a kernel whose start got no answer, or '' if there is none.
+        """Return the id of the kernel of a session, or an empty string.
 
-        Raise KernelError.
+        Used if the server's response to the start was lost. The id is empty if there is
+        no such kernel. Raise KernelError if the server cannot be reached.
         """
         try:
             # A gateway fails once for each session whose kernel does not exist.
@@ -177,7 +182,10 @@ class JupyterLauncher:
         return ""
 
     async def cancel_request(self) -> None:
-        """End the recorded kernel; raise KernelError if it may still be running."""
+        """Delete the recorded kernel.
+
+        Raise KernelError if the kernel may still be running.
+        """
         process = self._read_record()
         if process is None:
             return
@@ -186,10 +194,10 @@ class JupyterLauncher:
             process.id = await self._find_session_kernel(process.server, session)
         if process.id:
             await process.kill()
-        process.forget()
+        process.remove_record()
 
     def _read_record(self) -> JupyterProcess | None:
-        """Return the recorded kernel, or None if there is no valid record."""
+        """Return the process of the recorded kernel, or None without a valid record."""
         try:
             data = json.loads(secure_files.read(self.record))
             if data.get("kind") != KIND:
@@ -199,15 +207,16 @@ class JupyterLauncher:
                     return None
             values = data["definition"][KIND]
             settings = jupyter_settings.parse_settings(values, (KIND,))
-            server = Server(settings, self.environ)
+            server = Server(settings, self.get_environ)
             return JupyterProcess(data, server, self.record)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started.
 
-        No request is sent to the kernel.
+        Return how the kernel died if it is dead, or None if there is no recorded
+        kernel. Nothing is executed in the kernel.
         """
         process = self._read_record()
         if process is None or not process.id:
@@ -239,7 +248,10 @@ def _get_kernel_id(response: Response) -> str:
 
 
 async def list_kernelspecs(server: Server) -> list[str]:
-    """Return the names of a server's kernelspecs; raise KernelError."""
+    """Return the names of the server's kernelspecs.
+
+    Raise KernelError if the server cannot be reached.
+    """
     response = await server.request("/api/kernelspecs")
     if not isinstance(response.body, dict):
         return []
@@ -252,9 +264,9 @@ async def list_kernelspecs(server: Server) -> list[str]:
 async def get_metadata(
     settings: JupyterSettings, environ: Mapping[str, str]
 ) -> KernelMetadata:
-    """Return how a notebook's metadata describes a kernel of the server.
+    """Return the metadata of the server's kernel for the notebook file.
 
-    Raise KernelError.
+    Raise KernelError if the server cannot be reached or lacks the kernel.
     """
     server = Server(settings, lambda: environ)
     name = settings.kernel
@@ -282,7 +294,10 @@ async def get_metadata(
 async def check_server(
     settings: JupyterSettings, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return the kernelspecs of a server; raise KernelError if it cannot be reached."""
+    """Check that the server can be reached and has the configured kernel.
+
+    Return a description of its kernelspecs. Raise KernelError if a check fails.
+    """
     server = Server(settings, lambda: environ)
     kernelspecs = await list_kernelspecs(server)
     names = ", ".join(kernelspecs)
@@ -293,7 +308,6 @@ async def check_server(
             raise KernelError(f"{server.name} has no kernel {kernel_id}")
     elif kernelspecs and settings.kernel not in kernelspecs:
         raise KernelError(
-            f"{server.name} has no kernelspec {settings.kernel!r}. Its kernelspecs:"
-            f" {names}"
+            f"{server.name} has no kernelspec {settings.kernel!r}; available: {names}"
         )
     return [f"kernelspecs: {names}"] if kernelspecs else []

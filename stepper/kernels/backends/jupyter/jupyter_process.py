@@ -1,6 +1,7 @@
 """The process of a kernel on a Jupyter server.
 
-If the server restarts the kernel by itself, the kernel is lost with its variables.
+If the server restarts the kernel, its variables are lost, and stepper treats the kernel
+as dead.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from stepper.kernels.kernel_process import RemoteProcess
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-# How often to ask the server whether it has the kernel. It reports a death by itself.
+# How often to ask the server whether it has the kernel. The server reports a death on
+# iopub.
 CHECK_SECONDS = 30.0
-RESPONSE_SECONDS = 5.0  # for the answer, because the caller waits for it
+RESPONSE_SECONDS = 5.0  # time limit of this request, for which callers wait
 # Requests to delete a kernel: right after a restart, the first answer can be an error.
 MAX_DELETE_REQUESTS = 3
 DELETE_PAUSE_SECONDS = 0.2
 
 
 class JupyterProcess(RemoteProcess):
-    """A kernel of a server; a lost connection does not mean that it died."""
+    """A kernel on a server. It may still be running if the connection is lost.
+
+    `data` is the content of the kernel's record, and `record` its path.
+    """
 
     def __init__(self, data: Mapping[str, Any], server: Server, record: str) -> None:
-        """`data` is the content of the record, `record` its path."""
         self.id = str(data["kernel"])
         self.server = server
         self.machine_name = server.name
@@ -44,52 +48,52 @@ class JupyterProcess(RemoteProcess):
         self.channels = WebsocketChannels(
             server, self.id, str(data["session"]), str(data.get("life", ""))
         )
-        self.ended: Death | None = None
-        self.may_be_running = False  # although it was deleted
+        self.death: Death | None = None
+        self.may_be_running = False  # `kill` failed
         self.checked_at = time.monotonic()
-        self.log = f"the log of {server.name}"
+        self.log_location = f"the log of {server.name}"
 
     @property
-    def cuts(self) -> int:
-        """How often the connection was lost."""
-        return self.channels.cuts
+    def disconnect_count(self) -> int:
+        """The number of times the connection was lost."""
+        return self.channels.disconnect_count
 
     @property
-    def away(self) -> str:
-        """Why the kernel cannot be reached at present, or an empty string if it can."""
-        if not self.channels.away:
+    def unreachable_reason(self) -> str:
+        """Why the kernel cannot be reached now, or an empty string if it can be."""
+        if not self.channels.unreachable_reason:
             return ""
-        return f"the link is down ({self.channels.away})"
+        return f"the connection is down ({self.channels.unreachable_reason})"
 
     def describe(self) -> KernelDescription:
-        """Return its kernelspec and its server."""
+        """Return the kernel's kernelspec and server."""
         name = self.server.name
         limitation = (
-            f"on {name}, stepper does not limit memory and does not see the running"
-            " line: only the server's own limits apply"
+            f"on {name}, stepper does not limit memory and cannot report the running"
+            " line; the limits of the server apply"
         )
         return KernelDescription(
             f"{self.server.settings.kernel} ({name})",
             limitation=limitation,
             is_external=not self.is_ours,
             location=f"kernel {self.id[:6]} on {name}",
-            problem=self.away,
+            problem=self.unreachable_reason,
             url=self.server.settings.url,
         )
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel through the server."""
+        """Ask the server to interrupt the kernel."""
         with contextlib.suppress(KernelError):
             await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
 
     async def kill(self) -> None:
-        """Delete a kernel that stepper started; leave one that was chosen by its id.
+        """Delete the kernel if stepper started it; otherwise only disconnect.
 
-        Raise KernelError if it may still be running.
+        Raise KernelError if the kernel may still be running.
         """
         if not self.is_ours:
             self.may_be_running = False
-            self.ended = self.ended or Death("stepper disconnected from it")
+            self.death = self.death or Death("stepper disconnected from the kernel")
             return
         reason = ""
         try:
@@ -97,15 +101,18 @@ class JupyterProcess(RemoteProcess):
         except KernelError as error:
             self.may_be_running = True
             reason = f": {error.message}"
-        self.ended = self.ended or Death("stepper ended it")
+        self.death = self.death or Death("stepper deleted the kernel")
         if self.may_be_running:
             raise KernelError(
-                f"stepper gave up the kernel {self.id} on {self.server.name}, which may"
+                f"the kernel {self.id} on {self.server.name} was not deleted and may"
                 f" still be running there{reason}"
             )
 
     async def _delete(self) -> bool:
-        """Delete the kernel; return whether the server did. Raise KernelError."""
+        """Delete the kernel, and return whether the server confirmed the deletion.
+
+        Raise KernelError if the server cannot be reached.
+        """
         for _ in range(MAX_DELETE_REQUESTS):
             try:
                 response = await self.server.request(
@@ -118,13 +125,16 @@ class JupyterProcess(RemoteProcess):
             await asyncio.sleep(DELETE_PAUSE_SECONDS)
         return False
 
-    async def death(self) -> Death | None:
-        """Return how the kernel died, or None."""
-        if self.ended is not None:
-            return self.ended
+    async def poll(self) -> Death | None:
+        """Return how the kernel died, or None if it is not known to be dead.
+
+        From time to time, ask the server whether it still has the kernel.
+        """
+        if self.death is not None:
+            return self.death
         channels = self.channels
         now = time.monotonic()
-        # While the channels reconnect, they learn it first.
+        # Channels that are reconnecting detect a loss earlier.
         is_reconnecting = channels.is_open and channels.websocket is None
         if not is_reconnecting and now > self.checked_at + CHECK_SECONDS:
             self.checked_at = now
@@ -132,16 +142,18 @@ class JupyterProcess(RemoteProcess):
                 loss = await self.server.explain_loss(self.id, RESPONSE_SECONDS)
                 channels.record_loss(loss)
             except KernelError as error:
-                channels.away = "" if channels.websocket else error.message
+                channels.unreachable_reason = (
+                    "" if channels.websocket else error.message
+                )
         if channels.loss:
-            self.ended = Death(channels.loss, cause=channels.cause)
-        return self.ended
+            self.death = Death(channels.loss, cause=channels.cause)
+        return self.death
 
-    def last_words(self) -> str:
-        """Return '': the server's log has its stderr."""
+    def read_log_tail(self) -> str:
+        """Return an empty string: the kernel's stderr is in the log of the server."""
         return ""
 
-    def forget(self) -> None:
-        """Remove the record of a kernel that certainly ended."""
+    def remove_record(self) -> None:
+        """Remove the record, unless the kernel may still be running."""
         if not self.may_be_running:
             secure_files.remove(self.record)

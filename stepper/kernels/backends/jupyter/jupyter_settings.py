@@ -1,6 +1,7 @@
 """The settings of a backend `jupyter`: its keys in the configuration, parsed.
 
-This module does no I/O and imports nothing heavy: it is loaded with the configuration.
+The module is imported with the configuration, so it must not do I/O or import large
+modules.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
 @dataclass(frozen=True)
 class JupyterSettings:
-    """A kernel on a Jupyter server, JupyterHub, Kernel or Enterprise Gateway."""
+    """Settings for kernels on a Jupyter server, a JupyterHub or a gateway."""
 
     url: str
     kernel: str = "python3"  # name of a kernelspec of the server
@@ -64,7 +65,7 @@ def _is_url(value: Any) -> bool:
 _is_header_mapping = kernel_config.match_mapping(HEADER)
 
 
-def _are_headers(value: Any) -> bool:
+def _is_ascii_header_mapping(value: Any) -> bool:
     return _is_header_mapping(value) and all(text.isascii() for text in value.values())
 
 
@@ -78,16 +79,22 @@ RULES = {
     "token_file": PATH,
     "token_command": TEXT,
     "env": Rule(
-        "a mapping of names of environment variables to texts",
+        "a mapping from names of environment variables to strings",
         kernel_config.match_mapping(VARIABLE),
     ),
-    "headers": Rule("a mapping of header names to ASCII texts", _are_headers),
+    "headers": Rule(
+        "a mapping from header names to ASCII strings", _is_ascii_header_mapping
+    ),
     "ca_file": PATH,
 }
 
 
 def parse_settings(values: Any, path: KeyPath) -> JupyterSettings:
-    """Return the settings of a backend; raise BackendConfigError."""
+    """Return the validated settings of a backend.
+
+    `path` is the sequence of keys that leads to `values`, for error messages. Raise
+    BackendConfigError if the settings are not valid.
+    """
     if isinstance(values, dict) and "token" in values:
         raise _build_secret_error((*path, "token"), "a token")
     arguments = kernel_config.check_keys(
@@ -98,7 +105,10 @@ def parse_settings(values: Any, path: KeyPath) -> JupyterSettings:
 
 
 def _check_secrets(values: Mapping[str, Any], path: KeyPath) -> None:
-    """Raise BackendConfigError if the configuration contains a secret."""
+    """Raise BackendConfigError if the configuration contains a secret.
+
+    Also raise it if the URL has a query or if several keys name a token.
+    """
     token_keys = [key for key in TOKEN_KEYS if key in values]
     if len(token_keys) > 1:
         raise BackendConfigError(
@@ -122,7 +132,7 @@ def _build_secret_error(path: KeyPath, secret: str) -> BackendConfigError:
 
 
 def describe_settings(settings: JupyterSettings) -> BackendDescription:
-    """Return the description of a backend."""
+    """Return the description of a backend with these settings."""
     text = f"the kernelspec {settings.kernel} of {settings.url}"
     if settings.kernel_id:
         text = f"the kernel {settings.kernel_id} of {settings.url}"

@@ -1,7 +1,8 @@
-"""The REST API of a Jupyter server: starts, finds, interrupts and ends kernels.
+"""A client for the REST API of a Jupyter server.
 
-The token is read where the configuration says, and again if the server refuses it,
-because a hub may change it. It is in no record, no log and no message.
+The token is read from the source that the configuration names. It is read again if the
+server refuses it, because a hub may replace tokens. The token is never written to a
+record, a log or a message.
 """
 
 from __future__ import annotations
@@ -34,20 +35,23 @@ NOT_FOUND = (404, 410)
 REFUSED = (401, 403)
 UNAVAILABLE = (502, 503, 504)
 HUB_HINT = (
-    "the address of a hub is not that of a server: `url:` must end in /user/NAME/"
+    "set `url:` to the URL of your server; on a JupyterHub, it ends in /user/NAME/"
 )
 
 
 class NoAnswerError(KernelError):
-    """The effect of a request is not known."""
+    """A request got no response, so its effect is not known."""
 
 
 class StoppedError(KernelError):
-    """The hub says that the server is not running: its kernels ended with it."""
+    """The hub reports that the server is not running, so its kernels are dead."""
 
 
 class Response:
-    """The response of a server, or of its hub: the status and the JSON content."""
+    """The response of a server or its hub, with the decoded JSON content.
+
+    `body` is None if the response is not JSON.
+    """
 
     def __init__(self, response: HTTPResponse) -> None:
         self.code = response.code
@@ -66,12 +70,12 @@ class Response:
 
     @property
     def is_redirect(self) -> bool:
-        """Whether the server redirects to another page."""
+        """Whether the response redirects to another page."""
         return 300 <= self.code < 400
 
     @property
     def reason(self) -> str:
-        """The server's message on an error, or an empty string."""
+        """The server's error message, or an empty string."""
         if not isinstance(self.body, dict):
             return ""
         message = self.body.get("message") or self.body.get("reason")
@@ -81,21 +85,21 @@ class Response:
 class Server:
     """A Jupyter server.
 
-    `environ` returns the environment in which the token's variable is looked up.
+    `get_environ` returns the environment that contains the variable with the token.
     """
 
     def __init__(
-        self, settings: JupyterSettings, environ: Callable[[], Mapping[str, str]]
+        self, settings: JupyterSettings, get_environ: Callable[[], Mapping[str, str]]
     ) -> None:
         self.settings = settings
-        self.environ = environ
+        self.get_environ = get_environ
         self.base = settings.url.rstrip("/")
         self.client = SimpleAsyncHTTPClient(force_instance=True)
         self.token = ""  # until the server refuses it
 
     @property
     def name(self) -> str:
-        """The server's address for messages."""
+        """The server's URL for messages, without user name and password."""
         parts = urlsplit(self.base)
         host = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{host}{parts.path}/"
@@ -115,15 +119,16 @@ class Server:
         if response.code in REFUSED and self.token:
             self.token = ""  # read it again
             response = await self._send(path, method, body, seconds)
-        await self._check(response)
+        await self._check_response(response)
         return response
 
     async def explain_loss(
         self, kernel_id: str, seconds: float = REQUEST_SECONDS
     ) -> str:
-        """Return how the server lost a kernel, or an empty string if it has it.
+        """Return why the server no longer has a kernel.
 
-        Raise KernelError if that is not known.
+        Return an empty string if it still has the kernel. Raise KernelError if the
+        server cannot be reached.
         """
         path = f"/api/kernels/{kernel_id}"
         try:
@@ -131,7 +136,7 @@ class Server:
         except StoppedError as error:
             return f"{error.message}; {error.hint}"
         if response.code in NOT_FOUND:
-            return f"{self.name} does not have it any more"
+            return f"{self.name} no longer has the kernel"
         return ""
 
     async def _send(
@@ -142,6 +147,11 @@ class Server:
         seconds: float = REQUEST_SECONDS,
         base: str = "",
     ) -> Response:
+        """Send a request once and return the response, whatever its status is.
+
+        Raise NoAnswerError if there is no response, and KernelError if the server
+        cannot be reached.
+        """
         text = None
         if method not in ("GET", "DELETE"):
             text = json.dumps({} if body is None else body)
@@ -152,7 +162,9 @@ class Server:
         except (OSError, ValueError, HTTPClientError) as error:
             hint = f"curl -I {shlex.quote(self.base + '/api')}"
             if isinstance(error, ssl.SSLError):
-                hint = "`ca_file:` names the certificate of its authority"
+                hint = (
+                    "set `ca_file:` to the certificate of the CA that the server uses"
+                )
             message = self.explain_unreachable(error)
             if isinstance(error, HTTPClientError):
                 raise NoAnswerError(message, hint) from None
@@ -165,7 +177,10 @@ class Server:
         body: str | None = None,
         seconds: float = REQUEST_SECONDS,
     ) -> HTTPRequest:
-        """Return a request with token, headers and certificate; raise KernelError."""
+        """Return a request with token, headers and certificate.
+
+        Raise KernelError if the token or the certificate cannot be read.
+        """
         headers = HTTPHeaders(
             {"Content-Type": "application/json", **self.settings.headers}
         )
@@ -175,7 +190,7 @@ class Server:
         ca_file = os.path.expanduser(self.settings.ca_file) or None
         if ca_file and not os.path.isfile(ca_file):
             raise KernelError(
-                f"`ca_file:` names {ca_file}, which does not exist",
+                f"the certificate file {ca_file} (`ca_file:`) does not exist",
                 f"ls -l {shlex.quote(ca_file)}",
             )
         return HTTPRequest(
@@ -190,17 +205,18 @@ class Server:
         )
 
     def explain_unreachable(self, error: Exception) -> str:
-        """Return why the server cannot be reached."""
+        """Return a message that the server cannot be reached because of an error."""
         text = one_line(str(error), 200)
         if isinstance(error, ssl.SSLError):
             return f"{self.name}: TLS failed: {text}"
         return f"{self.name} can't be reached: {text or type(error).__name__}"
 
-    async def _check(self, response: Response) -> None:
-        """Raise KernelError if the server did not accept the request."""
+    async def _check_response(self, response: Response) -> None:
+        """Raise KernelError if the server refused the request or is not available."""
         code = response.code
         token, hint = self._describe_token()
         is_refused = code in REFUSED or response.is_redirect
+        # A hub responds in place of a server that is not running.
         if response.is_from_hub and is_refused:
             await self._check_hub(response.is_json, token, hint)
         if code == 401:
@@ -210,7 +226,7 @@ class Server:
         if response.is_redirect:
             page = response.redirect_path or "another page"
             raise KernelError(
-                f"{self.name} redirects to {page} ({code}): it refuses {token}",
+                f"{self.name} refuses {token}: it redirects to {page} ({code})",
                 HUB_HINT,
             )
         has_content = code < 500 and code != 204
@@ -225,20 +241,20 @@ class Server:
             raise KernelError(f"{self.name} is not available ({code}){reason}")
 
     def _describe_token(self) -> tuple[str, str]:
-        """Return the source of the token for messages, and a hint on how to set it."""
+        """Return a name for the token in messages, and a hint on how to set it."""
         settings = self.settings
         for key in TOKEN_KEYS:
             if getattr(settings, key):
                 hint = f"export {settings.token_env}=…" if settings.token_env else ""
                 return f"the token that `{key}` names", hint
-        return "a request without a token", "`token_env:` names one"
+        return "a request without a token", "to use a token, set `token_env:`"
 
     async def _explain_forbidden(
         self, response: Response, token: str, hint: str
     ) -> KernelError:
         """Return the error for the status 403.
 
-        A server also sends it for a token that it does not know.
+        A server may also send this status for an unknown token.
         """
         code = (await self._send("/api/me")).code
         if code in REFUSED:
@@ -250,14 +266,19 @@ class Server:
             hint = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"
         reason = response.reason and f": {response.reason}"
         return KernelError(
-            f"{self.name} does not allow this to {user} (403){reason}", hint
+            f"{self.name} does not permit {user} to do this (403){reason}", hint
         )
 
-    async def _check_hub(self, server_answers: bool, token: str, hint: str) -> None:
-        """Raise KernelError with what the hub knows about the token and the server."""
+    async def _check_hub(self, has_json: bool, token: str, hint: str) -> None:
+        """Raise KernelError if the hub knows why the request was refused.
+
+        `has_json` means that the server itself responded, and not only its hub. `token`
+        and `hint` are the results of `_describe_token`.
+        """
         hub, _, path = self.base.partition("/user/")
         if not path:
-            raise KernelError(f"{self.name} is the address of a hub", HUB_HINT)
+            raise KernelError(f"{self.name} is the URL of a hub", HUB_HINT)
+        # Ask the hub which user the token belongs to.
         response = await self._send("/hub/api/user", base=hub)
         if response.code in REFUSED:
             raise KernelError(f"{self.name} refuses {token} ({response.code})", hint)
@@ -265,21 +286,22 @@ class Server:
         if response.code == 200 and isinstance(response.body, dict):
             user_model = response.body
         owner = one_line(str(user_model.get("name") or ""), 100)
-        if server_answers and owner:
+        if has_json and owner:
             raise KernelError(
-                f"{self.name} does not allow this to {owner}, the owner of {token}"
+                f"{self.name} does not permit {owner}, the owner of {token}, to do this"
                 " (403)",
                 hint,
             )
-        if server_answers:
+        if has_json:
             return
+        # The hub responded. If the server is the user's own, the hub knows its state.
         user, _, server_name = unquote(path).partition("/")
         servers = user_model.get("servers")
         if owner == user and isinstance(servers, dict):
             if server_name not in servers:
                 raise StoppedError(
-                    f"{self.name} is not running, says its hub",
-                    f"start it at {hub}/hub/spawn/{path}",
+                    f"{self.name} is not running (reported by its hub)",
+                    f"start the server at {hub}/hub/spawn/{path}",
                 )
             pending = servers[server_name].get("pending")
             if pending:
@@ -288,23 +310,26 @@ class Server:
                     f"{self.name} is not ready; its hub reports: {action}"
                 )
         raise KernelError(
-            f"its hub does not lead to {self.name}: it is not running, or {token} is"
-            " not for it",
-            f"{hub}/hub/home shows the servers that are yours",
+            f"the hub does not give access to {self.name}: the server is not running,"
+            f" or {token} is not valid for it",
+            f"your servers are listed at {hub}/hub/home",
         )
 
     async def _get_token(self) -> str:
-        """Return the token, or '' if none is configured; raise KernelError."""
+        """Return the token, or an empty string if none is configured.
+
+        Raise KernelError if the token cannot be read or is not valid.
+        """
         settings = self.settings
         if self.token:
             return self.token
         token = ""
         if settings.token_env:
-            token = self.environ().get(settings.token_env, "").strip()
+            token = self.get_environ().get(settings.token_env, "").strip()
             if not token:
                 raise KernelError(
-                    f"the variable {settings.token_env}, which should contain a token,"
-                    " is not set",
+                    f"the environment variable {settings.token_env}, which should"
+                    " contain a token, is not set",
                     f"export {settings.token_env}=…",
                 )
         elif settings.token_file:
@@ -312,26 +337,29 @@ class Server:
             token = await asyncio.to_thread(_read_token_file, path)
         elif settings.token_command:
             token = await asyncio.to_thread(
-                _run_token_command, settings.token_command, self.environ()
+                _run_token_command, settings.token_command, self.get_environ()
             )
         # Errors about an invalid header would contain the token.
         if not (token.isascii() and token.isprintable()):
             raise KernelError(
-                "the configured token is not valid: it has several lines, or characters"
-                " that a token cannot have"
+                "the configured token is not valid: it contains a line break or another"
+                " character that is not allowed in tokens"
             )
         self.token = token
         return token
 
 
 def _read_token_file(path: str) -> str:
-    """Return the token in a file; raise KernelError."""
+    """Return the token in a file.
+
+    Raise KernelError if the file is empty or unreadable, or if other users can read it.
+    """
     try:
         with open(path, encoding="utf-8") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if mode & 0o077:
                 raise KernelError(
-                    f"{path} contains a token, and others can read it",
+                    f"{path} contains a token, but other users can read it",
                     f"chmod 600 {shlex.quote(path)}",
                 )
             token = stream.read(10_000).strip()
@@ -346,7 +374,10 @@ def _read_token_file(path: str) -> str:
 
 
 def _run_token_command(command: str, environ: Mapping[str, str]) -> str:
-    """Return the token that a command prints; raise KernelError."""
+    """Return the token that a command prints.
+
+    Raise KernelError if the command fails or prints nothing.
+    """
     try:
         result = subprocess.run(
             shlex.split(command),
@@ -363,7 +394,9 @@ def _run_token_command(command: str, environ: Mapping[str, str]) -> str:
             f"the token command timed out after {TOKEN_COMMAND_SECONDS:.0f} s", command
         ) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", "") or "its output is not text"
+        reason = getattr(error, "strerror", "") or str(error)
+        if isinstance(error, UnicodeDecodeError):
+            reason = "its output is not text"
         raise KernelError(
             f"the token command could not be executed: {reason}", command
         ) from None

@@ -1,10 +1,10 @@
-"""A kernel's channels through a server: one websocket that is opened again when lost.
+"""The channels of a kernel on a Jupyter server, over a websocket.
 
-The session id stays the same, also for the next daemon, so that the server sends the
-messages that arrived meanwhile. Outgoing messages wait until the websocket is open. If
-the server supports the protocol of Jupyter Server 2, messages are the kernel's own
-bytes. Otherwise they are JSON, with buffers in Jupyter's older binary form, which all
-servers support.
+A lost websocket is opened again with the same session id, also by the next daemon, so
+the server sends the messages that arrived in the meantime. Outgoing messages wait until
+the websocket is open. If the server supports the protocol of Jupyter Server 2, messages
+have the kernel's own binary format. Otherwise they are JSON, followed by buffers in an
+older binary format that all servers support.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 NO_RESPONSE = 599  # tornado's status for a request without a response
 PING_SECONDS = 10.0  # a silent connection counts as lost after twice this time
 MAX_MESSAGE_SIZE = 1 << 30  # bytes
-# With more waiting messages, no more are read, and the server waits.
+# If more messages are waiting, reading stops, and the server waits.
 MAX_WAITING = 1000
-MAX_COUNTED_REQUESTS = 100  # for which received messages are counted
+MAX_COUNTED_REQUESTS = 100  # requests whose messages are counted
 ENDED_OUTSIDE = "EndedOutside"  # no cell caused the end
 PARTS = ("header", "parent_header", "metadata", "content")
 log = logging.getLogger("stepper")
@@ -51,21 +51,22 @@ log = logging.getLogger("stepper")
 class Inbox:
     """The incoming messages of one channel.
 
-    `unread` counts those that could not be decoded and were not reported yet.
+    `unreadable_count` is the number of messages that could not be decoded and have not
+    been reported yet.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[Message] = deque()
         self.waiter: asyncio.Future[None] | None = None
-        self.unread = 0
+        self.unreadable_count = 0
 
-    def put(self, message: Message) -> None:
-        """Add a message."""
+    def add(self, message: Message) -> None:
+        """Add a message and wake the caller of `wait`."""
         self.waiting.append(message)
-        self.release()
+        self.stop_waiting()
 
-    async def ready(self, seconds: float) -> bool:
-        """Wait at most `seconds` for a message; return whether there is one.
+    async def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for a message, and return whether one has arrived.
 
         Only one caller may wait at a time.
         """
@@ -75,7 +76,7 @@ class Inbox:
         loop = asyncio.get_running_loop()
         # `wait_for` could swallow the cancellation of the caller.
         self.waiter = loop.create_future()
-        timer = loop.call_later(seconds, self.release)
+        timer = loop.call_later(seconds, self.stop_waiting)
         try:
             await self.waiter
         finally:
@@ -83,41 +84,42 @@ class Inbox:
             self.waiter = None
         return bool(self.waiting)
 
-    def release(self) -> None:
-        """Let the caller that waits continue."""
+    def stop_waiting(self) -> None:
+        """Make `wait` return."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
-    def messages(self) -> Iterator[Message]:
-        """Yield the messages that have arrived."""
+    def take_messages(self) -> Iterator[Message]:
+        """Yield and remove the messages that have arrived."""
         while self.waiting:
             yield self.waiting.popleft()
 
 
 class WebsocketChannels:
-    """The channels of a kernel.
+    """The channels of a kernel on a Jupyter server.
 
-    `life` is the session id of the kernel's process, which differs after the server has
-    restarted the kernel; '' if it is unknown.
+    `session` is the session id of this client. `kernel_session` is the session id of
+    the kernel's process, or an empty string if it is not known yet. It changes when the
+    server restarts the kernel.
     """
 
     connection: Mapping[str, Any] = MappingProxyType({})  # no connection file
 
     def __init__(
-        self, server: Server, kernel_id: str, session: str, life: str = ""
+        self, server: Server, kernel_id: str, session: str, kernel_session: str = ""
     ) -> None:
         self.server = server
         self.kernel_id = kernel_id
         self.session = session
-        self.life = life
+        self.kernel_session = kernel_session
         self.is_open = False
         self.loss = ""  # how the server lost the kernel
-        self.cause = ""  # the class of that, if it is known
-        # The present websocket has received a message of that process.
-        self.heard_life = False
-        self.away = ""  # why the kernel cannot be reached
+        self.cause = ""  # the cause of the death, if it is known
+        # Whether the current websocket has received a message of the kernel's process.
+        self.has_kernel_message = False
+        self.unreachable_reason = ""  # why the kernel cannot be reached
         # How often the connection was lost: messages may be missing then.
-        self.cuts = 0
+        self.disconnect_count = 0
         self.iopub = Inbox()
         self.shell = Inbox()
         self.inboxes = {"iopub": self.iopub, "shell": self.shell}
@@ -128,17 +130,17 @@ class WebsocketChannels:
 
     @property
     def client_session(self) -> str:
-        """The session id in the headers of this client's requests."""
+        """The session id in the headers of this client's messages."""
         return self.session
 
     def open(self) -> None:
-        """Connect the channels."""
+        """Open the websocket in the background."""
         if not self.is_open:
             self.is_open = True
             self.task = asyncio.get_running_loop().create_task(self._keep_connected())
 
     def close(self) -> None:
-        """Disconnect the channels and stop waiting for messages."""
+        """Close the websocket and stop waiting for messages."""
         if not self.is_open:
             return
         self.is_open = False
@@ -147,11 +149,11 @@ class WebsocketChannels:
         if self.websocket is not None:
             self.websocket.close()
             self.websocket = None
-        self.iopub.release()
-        self.shell.release()
+        self.iopub.stop_waiting()
+        self.shell.stop_waiting()
 
     def count_received(self, request: str) -> int:
-        """Return how many messages of a request were received."""
+        """Return the number of iopub messages received for a request."""
         return self.counts.get(request, 0)
 
     def send(
@@ -165,7 +167,9 @@ class WebsocketChannels:
     ) -> str:
         """Send a message and return its id.
 
-        `request` is the id if the caller chose one.
+        `request` is the message id to use; by default, a new one is created. `parent`
+        is the message, or its header, that the message belongs to. The message is sent
+        when the websocket is open.
         """
         message_id = request or uuid.uuid4().hex
         header = {
@@ -188,7 +192,7 @@ class WebsocketChannels:
         return message_id
 
     def _flush(self) -> None:
-        """Send the waiting messages; keep those that cannot be sent."""
+        """Send the outgoing messages until the websocket is closed."""
         while self.websocket is not None and self.unsent:
             channel, message = self.unsent[0]
             try:
@@ -204,44 +208,42 @@ class WebsocketChannels:
             self.unsent.popleft()
 
     async def _keep_connected(self) -> None:
-        """Read messages until the channels are closed; reconnect when necessary."""
+        """Connect, read messages and reconnect until the channels are closed."""
         attempts = 0
         while self.is_open:
             try:
                 websocket = await self._connect()
                 self.websocket = websocket
                 attempts = 0
-                self.away = ""
+                self.unreachable_reason = ""
                 self._flush()
-                self.heard_life = False
+                self.has_kernel_message = False
                 await self._read(websocket)
             except HTTPClientError as error:
-                if error.code == NO_RESPONSE:
-                    reason = self.server.explain_unreachable(error)
-                else:
-                    reason = f"{self.server.name} answers {error.code}"
-                self.away = self.away or reason
-                self.away = await self._handle_refusal(error.code) or reason
+                await self._record_refusal(error)
             except KernelError as error:
-                self.away = error.message
+                self.unreachable_reason = error.message
             except Exception as error:
-                self.away = self.server.explain_unreachable(error)
+                self.unreachable_reason = self.server.explain_unreachable(error)
             if self.websocket is not None:
-                self.cuts += 1
+                self.disconnect_count += 1
                 self.websocket.close()
                 self.websocket = None
-                self.away = ""  # the first attempt to reconnect usually succeeds
+                # Not reported yet: the first attempt to reconnect usually succeeds.
+                self.unreachable_reason = ""
+            # Later attempts would fill the log with the same message.
             if attempts < len(RETRY_SECONDS):
                 log.info(
-                    "the connection to the kernel %s was lost%s",
+                    "kernel %s is not connected: %s",
                     self.kernel_id,
-                    self.away and f": {self.away}",
+                    self.unreachable_reason or "the connection was lost",
                 )
             last = len(RETRY_SECONDS) - 1
             await asyncio.sleep(RETRY_SECONDS[min(attempts, last)])
             attempts += 1
 
     async def _connect(self) -> WebSocketClientConnection:
+        """Return an open websocket to the kernel."""
         base = self.server.base.removeprefix("http")
         url = f"ws{base}/api/kernels/{self.kernel_id}/channels"
         request = await self.server.create_request(f"{url}?session_id={self.session}")
@@ -253,10 +255,20 @@ class WebsocketChannels:
             subprotocols=[PROTOCOL],
         )
 
-    async def _handle_refusal(self, code: int) -> str:
-        """Return why the server refused the websocket, or '' if it does not say.
+    async def _record_refusal(self, error: HTTPClientError) -> None:
+        """Record why the websocket could not be opened."""
+        reason = f"{self.server.name} responded with status {error.code}"
+        if error.code == NO_RESPONSE:
+            reason = self.server.explain_unreachable(error)
+        # Set before the request below, which may take long.
+        self.unreachable_reason = self.unreachable_reason or reason
+        explanation = await self._explain_refusal(error.code)
+        self.unreachable_reason = explanation or reason
 
-        It may not have the kernel any more.
+    async def _explain_refusal(self, code: int) -> str:
+        """Return why the server refused the websocket, or an empty string if unknown.
+
+        If the server no longer has the kernel, record this. `code` is the HTTP status.
         """
         if code in (401, 403):
             self.server.token = ""  # the token may have changed
@@ -267,7 +279,10 @@ class WebsocketChannels:
         return self.loss
 
     def record_loss(self, loss: str) -> None:
-        """Record how the server lost the kernel, which no cell caused; '' if not."""
+        """Record why the server no longer has the kernel, if `loss` is not empty.
+
+        No cell caused the loss.
+        """
         if loss and not self.loss:
             self.loss = loss
             self.cause = ENDED_OUTSIDE
@@ -282,11 +297,11 @@ class WebsocketChannels:
             for message in messages:
                 self._receive(channel, message)
             if not messages:
-                self.iopub.unread += 1
+                self.iopub.unreadable_count += 1
                 log.warning(
-                    "a message of the kernel %s could not be read: %d bytes",
-                    self.kernel_id,
+                    "could not read a message of %d bytes from the kernel %s",
                     len(data),
+                    self.kernel_id,
                 )
             while len(self.iopub.waiting) > MAX_WAITING and self.is_open:
                 await asyncio.sleep(0.02)
@@ -294,46 +309,54 @@ class WebsocketChannels:
     def _receive(self, channel: str, message: Message) -> None:
         """Put a message into the inbox of its channel."""
         session = message["header"].get("session")
-        self._check_life(message, session)
+        self._check_kernel_session(message, session)
         if self.loss:
-            return  # messages of the next kernel belong to no cell of stepper
+            return  # the messages of the new kernel are not for stepper
         parent_session = message["parent_header"].get("session") or self.session
         if parent_session != self.session:
             # The reply or output of another client's request.
             if channel == "iopub":
-                self.iopub.put(message)
+                self.iopub.add(message)
             return
-        if message["msg_type"] == "stream" and self.life and session == self.session:
-            # The server itself reports that it left out messages.
-            self.cuts += 1
+        if (
+            message["msg_type"] == "stream"
+            and self.kernel_session
+            and session == self.session
+        ):
+            # The server itself reports that it dropped messages.
+            self.disconnect_count += 1
         elif channel == "iopub":
-            self._count(message["parent_header"].get("msg_id"))
+            self._count_message(message["parent_header"].get("msg_id"))
         if channel in self.inboxes:
-            self.inboxes[channel].put(message)
+            self.inboxes[channel].add(message)
 
-    def _check_life(self, message: Message, session: Any) -> None:
-        """Detect that the kernel died, or that the server restarted it."""
+    def _check_kernel_session(self, message: Message, session: Any) -> None:
+        """Detect from a message that the kernel died or was restarted by the server."""
         content = message["content"]
         message_type = message["msg_type"]
         if message_type == "kernel_info_reply":
             if content.get("implementation") == "ipython":
-                self.life = self.life or str(session)
+                self.kernel_session = self.kernel_session or str(session)
         elif message_type == "status":
             state = content.get("execution_state")
-            own_sessions = (self.life, self.session)
+            own_sessions = (self.kernel_session, self.session)
             if state in ("restarting", "dead"):
                 self.loss = (
-                    self.loss or "its process died, and the server started another one"
+                    self.loss
+                    or "the kernel's process died, and the server started another one"
                 )
-            elif self.life and not self.loss and session not in own_sessions:
-                self.loss = "the server started another kernel in its place"
+            elif self.kernel_session and not self.loss and session not in own_sessions:
+                self.loss = "the server started another kernel instead"
                 # The server would have reported a death first.
-                self.cause = ENDED_OUTSIDE if self.heard_life else ""
-        if self.life and session == self.life:
-            self.heard_life = True
+                self.cause = ENDED_OUTSIDE if self.has_kernel_message else ""
+        if self.kernel_session and session == self.kernel_session:
+            self.has_kernel_message = True
 
-    def _count(self, request: Any) -> None:
-        """Count an iopub message of a request; forget the oldest requests."""
+    def _count_message(self, request: Any) -> None:
+        """Count an iopub message of a request, and drop the oldest request's count.
+
+        Counts are dropped only above MAX_COUNTED_REQUESTS requests.
+        """
         self.counts[request] = self.counts.pop(request, 0) + 1
         if len(self.counts) > MAX_COUNTED_REQUESTS:
             oldest = next(iter(self.counts))
@@ -341,9 +364,10 @@ class WebsocketChannels:
 
 
 def encode_binary(channel: str, parts: list[bytes]) -> bytes:
-    """Return a message in the protocol of Jupyter Server 2.
+    """Return a message encoded in the protocol of Jupyter Server 2.
 
-    It has the number of offsets, the offsets, the channel and the parts.
+    `parts` are the header, the parent header, the metadata and the content. The result
+    contains the number of offsets, the offsets, the channel and the parts.
     """
     frames = [channel.encode(), *parts]
     offsets = [8 * (len(frames) + 2)]
@@ -354,9 +378,9 @@ def encode_binary(channel: str, parts: list[bytes]) -> bytes:
 
 
 def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
-    """Return the channel and the message, in pieces if it is large.
+    """Return the channel and the message in data of the Jupyter Server 2 protocol.
 
-    The list is empty if the message is not valid.
+    A large message is split into several. The list is empty if the data is not valid.
     """
     try:
         assert isinstance(data, bytes)
@@ -376,9 +400,9 @@ def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
 
 
 def decode_json(data: str | bytes) -> tuple[str, list[Message]]:
-    """Return the channel and the message of the older form, JSON before its buffers.
+    """Return the channel and the message in data of the older JSON format.
 
-    The list is empty if the message is not valid.
+    The list is empty if the data is not valid.
     """
     try:
         text, buffers = _split_buffers(data)
@@ -403,7 +427,10 @@ def decode_json(data: str | bytes) -> tuple[str, list[Message]]:
 
 
 def _split_buffers(data: str | bytes) -> tuple[bytes, list[bytes]]:
-    """Return the JSON text and the buffers; raise struct.error or IndexError."""
+    """Return the JSON text and the buffers in data of the older format.
+
+    Raise struct.error or IndexError if the data is not valid.
+    """
     if isinstance(data, str):
         return data.encode(), []
     (count,) = struct.unpack("!i", data[:4])
@@ -413,9 +440,9 @@ def _split_buffers(data: str | bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _acknowledge(websocket: WebSocketClientConnection) -> None:
-    """Acknowledge received data at once.
+    """Acknowledge received data immediately.
 
-    Otherwise the server waits 40 ms before each small packet.
+    Otherwise, the server waits 40 ms before it sends another small packet.
     """
     # The socket may be closed, and not all systems have this option.
     with contextlib.suppress(OSError, AttributeError):

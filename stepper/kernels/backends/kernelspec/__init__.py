@@ -1,1 +1,1 @@
-"""Kernels of installed kernelspecs, started as processes or by kernel provisioners."""
+"""Kernels of installed kernelspecs, started as local processes or by provisioners."""

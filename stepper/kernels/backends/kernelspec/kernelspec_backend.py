@@ -1,6 +1,6 @@
 """The backend `kernelspec`: kernels of installed kernelspecs, for any language.
 
-The launcher and its modules are imported when a kernel is started, found or checked.
+The launcher is imported only when a kernel is started, found or checked.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ if TYPE_CHECKING:
 
 
 class KernelspecBackend(KernelBackend):
-    """Kernels of kernelspecs that are installed on this machine."""
+    """The backend for kernels whose kernelspec is installed on this machine."""
 
     def parse_settings(self, values: Any, path: KeyPath) -> KernelspecSettings:
-        """Return the settings of a backend; raise BackendConfigError."""
+        """Return the validated settings of a backend.
+
+        Raise BackendConfigError if they are not valid.
+        """
         return kernelspec_settings.parse_settings(values, path)
 
     def describe(self, settings: KernelspecSettings) -> BackendDescription:
-        """Return the description of a backend."""
+        """Return the description of a backend with these settings."""
         return kernelspec_settings.describe_settings(settings)
 
     def create_launcher(self, context: LauncherContext) -> KernelspecLauncher:
-        """Return the launcher of one notebook's kernel."""
+        """Return the launcher for one notebook's kernel."""
         from stepper.kernels.backends.kernelspec.kernelspec_launcher import (
             KernelspecLauncher,
         )
@@ -50,7 +53,10 @@ class KernelspecBackend(KernelBackend):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return the kernelspec; raise KernelError if it is not installed."""
+        """Check that the kernelspec and its provisioner are installed.
+
+        Return a description of the kernelspec. Raise KernelError if one is missing.
+        """
         from stepper.kernels.backends.kernelspec import kernelspecs
 
         settings: KernelspecSettings = backend.settings
@@ -64,9 +70,9 @@ class KernelspecBackend(KernelBackend):
     async def get_metadata(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> KernelMetadata:
-        """Return the notebook metadata of the kernelspec.
+        """Return the metadata of the kernel for the notebook file.
 
-        Raise KernelError if it is not installed.
+        Raise KernelError if the kernelspec is not installed.
         """
         from stepper.kernels.backends.kernelspec import kernelspecs
 

@@ -1,6 +1,8 @@
-"""Starts the kernel of an installed kernelspec, as a process or by its provisioner.
+"""The launcher for kernels of installed kernelspecs.
 
-The record of a process is that of a local kernel, which the local launcher finds again.
+A kernelspec with a kernel provisioner is started by `ProvisionerLauncher`. Any other
+kernel is started as a local process, and the local backend finds it again by its
+record.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ LOOPBACK = "127.0.0.1"
 class KernelspecLauncher:
     """Starts and finds the kernel of one notebook.
 
-    `record` is the path of its record, `runtime` the folder of connection files, and
-    `parts` are the modules that the helper in the kernel may load.
+    `record` is the path of the kernel's record, and `runtime` the folder of connection
+    files. `parts` maps each module that the helper in the kernel may load to its
+    package.
     """
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
@@ -49,6 +52,7 @@ class KernelspecLauncher:
         self.provisioner: ProvisionerLauncher | None = None
 
     def _get_provisioner_launcher(self) -> ProvisionerLauncher:
+        """Return the launcher for provisioners, creating it at the first call."""
         if self.provisioner is None:
             from stepper.kernels.backends.kernelspec.provisioner_launcher import (
                 ProvisionerLauncher,
@@ -61,17 +65,20 @@ class KernelspecLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the provisioner waits for, or None without one."""
+        """What the provisioner is waiting for, or None if no provisioner is used."""
         return self.provisioner.queue_status if self.provisioner else None
 
     async def start(self, config: LaunchConfig) -> Kernel:
-        """Start a kernel and return it when it is ready; raise KernelError."""
+        """Start a kernel and return it when it is ready.
+
+        Raise KernelError if the kernel cannot be started.
+        """
         assert config.backend is not None
         settings: KernelspecSettings = config.backend.settings
         kernelspec = kernelspecs.find_kernelspec(
             settings.kernelspec, config.environ, config.python
         )
-        # The record may be of a kernel that a provisioner has started.
+        # The record may name a kernel that a provisioner has started.
         await self.cancel_request()
         if kernelspec.provisioner:
             launcher = self._get_provisioner_launcher()
@@ -79,19 +86,23 @@ class KernelspecLauncher:
         return await self.local.start(config)
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel of an earlier daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started with a provisioner.
 
-        No request is sent to the kernel. Records of this kind are of provisioners.
+        Return how the kernel died if it is dead, or None if there is no recorded
+        kernel. No request is sent to the kernel.
         """
         return await self._get_provisioner_launcher().attach()
 
     async def cancel_request(self) -> None:
-        """End a recorded kernel of a provisioner; raise KernelError if this fails."""
+        """End the recorded kernel if a provisioner started it.
+
+        Raise KernelError if the kernel may still be running.
+        """
         if os.path.exists(self.record) and self._is_of_provisioner():
             await self._get_provisioner_launcher().cancel_request()
 
     def _is_of_provisioner(self) -> bool:
-        """Return whether the record is that of a provisioner's kernel."""
+        """Return whether the record is a valid record of a provisioner's kernel."""
         try:
             record = json.loads(secure_files.read(self.record))
             return record.get("kind") == KIND and sealed_kernel_records.is_sealed(
@@ -102,14 +113,15 @@ class KernelspecLauncher:
 
 
 class LocalKernelspecLauncher(LocalLauncher):
-    """Starts the kernel of a kernelspec without a provisioner."""
+    """Starts the kernel of a kernelspec as a local process."""
 
     def _build_command(
         self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool
     ) -> KernelCommand:
-        """Return the kernelspec's command; raise KernelError if it is not installed.
+        """Return the command of the kernelspec.
 
-        The kernel gets TCP ports, because few languages' kernels support Unix sockets.
+        The kernel uses TCP ports, because few kernels of other languages support Unix
+        sockets. Raise KernelError if the kernelspec is not installed.
         """
         assert config.backend is not None
         settings: KernelspecSettings = config.backend.settings
@@ -128,7 +140,7 @@ class LocalKernelspecLauncher(LocalLauncher):
 
 
 def create_tcp_connection(channels: Sequence[str]) -> dict[str, Any]:
-    """Return a connection with TCP ports of this machine that are free now."""
+    """Return the connection fields for TCP ports that are currently free."""
     ports = {}
     with ExitStack() as stack:
         # Keep all sockets open until each has its own port.

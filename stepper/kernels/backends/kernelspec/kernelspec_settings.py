@@ -1,6 +1,7 @@
 """The settings of a backend `kernelspec`: its value in the configuration, parsed.
 
-This module does no I/O and imports nothing heavy: it is loaded with the configuration.
+The module is imported with the configuration, so it must not do I/O or import large
+modules.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ KIND = "kernelspec"
 
 @dataclass(frozen=True)
 class KernelspecSettings:
-    """A kernelspec that is installed on this machine, for any language."""
+    """Settings for kernels of a kernelspec that is installed on this machine."""
 
     kernelspec: str
 
 
 def parse_settings(values: Any, path: KeyPath) -> KernelspecSettings:
-    """Return the settings of a backend; raise BackendConfigError.
+    """Return the settings of a backend, given the name of a kernelspec.
 
-    The only setting, the name of the kernelspec, needs no key.
+    Raise BackendConfigError if `values` is not a valid name.
     """
     if not KERNELSPEC.is_valid(values):
         raise BackendConfigError(
@@ -39,6 +40,6 @@ def parse_settings(values: Any, path: KeyPath) -> KernelspecSettings:
 
 
 def describe_settings(settings: KernelspecSettings) -> BackendDescription:
-    """Return the description of a backend."""
+    """Return the description of a backend with these settings."""
     text = f"the kernelspec {settings.kernelspec} on this machine"
     return BackendDescription(text, is_local=True, is_python=False)

@@ -1,9 +1,9 @@
-"""Installed kernelspecs: which exist for a notebook's kernel, and how to start one.
+"""Finding and reading installed kernelspecs.
 
-They are searched as by a Jupyter that is started in the kernel's environment: in
-JUPYTER_PATH, the user's folder, the project's environment and the system. Those in
-stepper's own environment are ignored. Jupyter's own reader would load traitlets and
-search beside the Python that runs it, which is stepper's.
+The folders are those that Jupyter searches in the kernel's environment: JUPYTER_PATH,
+the user's folder, the project's environment and the system folders. stepper's own
+environment is not searched. jupyter_client's KernelSpecManager is not used, because it
+imports traitlets and searches the environment in which it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_SIZE = 1 << 20  # bytes of a kernel.json
 ENVIRONMENT_VARIABLE = re.compile(r"\$\{(\w+)\}")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 PYTHON_NAMES = ("python", "python3")
-# It starts a process of this machine, as stepper itself does.
+# This provisioner starts a local process, as stepper itself does.
 LOCAL_PROVISIONER = "local-provisioner"
 
 
@@ -44,9 +44,10 @@ class Kernelspec:
     provisioner: str = ""
 
     def build_command(self, connection_file: str, python: str) -> list[str]:
-        """Return the command that starts its kernel.
+        """Return the command that starts the kernel.
 
-        A `python` without a path is the project's.
+        `python` is the project's interpreter. It replaces the program `python` or
+        `python3`.
         """
         values = {
             "connection_file": connection_file,
@@ -62,7 +63,10 @@ class Kernelspec:
         return command
 
     def build_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of its kernel, in which `${NAME}` is replaced."""
+        """Return the kernel's environment.
+
+        In the variables that the kernelspec sets, `${NAME}` is replaced from `environ`.
+        """
         own = {
             name: ENVIRONMENT_VARIABLE.sub(
                 lambda match: environ.get(match[1], match[0]), value
@@ -73,7 +77,7 @@ class Kernelspec:
 
 
 def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
-    """Return the folders of kernelspecs, in order of precedence.
+    """Return the folders that may contain kernelspecs, in order of precedence.
 
     `python` is the project's interpreter, or an empty string if there is none.
     """
@@ -94,7 +98,7 @@ def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
 
 
 def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Kernelspec]:
-    """Return the installed kernelspecs by name; ignore those that cannot be read."""
+    """Return the installed kernelspecs by name, without those that are not valid."""
     specs: dict[str, Kernelspec] = {}
     for folder in list_folders(environ, python):
         for path in sorted(folder.glob("*/kernel.json")):
@@ -108,7 +112,10 @@ def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Kernels
 
 
 def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Kernelspec:
-    """Return the kernelspec with a name; raise KernelError."""
+    """Return the installed kernelspec with a name.
+
+    Raise KernelError if it is not installed.
+    """
     specs = list_installed(environ, python)
     spec = specs.get(name.lower())
     if spec is None:
@@ -121,7 +128,7 @@ def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Kerne
 
 
 def _read_spec(name: str, path: Path) -> Kernelspec | None:
-    """Return the kernelspec in a file, or None if it is not valid."""
+    """Return the kernelspec in a kernel.json file, or None if the file is not valid."""
     try:
         with path.open("rb") as stream:
             content = json.loads(stream.read(MAX_SIZE))
@@ -148,10 +155,10 @@ def _read_spec(name: str, path: Path) -> Kernelspec | None:
 
 
 def _get_provisioner(content: Mapping[str, Any]) -> str:
-    """Return the provisioner in a kernelspec's metadata.
+    """Return the name of the kernel provisioner in a kernelspec.
 
-    The result is empty if the kernel is a process of this machine. Raise
-    AttributeError if the metadata is not valid.
+    Return an empty string if the kernel is a local process. Raise AttributeError if the
+    metadata is not valid.
     """
     metadata = content.get("metadata") or {}
     provisioner = metadata.get("kernel_provisioner") or {}

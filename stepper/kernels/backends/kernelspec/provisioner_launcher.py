@@ -1,7 +1,7 @@
-"""Starts the kernel of a kernelspec through its kernel provisioner, or finds it again.
+"""The launcher for kernels that a kernel provisioner of jupyter_client starts.
 
-The record has what the provisioner wants to remember (`get_provisioner_info`), by which
-the next daemon restores it (`load_provisioner_info`).
+The record contains the result of the provisioner's `get_provisioner_info`. The next
+daemon passes it to `load_provisioner_info` to restore the provisioner.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from stepper.session.protocols import LaunchConfig, QueueStatus
 READY_SECONDS = 60.0
 # A cancelled launch may finish within this time; then its kernel is ended.
 CANCEL_SECONDS = 5.0
-QUEUE_SECONDS = 5.0  # after which a launch is reported as one that waits
+QUEUE_SECONDS = 5.0  # after which a start is reported as waiting
 
 
 class ProvisionerLauncher:
     """Starts and finds the kernel of one notebook.
 
-    `record` is the path of its record, `runtime` the folder of connection files, and
-    `parts` are the modules that the helper in the kernel may load.
+    `record` is the path of the kernel's record, and `runtime` the folder of connection
+    files. `parts` maps each module that the helper in the kernel may load to its
+    package.
     """
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
@@ -53,7 +54,10 @@ class ProvisionerLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What a start waits for: the provisioner, which may need minutes."""
+        """What a slow start is waiting for, or None.
+
+        A provisioner may need minutes. The status is set after QUEUE_SECONDS.
+        """
         if not self.launched_at:
             return None
         if time.monotonic() < self.launched_at + QUEUE_SECONDS:
@@ -67,7 +71,10 @@ class ProvisionerLauncher:
         )
 
     async def start(self, config: LaunchConfig, kernelspec: Kernelspec) -> KernelClient:
-        """Start a kernel and return it when it is ready; raise KernelError."""
+        """Start a kernel and return it when it is ready.
+
+        Raise KernelError if the kernel cannot be started.
+        """
         assert config.backend is not None
         provisioner_manager.check_provisioner(kernelspec)
         kernel_id = str(uuid.uuid4())
@@ -82,7 +89,7 @@ class ProvisionerLauncher:
             "python": config.python,
             "provisioner_name": kernelspec.provisioner,
         }
-        # Recorded first: the next daemon knows of a start that it interrupts.
+        # Recorded first: the next daemon then ends the kernel of an unfinished start.
         sealed_kernel_records.save(self.record, data)
         spec = provisioner_manager.read_spec(kernelspec, config.python)
         connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
@@ -117,7 +124,11 @@ class ProvisionerLauncher:
     async def _launch(
         self, manager: AsyncKernelManager, config: LaunchConfig, kernel_id: str
     ) -> None:
-        """Start the kernel; if this is cancelled, give the provisioner a moment."""
+        """Let the provisioner start the kernel.
+
+        If the start is cancelled, wait up to CANCEL_SECONDS for the provisioner, so
+        that the kernel can be ended.
+        """
         environ = kernel_command.remove_foreign_variables(config.environ)
         environ[process_identity.MARKER] = kernel_id
         stderr_file = str(Path(self.record).with_suffix(".stderr"))
@@ -149,7 +160,10 @@ class ProvisionerLauncher:
     async def _abandon(
         self, manager: AsyncKernelManager, data: Mapping[str, Any]
     ) -> None:
-        """End a kernel whose start failed; keep its record if that fails."""
+        """End a kernel whose start failed, and remove its record.
+
+        Raise KernelError and keep the record if the kernel may still be running.
+        """
         provisioner = manager.provisioner
         try:
             if provisioner is not None:
@@ -160,24 +174,30 @@ class ProvisionerLauncher:
         except Exception as error:
             reason = one_line(f"{type(error).__name__}: {error}", 300)
             raise KernelError(
-                f"the provisioner {data['provisioner_name']} did not end the kernel"
+                f"the provisioner {data['provisioner_name']} did not stop the kernel"
                 f" {data['kernel']}, which may still be running: {reason}"
             ) from error
         finally:
             kernel_id = str(data["kernel"])
-            await asyncio.to_thread(process_identity.clear, kernel_id)
+            await asyncio.to_thread(process_identity.kill_kernel_processes, kernel_id)
             provisioner_manager.remove_connection_file(manager)
         secure_files.remove(self.record)
 
     def _read_record(self) -> dict[str, Any]:
-        """Return the content of the record; raise OSError or ValueError."""
+        """Return the content of the record.
+
+        Raise OSError or ValueError if it cannot be read.
+        """
         data = json.loads(secure_files.read(self.record))
         if not isinstance(data, dict):
             raise ValueError("it is not a mapping")
         return data
 
     async def _restore(self, data: Mapping[str, Any]) -> ProvisionerProcess:
-        """Return the recorded kernel; raise KernelError."""
+        """Return the process of the recorded kernel.
+
+        Raise KernelError if the provisioner cannot be restored.
+        """
         try:
             kernelspec = Kernelspec(
                 str(data["kernelspec"]), str(data["folder"]), (), "", ""
@@ -199,9 +219,10 @@ class ProvisionerLauncher:
             ) from error
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started.
 
-        No request is sent to the kernel.
+        Return how the kernel died if it is dead or cannot be reconnected, or None if
+        there is no started kernel. No request is sent to the kernel.
         """
         try:
             data = self._read_record()
@@ -210,7 +231,7 @@ class ProvisionerLauncher:
         except (OSError, ValueError) as error:
             return Death(f"the kernel record {self.record} is not valid: {error}")
         if data.get("ending"):
-            return None  # the next start ends it
+            return None  # the next start stops the kernel
         if "connection" not in data:
             return await self._remove_unfinished_start(data)
         try:
@@ -226,9 +247,15 @@ class ProvisionerLauncher:
         return death
 
     async def _remove_unfinished_start(self, data: Mapping[str, Any]) -> Death | None:
-        """Kill what an earlier daemon was starting when it exited."""
+        """Kill the kernel that an earlier daemon was starting, and remove its record.
+
+        Return None if its processes were found. Otherwise, return a Death whose reason
+        says that the kernel may be running.
+        """
         kernel_id = str(data["kernel"])
-        killed_count = await asyncio.to_thread(process_identity.clear, kernel_id)
+        killed_count = await asyncio.to_thread(
+            process_identity.kill_kernel_processes, kernel_id
+        )
         secure_files.remove(self.record)
         if killed_count:
             return None
@@ -239,10 +266,10 @@ class ProvisionerLauncher:
         )
 
     async def cancel_request(self) -> None:
-        """End the recorded kernel.
+        """End the recorded kernel and remove its record.
 
-        Raise KernelError the first time if this fails. The second time the kernel is
-        given up.
+        Raise KernelError if the first attempt fails. If a second attempt fails, remove
+        the record anyway.
         """
         try:
             data = self._read_record()
@@ -264,4 +291,4 @@ class ProvisionerLauncher:
                 return
             sealed_kernel_records.save(self.record, {**data, "ending": True})
             raise
-        process.forget()
+        process.remove_record()

@@ -1,7 +1,6 @@
-"""jupyter_client's kernel manager for a kernelspec that names a kernel provisioner.
+"""Creation of jupyter_client's kernel manager for a kernel provisioner.
 
-jupyter_client finds provisioners by the entry points of the environment that stepper is
-installed in.
+jupyter_client finds provisioners by their entry points in stepper's environment.
 """
 
 from __future__ import annotations
@@ -22,23 +21,24 @@ from stepper.kernels.backends.kernelspec.kernelspecs import PYTHON_NAMES, Kernel
 
 
 class SingleSpecManager(KernelSpecManager):
-    """A manager of the one kernelspec that stepper has found.
+    """A kernelspec manager that returns one given kernelspec.
 
-    jupyter_client would search in stepper's own environment.
+    jupyter_client's own manager would search in stepper's environment.
     """
 
     spec: KernelSpec | None = None
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """Return the kernelspec."""
+        """Return the given kernelspec, whatever the name is."""
         assert self.spec is not None
         return self.spec
 
 
 def read_spec(kernelspec: Kernelspec, python: str) -> KernelSpec:
-    """Return jupyter_client's form of a kernelspec.
+    """Return a kernelspec as jupyter_client represents it.
 
-    A `python` without a path is the project's interpreter.
+    `python` is the project's interpreter. It replaces the program `python` or
+    `python3`.
     """
     spec = KernelSpec.from_resource_dir(kernelspec.folder)
     if python and spec.argv and spec.argv[0] in PYTHON_NAMES:
@@ -62,7 +62,7 @@ def check_provisioner(kernelspec: Kernelspec) -> None:
 def create_manager(
     spec: KernelSpec, kernel_id: str, connection_file: str
 ) -> AsyncKernelManager:
-    """Return a kernel manager without a kernel."""
+    """Return a kernel manager for a kernel that has not been started."""
     spec_manager = SingleSpecManager()
     spec_manager.spec = spec
     manager = AsyncKernelManager(
@@ -78,10 +78,10 @@ def create_manager(
 async def restore_manager(
     spec: KernelSpec, record: Mapping[str, Any], connection_file: str
 ) -> AsyncKernelManager:
-    """Return the manager of a kernel that an earlier daemon started.
+    """Return a kernel manager for a kernel that an earlier daemon started.
 
-    Raise ModuleNotFoundError if the provisioner is not installed any more, and whatever
-    the provisioner raises.
+    Raise ModuleNotFoundError if the provisioner is no longer installed. Exceptions of
+    the provisioner are raised unchanged.
     """
     kernel_id = str(record["kernel"])
     manager = create_manager(spec, kernel_id, connection_file)
@@ -98,13 +98,16 @@ async def restore_manager(
 
 
 def get_connection(manager: AsyncKernelManager) -> dict[str, Any]:
-    """Return a kernel's connection, with texts instead of bytes."""
+    """Return the kernel's connection fields, with bytes decoded to strings."""
     connection = dict(manager.get_connection_info())
     return {name: decode_bytes(value) for name, value in connection.items()}
 
 
 def decode_bytes(value: Any) -> Any:
-    """Return a value of JSON: bytes become text, unknown types their description."""
+    """Return a value that can be encoded as JSON.
+
+    Bytes are decoded, and values of other types are converted with `str`.
+    """
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
 """The process of a kernel that a kernel provisioner of jupyter_client started.
 
-Only the provisioner knows where the kernel runs, so stepper requests the state, an
-interrupt or the shutdown from it. After a restart of the daemon, a provisioner may not
-know its process any more (`has_process` is False). Then stepper uses the heartbeat and
-messages on the control channel.
+Only the provisioner can reach the process, so it is asked for the state and to
+interrupt or end the kernel. After a restart of the daemon, a provisioner may not know
+the process any more (`has_process` is False). In this case, stepper uses the kernel's
+heartbeat and control channel.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ POLL_SECONDS = 0.5  # between two queries of the provisioner
 QUERY_SECONDS = 0.2  # how long to wait for its answer
 KILL_SECONDS = 20.0  # for the provisioner to end the kernel
 SHUTDOWN_SECONDS = 5.0  # for a kernel to exit after a shutdown request
-SILENT_SECONDS = 5.0  # without a heartbeat, if only that shows whether the kernel runs
+SILENT_SECONDS = 5.0  # without a heartbeat, the kernel counts as dead
 STDERR_CHARACTERS = 2000
 
 
 class ProvisionerProcess(RemoteProcess):
-    """A kernel of a provisioner; `data` is the content of its record."""
+    """A kernel that a provisioner started.
+
+    `data` is the content of the kernel's record, and `record` its path.
+    """
 
     def __init__(
         self, data: Mapping[str, Any], manager: AsyncKernelManager, record: str
@@ -53,14 +56,14 @@ class ProvisionerProcess(RemoteProcess):
         self.kernelspec = str(data["kernelspec"])
         self.provisioner_name = str(data["provisioner_name"])
         self.machine_name = f"provisioner {self.provisioner_name}"
-        self.log = str(Path(record).with_suffix(".stderr"))
+        self.log_location = str(Path(record).with_suffix(".stderr"))
         self.channels = Channels(data["connection"])
-        self.ended: Death | None = None
-        self.cuts = 0
-        self.away = ""
-        self.may_be_running = False  # although it was killed
+        self.death: Death | None = None
+        self.disconnect_count = 0
+        self.unreachable_reason = ""
+        self.may_be_running = False  # `kill` failed
         self.problem = ""  # why the provisioner does not know the state
-        self.query: asyncio.Task[None] | None = None
+        self.querying: asyncio.Task[None] | None = None
         self.queried_at = float("-inf")
         self.heartbeat_at = time.monotonic()
 
@@ -70,10 +73,10 @@ class ProvisionerProcess(RemoteProcess):
         return self.manager.has_kernel
 
     def describe(self) -> KernelDescription:
-        """Return the kernelspec and its provisioner."""
+        """Return the kernel's kernelspec and provisioner."""
         limitation = (
-            f"the provisioner {self.provisioner_name} runs the kernel: stepper does not"
-            " limit its memory and does not see the running line"
+            f"the provisioner {self.provisioner_name} runs the kernel, so stepper does"
+            " not limit memory and cannot report the running line"
         )
         return KernelDescription(
             f"{self.kernelspec} ({self.provisioner_name})",
@@ -83,7 +86,7 @@ class ProvisionerProcess(RemoteProcess):
         )
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel in the way that its kernelspec requires."""
+        """Interrupt the kernel by a signal or a message, as its kernelspec requires."""
         spec = self.manager.kernel_spec
         needs_message = spec is not None and spec.interrupt_mode == "message"
         if needs_message or not self.has_process:
@@ -93,27 +96,31 @@ class ProvisionerProcess(RemoteProcess):
         try:
             await self.manager.provisioner.send_signal(signal.SIGINT)
         except Exception as error:
-            log.warning("provisioner %s: %s", self.provisioner_name, error)
+            log.warning(
+                "provisioner %s could not interrupt the kernel: %s",
+                self.provisioner_name,
+                error,
+            )
             self.channels.send_control("interrupt_request")
 
-    async def death(self) -> Death | None:
-        """Return how the kernel died, or None."""
+    async def poll(self) -> Death | None:
+        """Return how the kernel died, or None if it is not known to be dead."""
         needs_query = time.monotonic() > self.queried_at + POLL_SECONDS
-        if self.ended is None and self.query is None and needs_query:
-            self.query = asyncio.create_task(self._query())
-        if self.query is not None:
-            await asyncio.wait({self.query}, timeout=QUERY_SECONDS)
-            if self.query.done():
-                self.query = None
-        return self.ended
+        if self.death is None and self.querying is None and needs_query:
+            self.querying = asyncio.create_task(self._update_state())
+        if self.querying is not None:
+            await asyncio.wait({self.querying}, timeout=QUERY_SECONDS)
+            if self.querying.done():
+                self.querying = None
+        return self.death
 
-    async def _query(self) -> None:
-        """Find out whether the kernel is running."""
+    async def _update_state(self) -> None:
+        """Determine whether the kernel is running, and record its death if not."""
         try:
             if self.has_process:
                 await self._poll_provisioner()
             else:
-                self._check_heartbeat()
+                self._update_heartbeat()
         except Exception as error:
             reason = one_line(f"{type(error).__name__}: {error}", 300)
             self.problem = (
@@ -124,67 +131,70 @@ class ProvisionerProcess(RemoteProcess):
             self.queried_at = time.monotonic()
 
     async def _poll_provisioner(self) -> None:
+        """Record the kernel's death if the provisioner reports an exit code."""
         assert self.manager.provisioner is not None
         exit_code = await self.manager.provisioner.poll()
         self.problem = ""
-        if exit_code is None or self.ended is not None:
+        if exit_code is None or self.death is not None:
             return
         reason = f"exit code {exit_code}"
         if isinstance(exit_code, int) and exit_code < 0:
             with contextlib.suppress(ValueError):
                 reason = signal.Signals(-exit_code).name
-        self.ended = Death(
-            f"{reason} (provisioner {self.provisioner_name})", self.last_words()
+        self.death = Death(
+            f"{reason} (provisioner {self.provisioner_name})", self.read_log_tail()
         )
 
-    def _check_heartbeat(self) -> None:
-        """Record the death of a kernel whose heartbeat stopped."""
+    def _update_heartbeat(self) -> None:
+        """Record the kernel's death if its heartbeat has stopped for SILENT_SECONDS."""
         now = time.monotonic()
-        if not self.channels.is_open or self.channels.has_heartbeat():
+        if not self.channels.is_open or self.channels.probe_heartbeat():
             self.heartbeat_at = now
         elif now > self.heartbeat_at + SILENT_SECONDS:
-            self.ended = Death(
-                f"it does not answer, and its provisioner {self.provisioner_name} does"
-                " not know its process",
-                self.last_words(),
+            self.death = Death(
+                "the kernel does not respond, and the provisioner"
+                f" {self.provisioner_name} does not know its process",
+                self.read_log_tail(),
             )
 
     async def kill(self) -> None:
         """End the kernel through its provisioner.
 
-        Raise KernelError if it may still be running.
+        Raise KernelError if the kernel may still be running.
         """
-        had_ended = self.ended is not None
-        self.ended = self.ended or Death("stepper ended it", self.last_words())
+        had_ended = self.death is not None
+        self.death = self.death or Death(
+            "stepper stopped the kernel", self.read_log_tail()
+        )
         reason = ""
         is_stopped = False
         try:
             is_stopped = await asyncio.wait_for(self._stop(), KILL_SECONDS)
         except asyncio.TimeoutError:
-            reason = f": no answer within {KILL_SECONDS:g} s"
+            reason = f": no response within {KILL_SECONDS:g} s"
         except Exception as error:
             reason = one_line(f": {type(error).__name__}: {error}", 300)
-        # Processes of this machine are found by an environment variable, whatever the
-        # provisioner knows of them.
-        await asyncio.to_thread(process_identity.clear, self.id)
+        # Also kill processes of this machine that the provisioner does not know. They
+        # are found by an environment variable.
+        await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
         self.may_be_running = not (is_stopped or had_ended)
         if not self.may_be_running:
             return
         with contextlib.suppress(OSError):
             sealed_kernel_records.write(self.record, {**self.data, "ending": True})
         raise KernelError(
-            f"the provisioner {self.provisioner_name} did not end the kernel {self.id},"
-            f" which may still be running{reason}"
+            f"the provisioner {self.provisioner_name} did not stop the kernel"
+            f" {self.id}, which may still be running{reason}"
         )
 
     async def _stop(self) -> bool:
-        """Return whether the kernel has certainly exited."""
+        """Stop the kernel, and return whether it has certainly exited."""
         provisioner = self.manager.provisioner
         assert provisioner is not None
         is_stopped = True
         if self.has_process:
-            # Not `shutdown_kernel`, which also closes ZeroMQ contexts, and ignores that
-            # a kernel survived.
+            # `shutdown_kernel` would also close ZeroMQ contexts, and would not notice
+            # that the kernel survived.
             await provisioner.kill()
             exit_code = await provisioner.poll()
             while exit_code is None:
@@ -198,11 +208,12 @@ class ProvisionerProcess(RemoteProcess):
         return is_stopped
 
     async def _request_shutdown(self) -> bool:
-        """Request the shutdown of a kernel; return whether the kernel replied.
+        """Send a shutdown request to the kernel, and return whether the kernel replied.
 
-        Its provisioner does not know its process.
+        Used if the provisioner does not know the process. Also return True if the
+        kernel has processes on this machine, which the caller kills.
         """
-        if process_identity.tree(self.id):
+        if process_identity.find_kernel_processes(self.id):
             return True  # processes of this machine, which are killed next
         channels = Channels(self.data["connection"])  # closed ones cannot be reopened
         channels.open()
@@ -216,17 +227,20 @@ class ProvisionerProcess(RemoteProcess):
         channels.close()
         return has_answered
 
-    def last_words(self) -> str:
-        """Return the last lines of its stderr if the provisioner wrote them here."""
+    def read_log_tail(self) -> str:
+        """Return the last lines of the kernel's stderr.
+
+        Return an empty string if the provisioner did not redirect stderr to the file.
+        """
         try:
-            data = secure_files.read(self.log)
+            data = secure_files.read(self.log_location)
         except OSError:
             return ""
         end = data[-4 * STDERR_CHARACTERS :]  # a character has at most four bytes
         text = ESCAPES.sub("", end.decode("utf-8", "replace"))
         return text.strip()[-STDERR_CHARACTERS:]
 
-    def forget(self) -> None:
-        """Remove the record of a kernel that has certainly exited."""
+    def remove_record(self) -> None:
+        """Remove the record, unless the kernel may still be running."""
         if not self.may_be_running:
             secure_files.remove(self.record)

@@ -1,7 +1,8 @@
-"""The memory that a kernel may use: that of the machine and of its cgroups.
+"""The memory that is available to a local kernel: the machine's and its cgroups'.
 
-If memory runs out between two checks, the system kills a process: the kernel first,
-which is then reported.
+The memory limit is checked from time to time. If memory runs out between two checks,
+the operating system kills a process. The kernel's out-of-memory score is raised, so
+that the kernel is killed first, and its death is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-from stepper.kernels.memory_guard import Usage
+from stepper.kernels.memory_guard import MemoryUsage
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
@@ -32,18 +33,23 @@ V1 = (
 V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
 
 
-def usage(pid: int) -> Usage:
-    """Return the tightest of the machine's memory and the cgroups of a process."""
+def get_memory_usage(pid: int) -> MemoryUsage:
+    """Return the memory usage of the machine or of a cgroup, whichever is higher.
+
+    Only the cgroups of the process with this pid are considered.
+    """
     machine = psutil.virtual_memory()
     used = machine.total - machine.available
-    usages = [Usage(machine.total, used, "the machine"), *cgroups(pid)]
+    usages = [MemoryUsage(machine.total, used, "the machine"), *list_cgroup_usages(pid)]
     return max(usages, key=lambda each: each.percent)
 
 
-def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
-    """Return the usage of the cgroups of a process that have a limit.
+def list_cgroup_usages(
+    pid: int, root: Path = CGROUPS, proc: Path = PROC
+) -> list[MemoryUsage]:
+    """Return the memory usage of each cgroup of a process that has a limit.
 
-    Cache that can be dropped does not count.
+    Cache that the system can drop is not counted as used.
     """
     usages = []
     for group in _list_groups(pid, root, proc):
@@ -56,18 +62,20 @@ def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
             lines = _read(group.stat).splitlines()
             stat = dict(line.split(" ", 1) for line in lines)
             cached = int(stat.get(group.cache, 0))
-            usages.append(Usage(total, max(0, used - cached), "its cgroup"))
+            usages.append(
+                MemoryUsage(total, max(0, used - cached), "the kernel's cgroup")
+            )
     return usages
 
 
 def _read(path: Path) -> str:
-    """Return the text of a system file, unbuffered: each step reads several."""
+    """Return the content of a system file, without buffering for speed."""
     with open(path, "rb", 0) as stream:
         return stream.read().decode(errors="surrogateescape")
 
 
 class _Group(NamedTuple):
-    """The files of a memory cgroup, and the field of its cache."""
+    """The paths of a memory cgroup's files, and the name of the cache field."""
 
     maximum: Path
     current: Path
@@ -86,7 +94,7 @@ def _list_groups(pid: int, root: Path, proc: Path) -> Sequence[_Group]:
 
 @lru_cache(64)
 def _parse_groups(text: str, root: Path) -> Sequence[_Group]:
-    """Return the memory cgroups in the text of /proc/PID/cgroup."""
+    """Return the memory cgroups in the content of /proc/PID/cgroup."""
     groups = []
     for line in text.splitlines():
         if line.count(":") < 2:
@@ -110,8 +118,8 @@ def _parse_groups(text: str, root: Path) -> Sequence[_Group]:
     return groups
 
 
-def kill_first(pid: int) -> None:
-    """Let the system kill a process before others if memory runs out."""
+def raise_oom_score(pid: int) -> None:
+    """Make the system kill this process before others if memory runs out."""
     # Not on Linux, or not allowed: the system selects the process itself.
     with contextlib.suppress(OSError, ValueError):
         own_score = int((PROC / "self/oom_score_adj").read_text())
@@ -120,18 +128,19 @@ def kill_first(pid: int) -> None:
 
 
 class OomKills:
-    """Distinguishes a kill because of memory from any other SIGKILL.
+    """Detects whether the system killed a process because memory ran out.
 
-    The system counts these kills for the process's cgroup, else for the machine. They
-    are counted from the last `forget`.
+    The system counts these kills for each cgroup and for the machine. The kills since
+    the last `reset` are considered.
     """
 
     def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
         self.counters = [group.kills for group in _list_groups(pid, root, proc)]
         self.counters.append(proc / "vmstat")
-        self.forget()
+        self.reset()
 
     def _count(self) -> int:
+        """Return the number of kills so far, or 0 if it is not available."""
         for path in self.counters:
             with contextlib.suppress(OSError, ValueError):
                 for line in _read(path).splitlines():
@@ -139,10 +148,10 @@ class OomKills:
                         return int(line.split()[1])
         return 0
 
-    def forget(self) -> None:
-        """Count from now on."""
+    def reset(self) -> None:
+        """Ignore the kills so far."""
         self.before = self._count()
 
-    def any(self) -> bool:
-        """Return whether the system has killed a process because of memory since."""
+    def has_increased(self) -> bool:
+        """Return whether a process has been killed since the last `reset`."""
         return self._count() > self.before

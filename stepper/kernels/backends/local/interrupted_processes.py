@@ -1,9 +1,9 @@
-"""The process group of a kernel: the processes that an interrupt affects.
+"""The processes of a kernel's process group that an interrupt is sent to.
 
-A signal to the whole group would also end processes that earlier cells started in the
-background, such as a server. The processes are listed before each cell, which takes
-0.1 ms for each 100 processes of the machine. Start times are too coarse to assign a
-process to one of two cells.
+A signal to the whole group would also stop processes that earlier cells started in the
+background, such as a server. The processes of the group are therefore listed before
+each cell, which takes 0.1 ms for every 100 processes of the machine. Start times are
+not precise enough to tell which cell started a process.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ PASS_SECONDS = 0.005
 
 
 class ProcessGroup:
-    """The group that a kernel's process leads.
+    """The process group that a kernel leads.
 
-    `file` has the processes of earlier cells for the next daemon, if there are any.
+    `file` is the path of a file with the processes of earlier cells, which the next
+    daemon reads.
     """
 
     def __init__(self, leader: Identity, file: Path) -> None:
@@ -45,14 +46,16 @@ class ProcessGroup:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return []
 
-    def begin(self) -> None:
-        """Record the present processes: an interrupt of the next cell spares them."""
-        pids = set(self._pids())
+    def record_earlier_processes(self) -> None:
+        """Record the current processes of the group; the next interrupt spares them."""
+        pids = set(self._iterate_pids())
         earlier_pids = {process.pid for process in self.earlier}
-        if pids == earlier_pids and all(process.alive() for process in self.earlier):
+        if pids == earlier_pids and all(
+            process.is_running() for process in self.earlier
+        ):
             return
-        self.earlier = [Identity.of(pid) for pid in sorted(pids)]
-        # Without the file, only this daemon knows them.
+        self.earlier = [Identity.from_pid(pid) for pid in sorted(pids)]
+        # If the file cannot be written, only this daemon knows the processes.
         with contextlib.suppress(OSError):
             if self.earlier:
                 records = [asdict(process) for process in self.earlier]
@@ -60,8 +63,8 @@ class ProcessGroup:
             else:
                 secure_files.remove(str(self.file))
 
-    def _pids(self) -> Iterator[int]:
-        """Yield the pids in the group, without its leader."""
+    def _iterate_pids(self) -> Iterator[int]:
+        """Yield the pids of the group's processes, except the leader's."""
         leader_pid = self.leader.pid
         for pid in _list_all_pids():
             if pid == leader_pid:
@@ -71,15 +74,15 @@ class ProcessGroup:
                     yield pid
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the leader and to processes that the cell started."""
-        spared = {process.pid for process in self.earlier if process.alive()}
-        if not spared & set(self._pids()):
+        """Send SIGINT to the leader and to the processes that the cell has started."""
+        spared = {process.pid for process in self.earlier if process.is_running()}
+        if not spared & set(self._iterate_pids()):
             os.killpg(self.leader.pid, signal.SIGINT)
             return
-        self.leader.send(signal.SIGINT)
+        self.leader.send_signal(signal.SIGINT)
         signalled = set[int]()
         for _ in range(PASSES):
-            for pid in set(self._pids()) - signalled:
+            for pid in set(self._iterate_pids()) - signalled:
                 if spared.isdisjoint(_list_with_ancestors(pid)):
                     _interrupt(pid)
                 signalled.add(pid)
@@ -87,12 +90,13 @@ class ProcessGroup:
 
 
 def _interrupt(pid: int) -> None:
+    """Send SIGINT to a process if it exists and belongs to the user."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGINT)
 
 
 def _list_with_ancestors(pid: int) -> Iterable[int]:
-    """Return a pid and those of its ancestors that still exist."""
+    """Return the pid of a process and the pids of its ancestors."""
     pids = [pid]
     with contextlib.suppress(psutil.Error):
         pids += [parent.pid for parent in psutil.Process(pid).parents()]
@@ -100,7 +104,10 @@ def _list_with_ancestors(pid: int) -> Iterable[int]:
 
 
 def _list_all_pids() -> Iterable[int]:
-    """Return the pids of this machine, on Linux without psutil's sorting."""
+    """Return the pids of this machine.
+
+    On Linux, /proc is read directly, because psutil also sorts the pids.
+    """
     try:
         return (int(name) for name in os.listdir("/proc") if name.isdecimal())
     except OSError:

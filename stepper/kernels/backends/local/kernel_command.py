@@ -1,7 +1,7 @@
-"""The command of a kernel's process on this machine, and the start of the process.
+"""The command that starts a local kernel, and the start of its process.
 
-jupyter_client's kernel manager could do this, but importing it takes half as long as
-the start of a kernel, and it cannot manage a process that another daemon started.
+jupyter_client's kernel manager is not used: importing it takes half as long as starting
+a kernel, and it cannot manage a process that another daemon started.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session.protocols import LaunchConfig
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# Like `-m ipykernel_launcher`, but without the notebook's folder on the path, where
-# another person may have put modules of these names. The launcher adds that folder for
-# the cells.
+# Like `-m ipykernel_launcher`, but without the notebook's folder on the path, which may
+# contain modules with the same names. The launcher adds the folder for the cells.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); {}import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
@@ -41,9 +40,9 @@ ARGUMENTS = ("--HistoryManager.hist_file=:memory:", "-f")
 
 @dataclass(frozen=True)
 class KernelCommand:
-    """The command that starts a kernel, and the connection that it will have.
+    """The command that starts a kernel, with its connection and environment.
 
-    `connection` has the fields of a connection file except the key.
+    `connection` contains the fields of the connection file except the key.
     """
 
     argv: Sequence[str]
@@ -69,9 +68,10 @@ def remove_foreign_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def build_ipykernel_command(
     config: LaunchConfig, kernel_id: str, runtime: str, bundled_ipykernel: str = ""
 ) -> KernelCommand:
-    """Return the command for the project's interpreter, which uses Unix sockets.
+    """Return the command that starts ipykernel with Unix sockets.
 
-    `bundled_ipykernel` is that of `config` if it is needed, else empty.
+    `bundled_ipykernel` is the folder of stepper's copies of ipykernel, or an empty
+    string if the interpreter has its own ipykernel.
     """
     ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
     sockets = get_socket_path(runtime, kernel_id)
@@ -92,10 +92,11 @@ def start_process(
     runtime: str,
     stderr: IO[bytes],
 ) -> tuple[Popen[bytes], dict[str, Any]]:
-    """Start a kernel's process; return it and its connection. Raise OSError.
+    """Start a kernel's process, and return the process and its connection.
 
-    It leads a session of its own, so that it survives the daemon. If memory runs out,
-    the system kills it first.
+    The process leads its own session, so it keeps running when the daemon exits. If
+    memory runs out, the system kills it first. Raise OSError if the process cannot be
+    started.
     """
     connection = {
         **command.connection,
@@ -118,5 +119,5 @@ def start_process(
         env=kernel_environ,
         start_new_session=True,
     )
-    available_memory.kill_first(process.pid)
+    available_memory.raise_oom_score(process.pid)
     return process, connection

@@ -1,6 +1,6 @@
-"""The backend `local`: the project's interpreter as a process of this machine.
+"""The backend `local`: the project's interpreter as a local process.
 
-It needs no definition in the configuration, so it has no settings.
+It always exists, so it cannot be defined in the configuration and has no settings.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 class LocalBackend(KernelBackend):
-    """Kernels of the project's own Python on this machine."""
+    """The backend for kernels that run the project's Python on this machine."""
 
     def parse_settings(self, values: Any, path: KeyPath) -> None:
-        """Raise BackendConfigError: this backend cannot be defined."""
+        """Raise BackendConfigError, because this backend cannot be defined."""
         from stepper.policy.configuration.kernel_config import BackendConfigError
 
         raise BackendConfigError(path, "cannot be defined")
@@ -45,7 +45,7 @@ class LocalBackend(KernelBackend):
         return BackendDescription("the project's Python on this machine", is_local=True)
 
     def create_launcher(self, context: LauncherContext) -> LocalLauncher:
-        """Return the launcher of one notebook's kernel."""
+        """Return the launcher for one notebook's kernel."""
         from stepper.kernels.backends.local.local_launcher import LocalLauncher
 
         return LocalLauncher(context.record, context.runtime, context.parts)
@@ -53,18 +53,21 @@ class LocalBackend(KernelBackend):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return the project's interpreter."""
+        """Return the project's interpreter. Nothing is checked."""
         return BackendCheck([python])
 
     def kill_recorded_kernel(self, record: str) -> bool:
         """Kill the processes of a recorded kernel and remove its files.
 
-        A process is identified by its start time, so a reused pid is not killed.
-        Returns whether the kernel was running.
+        Return whether the kernel was running. Start times identify the processes, so a
+        process with a reused pid is not killed.
         """
         # `stepper shutdown` rarely needs these modules, which take long to import.
         from stepper.kernels.backends.local.kernel_files import KernelFiles
-        from stepper.kernels.backends.local.process_identity import Identity, clear
+        from stepper.kernels.backends.local.process_identity import (
+            Identity,
+            kill_kernel_processes,
+        )
 
         was_running = False
         try:
@@ -72,10 +75,10 @@ class LocalBackend(KernelBackend):
             identity = None
             if "provisioner" in data:
                 identity = Identity.from_record(data["provisioner"])
-            was_running = clear(str(data["kernel"]), identity) > 0
+            was_running = kill_kernel_processes(str(data["kernel"]), identity) > 0
         except RECORD_ERRORS:
             pass
         # An OSError means that a link leads to files that are not stepper's.
         with contextlib.suppress(OSError):
-            KernelFiles(record).forget()
+            KernelFiles(record).remove()
         return was_running

@@ -1,7 +1,7 @@
-"""Starts a kernel as a process of this machine, or finds that of an earlier daemon.
+"""The launcher for kernels that are processes of this machine.
 
-The modules that talk to a kernel (jupyter_client, ZeroMQ) are imported while the kernel
-starts, which takes longer.
+The modules for kernel messages (jupyter_client, pyzmq) are imported while the kernel is
+starting, which takes longer than the import.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ START_SECONDS = 60.0
 class LocalLauncher:
     """Starts and finds the kernel of one notebook.
 
-    `record` is the path of its record, for the next daemon. `runtime` is the folder of
-    its sockets. `parts` are the modules that its helper may load: name → package.
+    `record` is the path of the kernel's record, and `runtime` the folder of sockets.
+    `parts` maps each module that the helper in the kernel may load to its package.
     """
 
     queue_status: QueueStatus | None = None  # this machine has no queue
@@ -58,7 +58,8 @@ class LocalLauncher:
     async def start(self, config: LaunchConfig) -> KernelClient:
         """Start a kernel and return it when it is ready.
 
-        Raise KernelError with the end of its stderr.
+        If the environment lacks ipykernel, start it with stepper's bundled copy. Raise
+        KernelError with the end of the kernel's stderr if it cannot be started.
         """
         try:
             return await self._start(config)
@@ -69,27 +70,29 @@ class LocalLauncher:
             try:
                 return await self._start(config, missing.hint)
             except KernelError:
-                # There is no copy for that Python, or the project's packages prevent
-                # its use.
+                # There is no copy for this version of Python, or the project's packages
+                # are not compatible with it.
                 raise missing from None
 
     async def _start(
         self, config: LaunchConfig, install_command: str = ""
     ) -> KernelClient:
-        """Start a kernel.
+        """Start a kernel and return it when it is ready.
 
         If `install_command` is not empty, the environment lacks ipykernel: the kernel
-        uses stepper's copy, and its record contains the command that installs it.
+        uses stepper's bundled copy, and the record contains the command that would
+        install ipykernel. Raise KernelError if the kernel cannot be started.
         """
         started_at = time.monotonic()
         kernel_id = uuid.uuid4().hex
         command = self._build_command(config, kernel_id, bool(install_command))
+        # Start the process and connect to it later: importing the client takes time.
         with self._open_stderr(kernel_id) as stderr:
             try:
                 child, connection = kernel_command.start_process(
                     command, config, kernel_id, self.runtime, stderr
                 )
-                identity = Identity.of(child.pid)
+                identity = Identity.from_pid(child.pid)
                 data = {
                     "kernel": kernel_id,
                     "python": command.argv[0],
@@ -101,7 +104,7 @@ class LocalLauncher:
                 data["provisioner"] = asdict(identity)
                 kernel = self._create_client(data, identity, child)
             except BaseException as error:
-                await self._clear(kernel_id)
+                await self._kill_and_remove_files(kernel_id)
                 if isinstance(error, OSError):
                     program = error.filename or config.python
                     raise KernelError(
@@ -127,7 +130,7 @@ class LocalLauncher:
     def _build_command(
         self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool
     ) -> KernelCommand:
-        """Return the command that starts the kernel; raise KernelError."""
+        """Return the command that starts the kernel."""
         bundled_ipykernel = ""
         if needs_bundled_ipykernel:
             bundled_ipykernel = config.bundled_ipykernel
@@ -136,10 +139,10 @@ class LocalLauncher:
         )
 
     def _open_stderr(self, kernel_id: str) -> IO[bytes]:
-        """Record the kernel, and return the file for its stderr; raise KernelError.
+        """Write the first record of the kernel, and return an open file for its stderr.
 
-        The record is written first: if the daemon is killed now, the next one finds the
-        processes by the kernel's id.
+        If the daemon is killed now, the next daemon finds the processes by the kernel's
+        id. Raise KernelError if a file cannot be written.
         """
         try:
             self.files.write_record({"kernel": kernel_id})
@@ -151,7 +154,7 @@ class LocalLauncher:
             os.close(secure_files.open_private(str(self.files.stack), stack_flags))
         except OSError as error:
             raise KernelError(
-                f"the kernel record could not be written: {error.strerror}",
+                f"the kernel's files could not be written: {error.strerror}",
                 getattr(error, "hint", ""),
             ) from error
         return stderr
@@ -162,50 +165,60 @@ class LocalLauncher:
         identity: Identity,
         child: Popen[bytes] | None = None,
     ) -> KernelClient:
+        """Return a client for a kernel's process.
+
+        `child` is None if an earlier daemon started the process.
+        """
         from stepper.kernels.backends.local.local_process import LocalProcess
         from stepper.kernels.client import KernelClient
 
         process = LocalProcess(data, identity, child, self.files, self.runtime)
         return KernelClient(process, self.parts, self.runtime)
 
-    async def _clear(self, kernel_id: str) -> None:
-        """End a kernel whose start failed, and remove its files."""
-        await asyncio.to_thread(process_identity.clear, kernel_id)
+    async def _kill_and_remove_files(self, kernel_id: str) -> None:
+        """Kill the processes of a kernel whose start failed, and remove its files."""
+        await asyncio.to_thread(process_identity.kill_kernel_processes, kernel_id)
         kernel_files.remove_sockets(self.runtime, kernel_id)
-        self.files.forget()
+        self.files.remove()
 
     async def cancel_request(self) -> None:
-        """Do nothing: there are no queued requests."""
+        """Do nothing, because local kernels do not wait in a queue."""
 
-    def _is_ours(
+    def _belongs_to_project(
         self, kernel_id: str, connection: Mapping[str, Any], identity: Identity
     ) -> bool:
-        """Return whether a record names a kernel of this project.
+        """Return whether a recorded kernel is a kernel of this project.
 
-        Its sockets are in the project's folder, or its process has the kernel's id. If
-        the process does not exist, there is nothing to connect to.
+        Its sockets must be in the project's folder, or its process must have the
+        kernel's id. A kernel whose process does not exist is accepted, because stepper
+        cannot connect to it.
         """
         if connection["transport"] == "ipc":
             path = kernel_files.get_socket_path(self.runtime, kernel_id)
             return bool(connection["ip"] == path)
         if (connection["transport"], connection["ip"]) != ("tcp", "127.0.0.1"):
             return False
-        return not identity.alive() or process_identity.holds(identity.pid, kernel_id)
+        return not identity.is_running() or process_identity.belongs_to_kernel(
+            identity.pid, kernel_id
+        )
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started.
 
-        No request is sent to the kernel.
+        Return how the kernel died if it is dead, or None if there was no kernel. No
+        request is sent to the kernel.
         """
         try:
             data = json.loads(secure_files.read(str(self.files.record)))
             data["kernel"] = uuid.UUID(data["kernel"]).hex
             if "connection" not in data:
                 # The daemon was killed during the start: no cell has run.
-                await self._clear(data["kernel"])
+                await self._kill_and_remove_files(data["kernel"])
                 return None
             identity = Identity.from_record(data["provisioner"])
-            if not self._is_ours(data["kernel"], data["connection"], identity):
+            if not self._belongs_to_project(
+                data["kernel"], data["connection"], identity
+            ):
                 raise ValueError("its sockets are not in this project's folder")
             kernel = self._create_client(data, identity)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The process of a kernel on this machine: sockets, signals, memory, and its death."""
+"""The process of a local kernel: sockets, signals, memory, and its death."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ import psutil
 
 from stepper.common import secure_files
 from stepper.kernels.backends.local import kernel_files, process_identity
-from stepper.kernels.backends.local.available_memory import OomKills, usage
+from stepper.kernels.backends.local.available_memory import OomKills, get_memory_usage
 from stepper.kernels.backends.local.interrupted_processes import ProcessGroup
 from stepper.kernels.backends.local.kernel_files import KernelFiles
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
-from stepper.kernels.memory_guard import Usage
+from stepper.kernels.memory_guard import MemoryUsage
 from stepper.kernels.process_tree import TABLE
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-STDERR_CHARACTERS = 2000  # that are reported
-STDERR_SIZE = 4 << 20  # bytes that are kept
-# What faulthandler writes of a crash, innermost call first. The outer calls are those
-# of ipykernel.
+STDERR_CHARACTERS = 2000  # of the end of stderr, which are reported
+STDERR_SIZE = 4 << 20  # bytes; a larger file is emptied
+# The calls that faulthandler prints after a crash, innermost first. The outer calls are
+# calls of ipykernel.
 OUTER_CALLS = re.compile(
     r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?",
     re.MULTILINE,
 )
-# The exit code of a process that is not a child, which is not known.
+# Stands for the unknown exit code of a process that is not a child.
 UNKNOWN_EXIT_CODE = 1 << 16
 SAMPLE_SECONDS = 0.5
 SAMPLE_CHARACTERS = 100_000
@@ -44,7 +44,11 @@ OUT_OF_MEMORY = ("killed by the system: out of memory (SIGKILL)", "OutOfMemory")
 
 
 class LocalProcess:
-    """A kernel's process, a child of this daemon or of an earlier one."""
+    """A kernel's process, a child of this daemon or of an earlier one.
+
+    `data` is the content of the kernel's record, and `runtime` the folder of its
+    sockets. `child` is None if an earlier daemon started the process.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,6 @@ class LocalProcess:
         files: KernelFiles,
         runtime: str,
     ) -> None:
-        """`data` is the content of the record, `runtime` the folder of its sockets."""
         self.id = data["kernel"]
         self.identity = identity
         self.child = child
@@ -64,80 +67,88 @@ class LocalProcess:
         self.install_command = str(data.get("lacks", ""))
         self.runtime = runtime
         self.interrupts_by_message = data.get("interrupt") == "message"
-        self.log = str(files.stderr)
-        self.stack = str(files.stack)
+        self.log_location = str(files.stderr)
+        self.stack_path = str(files.stack)
         self.channels = Channels(data["connection"])
         self.oom_kills = OomKills(identity.pid)
         self.group = ProcessGroup(identity, files.earlier)
-        self.ended: Death | None = None
-        self.cuts = 0
-        self.away = ""
+        self.death: Death | None = None
+        self.disconnect_count = 0
+        self.unreachable_reason = ""
 
     def describe(self) -> KernelDescription:
-        """Return its interpreter and its process id."""
+        """Return the kernel's interpreter and pid."""
         return KernelDescription(self.python, self.identity.pid, self.install_command)
 
-    def begin(self) -> None:
-        """Prepare a run: an interrupt spares what earlier cells started."""
+    def prepare_run(self) -> None:
+        """Record running processes, which an interrupt of the next cell will spare."""
         if not self.interrupts_by_message:
-            self.group.begin()
+            self.group.record_earlier_processes()
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel and the processes in its group that the run started.
+        """Interrupt the kernel and the processes that the cell has started.
 
-        A reused pid or process group is never signalled.
+        Processes with a reused pid or process group are never signalled.
         """
         if self.interrupts_by_message:
             self.channels.send_control("interrupt_request")
             return
-        if not self.identity.alive():
+        if not self.identity.is_running():
             return
         pid = self.identity.pid
         with contextlib.suppress(ProcessLookupError):
-            # It leads its process group, which exists as long as it does.
+            # The kernel leads its process group, which exists as long as the kernel.
             if os.getpgid(pid) == pid:
                 await self.group.interrupt()
             else:
-                self.identity.send(signal.SIGINT)
+                self.identity.send_signal(signal.SIGINT)
 
     async def kill(self) -> None:
         """Kill the kernel and all processes that it started."""
-        await asyncio.to_thread(process_identity.clear, self.id, self.identity)
+        await asyncio.to_thread(
+            process_identity.kill_kernel_processes, self.id, self.identity
+        )
 
-    async def death(self) -> Death | None:
+    async def poll(self) -> Death | None:
         """Return how the kernel died, or None while it is running.
 
-        The processes that a dead kernel has started are killed.
+        If the kernel died, also kill the processes that it started.
         """
-        if self.ended is not None:
-            return self.ended
+        if self.death is not None:
+            return self.death
         if self._is_running():
             return None
         exit_code = self.child.returncode if self.child else UNKNOWN_EXIT_CODE
         may_be_oom = exit_code in (UNKNOWN_EXIT_CODE, -signal.SIGKILL)
         cause = ""
-        if may_be_oom and self.oom_kills.any():
+        if may_be_oom and self.oom_kills.has_increased():
             reason, cause = OUT_OF_MEMORY
         elif exit_code == UNKNOWN_EXIT_CODE:
-            reason = "its process does not exist any more"
+            reason = "the kernel's process no longer exists"
         elif exit_code < 0:
             reason = signal.Signals(-exit_code).name
         else:
             reason = f"exit code {exit_code}"
-        self.ended = Death(reason, self.last_words(), cause)
-        await asyncio.to_thread(process_identity.clear, self.id)
-        return self.ended
+        self.death = Death(reason, self.read_log_tail(), cause)
+        await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
+        return self.death
 
     def _is_running(self) -> bool:
+        """Return whether the kernel's process is running."""
         if self.child:
             return self.child.poll() is None
-        return self.identity.alive()
+        return self.identity.is_running()
 
-    async def sample(self) -> str:
-        """Return the stacks of all threads as faulthandler writes them, or ''."""
+    async def sample_stacks(self) -> str:
+        """Return the stacks of all threads in faulthandler's format.
+
+        Return an empty string if the stacks are not available.
+        """
         try:
-            os.close(secure_files.open_private(self.stack, os.O_WRONLY | os.O_TRUNC))
-            self.identity.send(signal.SIGURG)  # ignored without faulthandler
+            os.close(
+                secure_files.open_private(self.stack_path, os.O_WRONLY | os.O_TRUNC)
+            )
+            self.identity.send_signal(signal.SIGURG)  # ignored without faulthandler
             deadline = time.monotonic() + SAMPLE_SECONDS
             size = 0
             while time.monotonic() < deadline:
@@ -146,15 +157,15 @@ class LocalProcess:
                 size = self.files.stack.stat().st_size
                 if size and size == last_size:
                     break
-            text = secure_files.read(self.stack).decode("utf-8", "replace")
+            text = secure_files.read(self.stack_path).decode("utf-8", "replace")
         except OSError:
             return ""
         return text[:SAMPLE_CHARACTERS]
 
-    def last_words(self) -> str:
-        """Return the last lines of its stderr, without escapes."""
+    def read_log_tail(self) -> str:
+        """Return the last lines of the kernel's stderr, without escape sequences."""
         try:
-            data = secure_files.read(self.log)
+            data = secure_files.read(self.log_location)
         except OSError:
             return ""
         end = data[-4 * STDERR_CHARACTERS :]  # a character has at most four bytes
@@ -163,10 +174,14 @@ class LocalProcess:
         return text.strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel if it is missing, or ''."""
+        """Return the command that installs ipykernel if it is missing.
+
+        Otherwise, return an empty string.
+        """
         if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
             return ""
         programs = Path(self.python).parent
+        # The project is managed by uv.
         if (programs.parent.parent / "uv.lock").exists():
             return "uv add --dev ipykernel"
         pip = f"{self.python} -m pip install ipykernel"
@@ -180,9 +195,9 @@ class LocalProcess:
             return pip
         return f"{self.python} -m ensurepip && {pip}"
 
-    def memory(self) -> int:
+    def measure_memory(self) -> int:
         """Return the resident memory of the kernel and its descendants, in bytes."""
-        if not self.identity.alive():
+        if not self.identity.is_running():
             return 0
         total = 0
         for pid in TABLE.list_family(self.identity.pid):
@@ -190,21 +205,21 @@ class LocalProcess:
                 total += psutil.Process(pid).memory_info().rss
         return total
 
-    def usage(self) -> Usage:
-        """Return the memory use of the machine, or of its tightest cgroup."""
-        return usage(self.identity.pid)
+    def get_memory_usage(self) -> MemoryUsage:
+        """Return the memory usage of the machine or the kernel's most used cgroup."""
+        return get_memory_usage(self.identity.pid)
 
-    def rest(self) -> None:
-        """Forget the present out-of-memory count, because a run begins or is over."""
-        self.oom_kills.forget()
+    def reset_oom_count(self) -> None:
+        """Ignore the out-of-memory kills that have happened so far."""
+        self.oom_kills.reset()
 
-    def trim(self) -> None:
-        """Limit the size of the file with its stderr."""
+    def trim_log(self) -> None:
+        """Empty the file with the kernel's stderr if it is too large."""
         with contextlib.suppress(OSError):
             if self.files.stderr.stat().st_size > STDERR_SIZE:
                 os.truncate(self.files.stderr, 0)
 
-    def forget(self) -> None:
+    def remove_record(self) -> None:
         """Remove the sockets and the record of a kernel that has exited."""
         kernel_files.remove_sockets(self.runtime, self.id)
-        self.files.forget()
+        self.files.remove()

@@ -1,7 +1,8 @@
-"""Identifies a process even if its pid is reused, and finds all processes of a kernel.
+"""Identification of processes, and the search for all processes of a kernel.
 
-The processes of a kernel are found by an environment variable, whatever their parent
-and group are.
+A process is identified by its pid and start time, because pids are reused. The
+processes of a kernel are found by an environment variable, so they need not be its
+children or in its process group.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import psutil
 MARKER = "STEPPER_KERNEL"
 PROC = Path("/proc")
 CLEAR_SECONDS = 5.0  # for processes that keep forking
-# Between two searches: a process that is just starting has no environment yet.
+# The pause between two searches: a process that is starting has no environment yet.
 POLL_SECONDS = 0.02
 ENDED_STATES = (b"Z", b"X")
 # Positions after the name in /proc/PID/stat: field 3 and field 22 of proc(5).
@@ -32,11 +33,12 @@ START_FIELD = 19
 
 @dataclass(frozen=True)
 class Identity:
-    """A process: its pid and its start, because the system reuses pids.
+    """The identity of a process: its pid and when it started.
 
-    `born` is the boot id and the clock ticks from the boot to the start, which do not
-    change if the clock is set. It is '' on systems without them and in records of older
-    versions. Then `created` identifies the process, in seconds of the clock.
+    `born` consists of the boot id and the clock ticks from the boot to the start of the
+    process, so it does not depend on the system clock. It is empty on systems without a
+    boot id and in records of older versions. In this case, `created` identifies the
+    process; it is a time in seconds.
     """
 
     pid: int
@@ -44,22 +46,28 @@ class Identity:
     created: float
 
     @classmethod
-    def of(cls, pid: int) -> Identity:
-        """Return the identity of a running process."""
+    def from_pid(cls, pid: int) -> Identity:
+        """Return the identity of a running process.
+
+        If the process does not exist, return an identity that is never running.
+        """
         try:
             created = psutil.Process(pid).create_time()
         except psutil.Error:
-            return cls(pid, "gone", 0.0)
+            return cls(pid, "gone", 0.0)  # differs from every start
         return cls(pid, _get_start(pid).born, created)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Identity:
-        """Return a recorded identity; raise KeyError, TypeError or ValueError."""
+        """Return the identity in a record.
+
+        Raise KeyError, TypeError or ValueError if the record is not valid.
+        """
         born = str(record.get("born") or "")
         return cls(int(record["pid"]), born, float(record["created"]))
 
-    def alive(self) -> bool:
-        """Return whether the process is still running; a zombie is not."""
+    def is_running(self) -> bool:
+        """Return whether the process is still running. A zombie does not count."""
         try:
             if self.born:
                 return _get_start(self.pid) == (self.born, True)
@@ -69,15 +77,18 @@ class Identity:
         except (psutil.Error, ValueError):  # ValueError: not a valid pid
             return False
 
-    def send(self, number: int) -> None:
-        """Send a signal to the process; do nothing if it has exited."""
-        if self.alive():
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, or do nothing if it has exited."""
+        if self.is_running():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 class _Start(NamedTuple):
-    """When a process started ('' if unknown), and whether it is running."""
+    """When a process started, and whether it is running.
+
+    `born` is empty if the start is unknown.
+    """
 
     born: str
     is_running: bool
@@ -85,7 +96,7 @@ class _Start(NamedTuple):
 
 @cache
 def _get_boot_id() -> str:
-    """Return the id of the machine's present boot, or '' if the system has none."""
+    """Return the id of the machine's current boot, or '' if there is none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -107,11 +118,14 @@ def _get_start(pid: int) -> _Start:
     return _Start(f"{boot_id}/{fields[START_FIELD].decode()}", is_running)
 
 
-def tree(kernel_id: str, root: Identity | None = None) -> list[psutil.Process]:
-    """Return the processes of a kernel: all of this user with its id, and descendants.
+def find_kernel_processes(
+    kernel_id: str, root: Identity | None = None
+) -> list[psutil.Process]:
+    """Return the processes of a kernel.
 
-    `root` is the kernel's own process. Descendants with another kernel's id do not
-    belong to it, and neither does this process, which a cell may have started.
+    These are the user's processes with the kernel's id in their environment, `root`
+    (the kernel's own process), and all descendants. Descendants with the id of another
+    kernel are excluded, and so is the current process, which a cell may have started.
     """
     processes: dict[int, psutil.Process] = {}
     excluded = {os.getpid()}
@@ -128,7 +142,7 @@ def tree(kernel_id: str, root: Identity | None = None) -> list[psutil.Process]:
                 continue
             if marker and pid not in excluded and _is_own(process):
                 processes[pid] = process
-    if root is not None and root.alive():
+    if root is not None and root.is_running():
         with contextlib.suppress(psutil.Error):
             processes.setdefault(root.pid, psutil.Process(root.pid))
     pending = list(processes)
@@ -140,8 +154,8 @@ def tree(kernel_id: str, root: Identity | None = None) -> list[psutil.Process]:
     return list(processes.values())
 
 
-def holds(pid: int, kernel_id: str) -> bool:
-    """Return whether a process of this user belongs to a kernel."""
+def belongs_to_kernel(pid: int, kernel_id: str) -> bool:
+    """Return whether a process runs as this user and belongs to a kernel."""
     try:
         process = psutil.Process(pid)
         return _get_marker(process) == kernel_id and _is_own(process)
@@ -155,9 +169,9 @@ def _is_own(process: psutil.Process) -> bool:
 
 
 def _get_marker(process: psutil.Process) -> str:
-    """Return the id of the kernel to which a process belongs.
+    """Return the id of the kernel that a process belongs to.
 
-    Return '' if there is none, or if it is another user's process.
+    Return an empty string if there is none, or if the environment is not readable.
     """
     try:
         return process.environ().get(MARKER, "")
@@ -165,16 +179,19 @@ def _get_marker(process: psutil.Process) -> str:
         return ""
 
 
-def clear(
+def kill_kernel_processes(
     kernel_id: str, root: Identity | None = None, seconds: float = CLEAR_SECONDS
 ) -> int:
-    """Kill all processes of a kernel until none is left; return how many."""
+    """Kill all processes of a kernel, and return how many were killed.
+
+    Stop after `seconds` if new processes keep appearing.
+    """
     deadline = time.monotonic() + seconds
     killed: set[psutil.Process] = set()
     # Processes may fork while they are being killed: two searches must find none.
     empty_count = 0
     while empty_count < 2 and time.monotonic() < deadline:
-        processes = tree(kernel_id, root)
+        processes = find_kernel_processes(kernel_id, root)
         empty_count = 0 if processes else empty_count + 1
         for process in processes:
             # psutil does not signal a reused pid.

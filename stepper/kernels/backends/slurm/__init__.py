@@ -1,1 +1,1 @@
-"""Kernels that are batch jobs of SLURM's."""
+"""Kernels that are SLURM jobs or job steps."""

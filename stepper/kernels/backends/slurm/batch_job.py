@@ -1,4 +1,4 @@
-"""The parts of a job: sbatch options, batch script, step command and its files.
+"""The files and command lines of a SLURM job.
 
 The job and the daemon exchange files in a folder on the shared file system.
 """
@@ -20,7 +20,7 @@ from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.kernels.backends.slurm.slurm_settings import SlurmSettings
 
-# The default walltime: a job must end even if every daemon has forgotten it.
+# The default walltime: a job must end even if no daemon knows it any more.
 DEFAULT_MINUTES = 480
 
 # ipykernel's launcher, imported from the interpreter's own folders and not from the
@@ -47,9 +47,9 @@ JOB_PREFIXES = ("SLURM_", "SLURMD_")
 
 
 def get_folder(settings: SlurmSettings, record: str) -> str:
-    """Return the folder of the job files, which only the user can read.
+    """Return the folder for the files of jobs, which only the user can read.
 
-    It is in the configured folder, which may be shared, else beside the record.
+    It is in the folder named in the settings, or else next to the kernel's record.
     """
     parent = os.path.dirname(record)
     if settings.folder:
@@ -58,9 +58,10 @@ def get_folder(settings: SlurmSettings, record: str) -> str:
 
 
 def write_files(file: Path, script: str) -> None:
-    """Write the files that a job reads: keys, launcher and script.
+    """Write the files that a job reads: keys, launcher and batch script.
 
-    `file` is the future connection file. Raise KernelError.
+    `file` is the path of the future connection file. Raise KernelError if a file cannot
+    be written.
     """
     public_key, secret_key = zmq.curve_keypair()
     keys = {
@@ -81,19 +82,22 @@ def write_files(file: Path, script: str) -> None:
             os.close(secure_files.open_private(path, os.O_WRONLY | os.O_CREAT))
     except OSError as error:
         raise KernelError(
-            f"the job's files could not be written: {error.strerror}: {file.parent}",
-            "`folder:` names one on the shared file system",
+            f"the job's files could not be written to {file.parent}: {error.strerror}",
+            "set `folder:` to a folder on the shared file system",
         ) from error
 
 
 def remove_files(file: Path) -> None:
-    """Remove the files of a job."""
+    """Remove the files of a job. `file` is the path of its connection file."""
     for path in file.parent.glob(f"{file.stem}*"):
         path.unlink(missing_ok=True)
 
 
 def build_script(settings: SlurmSettings, python: str, file: Path, cwd: str) -> str:
-    """Return the batch script, whose last command becomes the kernel."""
+    """Return the batch script, which finally replaces itself with the kernel.
+
+    `file` is the path of the future connection file, `cwd` the kernel's working folder.
+    """
     address = "loopback" if settings.via else settings.address
     kernel_command = [
         python,
@@ -114,9 +118,10 @@ def build_script(settings: SlurmSettings, python: str, file: Path, cwd: str) -> 
 def build_options(
     settings: SlurmSettings, name: str, file: Path, max_seconds: float | None
 ) -> list[str]:
-    """Return the options of sbatch.
+    """Return the options for sbatch.
 
-    `max_seconds` is the time limit of the partition, or None if it is unknown.
+    `name` is the name of the job, `file` the path of the future connection file, and
+    `max_seconds` the time limit of the partition, or None if it is unknown.
     """
     minutes = DEFAULT_MINUTES
     if max_seconds is not None:
@@ -142,7 +147,10 @@ def build_options(
 
 
 def build_step_command(settings: SlurmSettings, name: str, file: Path) -> Sequence[str]:
-    """Return the command that starts a step in the user's job, in the background."""
+    """Return a command that starts a step in the user's job in the background.
+
+    `name` is the name of the step, `file` the path of the future connection file.
+    """
     srun = [
         "srun",
         f"--jobid={settings.jobid}",
@@ -161,7 +169,7 @@ def build_step_command(settings: SlurmSettings, name: str, file: Path) -> Sequen
 
 
 def remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of another job, for srun."""
+    """Return an environment for srun, without the variables of another job."""
     return {
         name: value
         for name, value in environ.items()
@@ -170,9 +178,9 @@ def remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_written(file: Path) -> bool:
-    """Return whether a file exists.
+    """Return whether a file exists on a network file system.
 
-    The folder is listed because NFS caches the absence of a file, but not the list.
+    NFS may remember that a file did not exist, so the folder is listed instead.
     """
     with contextlib.suppress(OSError):
         return file.name in os.listdir(file.parent)
@@ -180,7 +188,10 @@ def is_written(file: Path) -> bool:
 
 
 def read_output(file: Path, size: int) -> str:
-    """Return the last `size` bytes of the job's output, or '' if there is none."""
+    """Return the last `size` bytes of the job's output as text.
+
+    Return an empty string if there is no output file.
+    """
     try:
         with open(file.with_suffix(".out"), "rb") as stream:
             length = os.fstat(stream.fileno()).st_size

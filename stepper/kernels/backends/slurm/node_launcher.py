@@ -1,9 +1,9 @@
-"""Becomes the kernel on a compute node: `python FILE.py FILE ADDRESS COMMAND…`.
+"""A script that prepares a compute node and then becomes the kernel.
 
-It selects ports on the node, takes the keys from a file that only the user can read,
-and writes the connection file. Then it replaces itself by the kernel: signals, the end
-of the job and the walltime reach the kernel itself. This module uses Python 3.8 and the
-standard library.
+It is called as `python FILE.py FILE ADDRESS COMMAND…`. It selects free ports, reads the
+keys from a file that only the user can read, and writes the connection file FILE. Then
+it replaces itself with the kernel, so that signals and the end of the job reach the
+kernel directly. The script must run with Python 3.8 and the standard library only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
 
 def find_address(setting: str) -> str:
-    """Return the address on which the kernel listens.
+    """Return the IP address on which the kernel listens.
 
-    `auto` is the address of the route to the host that submitted the job, `hostname`
-    that of the node's name, and any other setting is the name of a network interface.
+    `setting` is "auto" for the address used to reach the host that submitted the job,
+    "hostname" for the address of the node's name, "loopback", or the name of a network
+    interface.
     """
     if setting == "loopback":
         return "127.0.0.1"
@@ -42,7 +43,7 @@ def find_address(setting: str) -> str:
 
 
 def find_interface_address(interface: str) -> str:
-    """Return the IPv4 address of a network interface; exit if it has none."""
+    """Return the IPv4 address of a network interface, or exit if it has none."""
     result = subprocess.run(
         ["ip", "-4", "-o", "addr", "show", "dev", interface],
         stdout=subprocess.PIPE,
@@ -50,13 +51,15 @@ def find_interface_address(interface: str) -> str:
     )
     fields = result.stdout.decode().split()
     if len(fields) < 4:
-        sys.exit("the network interface %s has no address on this node" % interface)
+        sys.exit(
+            "the network interface %s has no IPv4 address on this node" % interface
+        )
     network = fields[3]
     return network.partition("/")[0]
 
 
 def find_free_ports(count: int, ip: str) -> list[int]:
-    """Return ports of an address that are free now."""
+    """Return `count` ports of an IP address that are currently free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:  # keep all open until each has its own port
@@ -68,9 +71,9 @@ def find_free_ports(count: int, ip: str) -> list[int]:
 
 
 def supports_curve() -> bool:
-    """Return whether ipykernel supports CurveZMQ; exit if there is no ipykernel.
+    """Return whether ipykernel supports CurveZMQ, or exit if ipykernel is missing.
 
-    An older ipykernel ignores the keys and listens without encryption.
+    An older ipykernel ignores the keys and does not encrypt its messages.
     """
     spec = importlib.util.find_spec("ipykernel")
     if spec is None or not spec.origin:
@@ -82,9 +85,9 @@ def supports_curve() -> bool:
 
 
 def set_environment() -> None:
-    """Make commands in cells belong to this interpreter.
+    """Set PATH and VIRTUAL_ENV, so that commands in cells use this interpreter.
 
-    The environment is that of the host that submitted the job.
+    The inherited values are those of the host that submitted the job.
     """
     environ = os.environ
     folder = os.path.dirname(sys.executable)

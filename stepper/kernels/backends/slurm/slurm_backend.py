@@ -1,6 +1,6 @@
 """The backend `slurm`: kernels that are SLURM jobs, or steps in a job of the user.
 
-The launcher and its modules are imported when a kernel is started, found or checked.
+The launcher is imported only when a kernel is started, found or checked.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ if TYPE_CHECKING:
 
 
 class SlurmBackend(KernelBackend):
-    """Kernels that are SLURM jobs or job steps."""
+    """The backend for kernels that are SLURM jobs or job steps."""
 
     def parse_settings(self, values: Any, path: KeyPath) -> SlurmSettings:
-        """Return the settings of a backend; raise BackendConfigError."""
+        """Return the validated settings of a backend.
+
+        Raise BackendConfigError if they are not valid.
+        """
         return slurm_settings.parse_settings(values, path)
 
     def describe(self, settings: SlurmSettings) -> BackendDescription:
-        """Return the description of a backend."""
+        """Return the description of a backend with these settings."""
         return slurm_settings.describe_settings(settings)
 
     def create_launcher(self, context: LauncherContext) -> SlurmLauncher:
-        """Return the launcher of one notebook's kernel."""
+        """Return the launcher for one notebook's kernel."""
         from stepper.kernels.backends.slurm.slurm_launcher import SlurmLauncher
 
         return SlurmLauncher(context.record, context.runtime, context.parts)
@@ -48,7 +51,10 @@ class SlurmBackend(KernelBackend):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return SLURM's partitions, or the user's job; raise KernelError."""
+        """Check the settings with SLURM, and return the partitions or the user's job.
+
+        Raise KernelError if SLURM does not answer or refuses the settings.
+        """
         from stepper.kernels.backends.slurm import slurm_launcher
 
         settings = backend.settings
@@ -66,10 +72,9 @@ class SlurmBackend(KernelBackend):
         get_records: Callable[[], Iterable[Path]],
         environ: Environ,
     ) -> int:
-        """Cancel jobs of former daemons of this project that no record names.
+        """Cancel this project's jobs that have no record, and return their number.
 
-        Return the number of jobs. Raise KernelError, or OSError for an unreadable
-        record.
+        Raise KernelError if SLURM fails, or OSError if a record cannot be read.
         """
         from stepper.kernels.backends.slurm import slurm_launcher
 

@@ -1,7 +1,7 @@
-"""SLURM's commands (sbatch, squeue, scancel, sinfo) and their output as values.
+"""SLURM's commands (sbatch, squeue, scancel, sinfo) and their parsed output.
 
-Each command has a time limit. If the controller does not answer, the result is None: it
-says nothing about the job.
+Each command has a time limit. The result None means that SLURM's controller does not
+answer, and says nothing about the state of a job.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import Enum
+from typing import NamedTuple
 
 from stepper.common.errors import KernelError
 from stepper.common.hook_paths import encode_path, fnv1a
-from stepper.common.text import one_line
+from stepper.common.text import format_count, one_line
 
 # The environment variables that SLURM's commands get.
 VARIABLES = (
@@ -34,8 +36,8 @@ COMMAND_SECONDS = 15.0
 SLOW_SECONDS = 3.0  # a slower command means that the controller does not answer
 # Between two attempts to cancel a job: the first time, and at most.
 RETRY_SECONDS = (5.0, 60.0)
-# How often a job is cancelled after the controller answers again: it may only then
-# accept what was submitted while it did not answer.
+# How often a job is cancelled after the controller answers again. A job that was
+# submitted meanwhile may be accepted only after the first attempts.
 CANCEL_COUNT = 3
 # Job, name, state, reason, node, time left, expected start, partition.
 JOB_FORMAT = "%A|%j|%T|%r|%N|%L|%S|%P"
@@ -56,25 +58,25 @@ WAITING_STATES = (
     "STOPPED",
 )
 RUNNING_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
-UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job, or not any more
+UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job (any more)
 STEP_ENDED = "ENDED"  # the job runs, but the step does not
-# The final state of a job → its description, and a class of fault or ''.
+# The final state of a job → its description, and the cause of the kernel's death or ''.
 END_STATES = {
-    "TIMEOUT": ("its walltime was over (TIMEOUT)", "WalltimeOver"),
+    "TIMEOUT": ("it exceeded its walltime (TIMEOUT)", "WalltimeOver"),
     "OUT_OF_MEMORY": (
-        "it used more memory than its job has (OUT_OF_MEMORY)",
+        "the kernel used more memory than the job has (OUT_OF_MEMORY)",
         "OutOfMemory",
     ),
     "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
-    "CANCELLED": ("its job was cancelled (CANCELLED)", "EndedOutside"),
-    "PREEMPTED": ("its job was preempted (PREEMPTED)", "EndedOutside"),
-    "DEADLINE": ("its job's deadline was over (DEADLINE)", "WalltimeOver"),
+    "CANCELLED": ("the job was cancelled (CANCELLED)", "EndedOutside"),
+    "PREEMPTED": ("the job was preempted (PREEMPTED)", "EndedOutside"),
+    "DEADLINE": ("its deadline has passed (DEADLINE)", "WalltimeOver"),
     "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
-    "FAILED": ("its job failed (FAILED)", ""),
-    "COMPLETED": ("its job ended (COMPLETED)", ""),
-    "COMPLETING": ("its job is ending (COMPLETING)", ""),
-    STEP_ENDED: ("its step ended, and the job continues", ""),
-    UNKNOWN_JOB: ("its job ended, and SLURM has no record of how", ""),
+    "FAILED": ("the job failed (FAILED)", ""),
+    "COMPLETED": ("the job ended (COMPLETED)", ""),
+    "COMPLETING": ("the job is ending (COMPLETING)", ""),
+    STEP_ENDED: ("the kernel's step ended, but the job is still running", ""),
+    UNKNOWN_JOB: ("the job ended, and SLURM has no record of the reason", ""),
 }
 NO_GRES = ("", "(null)")
 
@@ -83,38 +85,50 @@ NO_GRES = ("", "(null)")
 PENDING_CANCELS: dict[str, asyncio.Task[None]] = {}
 
 
-class Contact:
-    """When SLURM's controller was contacted and when it answered.
+class Answer(Enum):
+    """Whether SLURM's controller answered a command."""
 
-    Times are those of `time.time`.
+    RECEIVED = "received"
+    MISSING = "missing"
+    # The command was cancelled, or it does not contact the controller.
+    UNKNOWN = "unknown"
+
+
+class Contact:
+    """Records when SLURM's controller was contacted and when it answered.
+
+    Times are seconds of `time.time`.
     """
 
     def __init__(self) -> None:
         self.pending: dict[object, float] = {}  # running commands → their start
         self.answered_at = 0.0  # the last answer
-        # The start of the first command without an answer since then.
+        # The start of the first command that got no answer, or 0.
         self.failed_at = 0.0
 
     def start_command(self) -> object:
-        """Record the start of a command; return a key for it."""
+        """Record the start of a command, and return a key for `finish_command`."""
         command = object()
         self.pending[command] = time.time()
         return command
 
-    def finish_command(self, command: object, answered: bool | None) -> None:
-        """Record the result of a command; None if it was cancelled."""
+    def finish_command(self, command: object, answer: Answer) -> None:
+        """Record whether the controller answered a command.
+
+        `command` is the key that `start_command` returned.
+        """
         started_at = self.pending.pop(command)
-        if answered:
+        if answer is Answer.RECEIVED:
             self.answered_at = time.time()
             self.failed_at = 0.0
             return
         is_slow = time.time() > started_at + SLOW_SECONDS
-        is_failure = answered is False or is_slow
+        is_failure = answer is Answer.MISSING or is_slow
         if is_failure and started_at >= self.answered_at:
             self.failed_at = self.failed_at or started_at
 
     def get_silence_start(self) -> float:
-        """Return the time since which there is no answer, or 0 if there is one."""
+        """Return since when the controller has not answered, or 0 if it answers."""
         now = time.time()
         starts = [self.failed_at] if self.failed_at else []
         for started_at in self.pending.values():
@@ -129,12 +143,12 @@ CONTACTS: dict[str, Contact] = {}
 
 
 class RefusedError(KernelError):
-    """A SLURM command that does not exist, or that failed with a message."""
+    """A SLURM command is not installed, or it failed with an error message."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the output of squeue."""
+    """A job as squeue lists it."""
 
     id: int
     name: str
@@ -147,7 +161,7 @@ class Job:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the job has not started yet."""
+        """Whether the job has not started yet or is suspended."""
         return self.state in WAITING_STATES
 
     @property
@@ -161,10 +175,13 @@ class Job:
         return _parse_seconds(self.time)
 
     def format_waiting(self, ahead: int, now: datetime) -> str:
-        """Return its state and reason, the jobs ahead, and the expected start."""
+        """Return the state and reason of a waiting job, and its expected start.
+
+        `ahead` is the number of jobs that are before it in the queue.
+        """
         parts = [
             f"{self.state} ({self.reason})",
-            f"{ahead} ahead",
+            f"{format_count(ahead, 'job')} ahead",
             f"partition {self.partition}",
         ]
         day, _, clock = self.starts.partition("T")
@@ -176,20 +193,28 @@ class Job:
         return ", ".join(parts)
 
 
-def build_name_prefix(runtime: str) -> str:
-    """Return the beginning of the names of a project's jobs.
+class _CommandResult(NamedTuple):
+    """The output of a finished command, and whether it failed."""
 
-    It includes the host, because another host can have the same paths.
+    output: str
+    errors: str
+    failed: bool
+
+
+def build_name_prefix(runtime: str) -> str:
+    """Return the prefix of the names of a project's jobs.
+
+    It depends on the host, because another host may have a project at the same path.
     """
     name_hash = fnv1a(encode_path(f"{socket.gethostname()}:{runtime}"))
     return f"stepper-{name_hash[:8]}-"
 
 
 class Slurm:
-    """SLURM's commands, with the PATH and the configuration of an environment.
+    """SLURM's commands, run with PATH and configuration of a client's environment.
 
-    The environment is that of the client that requested a kernel. It is not read from a
-    file of the project, which must not decide what programs run.
+    The environment must not come from a file of the project, because it decides which
+    programs are executed.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -201,7 +226,7 @@ class Slurm:
 
     @property
     def silence(self) -> str:
-        """That the controller does not answer, and since when; '' if it does."""
+        """A message if the controller does not answer, otherwise an empty string."""
         start = self.contact.get_silence_start()
         if not start:
             return ""
@@ -212,7 +237,7 @@ class Slurm:
 
     @property
     def no_answer(self) -> str:
-        """That the controller did not answer, and since when if that is known."""
+        """A message for a command that the controller did not answer."""
         return self.silence or SILENT
 
     async def run(
@@ -221,38 +246,39 @@ class Slurm:
         stdin: bytes = b"",
         environ: Mapping[str, str] | None = None,
     ) -> str | None:
-        """Return the output of a command, or None if SLURM does not answer.
+        """Return the output of a command, or None if the controller does not answer.
 
         Raise RefusedError with SLURM's message if the command fails.
         """
         key = self.contact.start_command()
-        answered: bool | None = None
+        answer = Answer.UNKNOWN
         is_silent = False
         try:
-            output, errors, failed = await self._run(command, stdin, environ)
-            if failed:
-                is_silent = any(message in errors for message in NO_ANSWER_MESSAGES)
+            result = await self._execute(command, stdin, environ)
+            if result.failed:
+                is_silent = any(text in result.errors for text in NO_ANSWER_MESSAGES)
             if command[0] in CONTROLLER_COMMANDS:
-                answered = not is_silent
+                answer = Answer.MISSING if is_silent else Answer.RECEIVED
         except asyncio.TimeoutError:
-            answered = False
+            answer = Answer.MISSING
             return None
         finally:
-            self.contact.finish_command(key, answered)
+            self.contact.finish_command(key, answer)
         if is_silent:
             return None
-        if failed:
+        if result.failed:
             # Most messages begin with the name of the command.
-            message = one_line(errors, 400).removeprefix(f"{command[0]}: ")
+            message = one_line(result.errors, 400).removeprefix(f"{command[0]}: ")
             raise RefusedError(f"{command[0]}: {message}")
-        return output
+        return result.output
 
-    async def _run(
+    async def _execute(
         self, command: Sequence[str], stdin: bytes, environ: Mapping[str, str] | None
-    ) -> tuple[str, str, bool]:
-        """Run a command; return stdout, stderr and whether it failed.
+    ) -> _CommandResult:
+        """Execute a command and return its output.
 
-        Raise TimeoutError, and RefusedError if there is no such command.
+        Raise TimeoutError after COMMAND_SECONDS, and RefusedError if the command does
+        not exist.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -264,8 +290,8 @@ class Slurm:
             )
         except FileNotFoundError:
             raise RefusedError(
-                f"there is no `{command[0]}` on this machine: it is not a SLURM login"
-                " host",
+                f"the command `{command[0]}` was not found on this machine, which is"
+                " perhaps not a SLURM login host",
                 "module load slurm  # or run stepper on a SLURM login host",
             ) from None
         try:
@@ -276,7 +302,7 @@ class Slurm:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-        return (
+        return _CommandResult(
             output.decode("utf-8", "replace"),
             errors.decode("utf-8", "replace"),
             bool(process.returncode),
@@ -285,9 +311,10 @@ class Slurm:
     async def submit(
         self, options: Sequence[str], script: str, environ: Mapping[str, str]
     ) -> int:
-        """Submit a batch script; return the job's id.
+        """Submit a batch script and return the id of the job.
 
-        Raise RefusedError with sbatch's message.
+        Raise RefusedError if SLURM refuses the job, and KernelError if the controller
+        does not answer.
         """
         output = await self.run(
             "sbatch", "--parsable", *options, stdin=script.encode(), environ=environ
@@ -295,16 +322,17 @@ class Slurm:
         number = (output or "").strip().partition(";")[0]
         if not number.isdecimal():
             raise KernelError(
-                f"{self.no_answer}: it is not known whether the job was submitted; if"
-                " SLURM starts it later, stepper cancels it",
+                f"{self.no_answer}, so it is not known whether the job was submitted."
+                " If SLURM accepts the job later, stepper cancels it",
                 "sinfo",
             )
         return int(number)
 
-    async def test_options(self, options: Sequence[str]) -> None:
+    async def check_options(self, options: Sequence[str]) -> None:
         """Let SLURM check the options of a job without submitting it.
 
-        Raise RefusedError with sbatch's message.
+        Raise RefusedError if SLURM refuses them, and KernelError if the controller does
+        not answer.
         """
         tested = [option for option in options if not option.startswith("--output=")]
         output = await self.run(
@@ -318,10 +346,10 @@ class Slurm:
             raise KernelError(self.no_answer, "sinfo")
 
     async def find_job(self, job_id: int, name: str = "") -> Job | None:
-        """Return a job as it is now, or None if the controller does not answer.
+        """Return a job in its current state, or None if the controller does not answer.
 
-        The state is UNKNOWN_JOB if SLURM has forgotten the job, or if a job of another
-        name has its number.
+        The state is UNKNOWN_JOB if SLURM does not know the job, or if the job with this
+        id has a different name.
         """
         try:
             output = await self.run(
@@ -339,9 +367,9 @@ class Slurm:
         return Job(job_id, name, UNKNOWN_JOB)
 
     async def find_step(self, job_id: int, name: str) -> Job | None:
-        """Return the job of a step as it is now, or None if the controller is silent.
+        """Return the job of a step, or None if the controller does not answer.
 
-        The state is STEP_ENDED if the job runs without a step of that name.
+        The state is STEP_ENDED if the job is running but has no step of this name.
         """
         job = await self.find_job(job_id)
         if job is None or not job.is_running:
@@ -352,7 +380,10 @@ class Slurm:
         return job if steps else replace(job, state=STEP_ENDED)
 
     async def list_steps(self, job_id: int, name: str) -> list[str] | None:
-        """Return the ids of a job's steps with a name, or None without an answer."""
+        """Return the ids of a job's steps that have a name.
+
+        Return None if the controller does not answer.
+        """
         output = await self.run("squeue", "-h", "-s", "-j", str(job_id), "-o", "%i|%j")
         if output is None:
             return None
@@ -360,7 +391,7 @@ class Slurm:
         return [step_id for step_id, _, step_name in rows if step_name == name]
 
     async def cancel(self, name: str, job_id: int = 0) -> bool:
-        """Cancel the jobs with a name, or the steps of a job.
+        """Cancel all jobs with a name, or the steps of this name if `job_id` is given.
 
         Return whether the controller answered.
         """
@@ -377,17 +408,19 @@ class Slurm:
             return not error.hint
 
     def cancel_later(self, name: str, job_id: int = 0) -> None:
-        """Cancel jobs as soon as SLURM answers again.
+        """Cancel jobs in the background as soon as the controller answers.
 
-        This ends with the daemon; the next daemon finds the jobs itself.
+        The attempts stop when the daemon exits. The next daemon finds the jobs by their
+        names.
         """
         if name not in PENDING_CANCELS:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._cancel_later(name, job_id))
+            task = loop.create_task(self._retry_cancel(name, job_id))
             PENDING_CANCELS[name] = task
             task.add_done_callback(lambda _: PENDING_CANCELS.pop(name))
 
-    async def _cancel_later(self, name: str, job_id: int) -> None:
+    async def _retry_cancel(self, name: str, job_id: int) -> None:
+        """Try to cancel jobs until the controller has answered CANCEL_COUNT times."""
         first_pause, longest_pause = RETRY_SECONDS
         pause = first_pause
         answer_count = 0
@@ -400,7 +433,7 @@ class Slurm:
                 pause = min(2 * pause, longest_pause)
 
     async def count_ahead(self, job: Job) -> int:
-        """Return how many jobs of the same partition are ahead, by priority."""
+        """Return the number of waiting jobs in the partition with a higher priority."""
         output = await self.run(
             "squeue",
             "-h",
@@ -417,15 +450,18 @@ class Slurm:
         return waiting.index(job_id) if job_id in waiting else 0
 
     async def list_own_jobs(self, prefix: str) -> list[str]:
-        """Return the names of this user's jobs with a prefix; raise KernelError."""
+        """Return the names of the user's jobs that start with a prefix.
+
+        Raise KernelError if squeue fails.
+        """
         output = await self.run("squeue", "-h", "--me", "-o", "%j") or ""
         return [name for name in output.splitlines() if name.startswith(prefix)]
 
     async def get_time_limit(self, partition: str) -> float | None:
-        """Return the time limit of a partition in seconds, or None if there is none.
+        """Return the time limit of a partition in seconds, or None if it has none.
 
-        `partition` can contain several, separated by commas; then the shortest limit is
-        returned. '' is the default partition.
+        For several partitions, separated by commas, return the shortest limit. An empty
+        string means the default partition.
         """
         output = await self.run("sinfo", "-h", "-o", "%P|%l") or ""
         selected = set(partition.split(","))
@@ -441,7 +477,10 @@ class Slurm:
         return min((limit for limit in limits if limit), default=None)
 
     async def describe_partitions(self) -> list[str]:
-        """Return the partitions with their nodes, one per line; raise KernelError."""
+        """Return a description of each partition and the nodes in it.
+
+        Raise KernelError if the controller does not answer.
+        """
         output = await self.run("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
         if output is None:
             raise KernelError(self.no_answer, "sinfo")
@@ -453,12 +492,13 @@ class Slurm:
             if gres not in NO_GRES:
                 details += f", {gres}"
             name = name.rstrip("*")
-            lines.append(f"partition {name} ({details}): {node_count} {state}")
+            noun = "node" if node_count == "1" else "nodes"
+            lines.append(f"partition {name} ({details}): {node_count} {noun} {state}")
         return lines
 
 
 def _parse_seconds(text: str) -> float | None:
-    """Parse [days-]hours:minutes:seconds; return None for anything else."""
+    """Return the seconds in a text such as "1-02:00:00", or None for any other text."""
     days, _, clock = text.rpartition("-")
     clock_fields = ["0", "0", *clock.split(":")][-3:]
     fields = [days or "0", *clock_fields]
@@ -469,7 +509,7 @@ def _parse_seconds(text: str) -> float | None:
 
 
 def _parse_jobs(output: str) -> list[Job]:
-    """Return the jobs in output in JOB_FORMAT."""
+    """Return the jobs in the output of squeue in JOB_FORMAT."""
     jobs = []
     for row in output.splitlines():
         fields = row.split("|")

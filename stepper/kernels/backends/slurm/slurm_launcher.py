@@ -1,8 +1,8 @@
-"""Submits the job of a kernel, or a step in a job of the user (`jobid`), and finds it.
+"""The launcher for kernels that are SLURM jobs, or steps in a job of the user.
 
-A job is submitted once and recorded before it starts. A job that waits in the queue is
-not a failure: the client keeps waiting (`queue_status` describes the state), and the
-next daemon waits for the same job.
+A job is submitted once and recorded before it starts. Waiting in the queue is not a
+failure: the client keeps waiting, `queue_status` describes the job's state, and the
+next daemon continues to wait for the same job.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ START_SECONDS = 60.0  # from the start of the job
 FILE_SECONDS = (0.1, 1.0)
 JOB_SECONDS = (1.0, 30.0)
 OUTPUT_SIZE = 2000  # bytes of a job's output in an error
-CHECK_SECONDS = 8.0  # for SLURM to describe its partitions
-# Another process took the port after it was selected.
+CHECK_SECONDS = 8.0  # time limit of `check_cluster`
+# In the output of a job, if another process took a port after it was selected.
 ADDRESS_IN_USE = "Address already in use"
 
 
 class SlurmLauncher:
     """Starts and finds the kernel of one notebook.
 
-    `record` is the path of its record, for the next daemon. `runtime` is the folder of
-    sockets, `parts` the modules that the helper in the kernel may load.
+    `record` is the path of the kernel's record, and `runtime` the folder of sockets.
+    `parts` maps each module that the helper in the kernel may load to its package.
     """
 
     def __init__(
@@ -66,13 +66,16 @@ class SlurmLauncher:
         self.runtime = runtime
         self.parts = parts
         self.slurm = slurm_cli.Slurm(os.environ)
-        self.wait: QueueStatus | None = None  # as SLURM last described it
+        self.wait: QueueStatus | None = None  # the state that SLURM last reported
         # The settings and the time of a start, until its job runs.
         self.pending: tuple[SlurmSettings, float] | None = None
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the start in progress waits for, and whether SLURM answers."""
+        """What the current start is waiting for, or None if it is not waiting.
+
+        Mentions if SLURM's controller does not answer.
+        """
         silence = self.slurm.silence
         if self.pending is None or not silence:
             return self.wait
@@ -87,12 +90,13 @@ class SlurmLauncher:
             )
         if slurm_cli.SILENT in self.wait.text:
             return self.wait
-        return replace(self.wait, text=f"{silence}: {self.wait.text} before that")
+        return replace(self.wait, text=f"{silence}; last known state: {self.wait.text}")
 
     async def start(self, config: LaunchConfig) -> KernelClient:
-        """Submit a job, or take over a waiting one; return its kernel when it is ready.
+        """Start a kernel and return it when it is ready.
 
-        Raise KernelError.
+        If the record contains a waiting job with the same settings, that job is used.
+        Raise KernelError if the kernel cannot be started.
         """
         backend = config.backend
         assert backend is not None
@@ -111,6 +115,7 @@ class SlurmLauncher:
             except KernelStartError as error:
                 if ADDRESS_IN_USE not in error.message:
                     raise
+                # Another job selects other ports.
                 await self.cancel_request()
                 data = await self._submit(config, backend, settings)
                 return await self._connect(data, settings)
@@ -118,7 +123,7 @@ class SlurmLauncher:
             # The daemon exits: the next one takes over the recorded job.
             raise
         except BaseException:
-            # If this fails, the next start tries it again and reports it.
+            # If this fails, the next start repeats it and reports the error.
             with contextlib.suppress(KernelError):
                 await self.cancel_request()
             raise
@@ -129,7 +134,7 @@ class SlurmLauncher:
     async def _can_take_over(
         self, data: Mapping[str, Any], backend: BackendConfig
     ) -> bool:
-        """Return whether the recorded job can become the kernel of a backend."""
+        """Return whether the recorded job can be used for a kernel of a backend."""
         if data.get("definition") != backend.definition or data["step"]:
             return False
         if not data.get("job") or data.get("ending"):
@@ -138,9 +143,9 @@ class SlurmLauncher:
         return job is None or job.is_waiting or job.is_running
 
     async def cancel_request(self) -> None:
-        """Cancel the recorded job, whether it is waiting or running.
+        """Cancel the recorded job, also if it is running.
 
-        Raise KernelError if it may still run.
+        Raise KernelError if SLURM does not answer, because the job may continue.
         """
         data = self._read_record()
         if not data:
@@ -155,19 +160,19 @@ class SlurmLauncher:
                 target = f"the step {name} of job {step_job_id}"
                 command = f"scancel {step_job_id}"
             raise KernelError(
-                f"{self.slurm.no_answer}: {target} may continue until it does; stepper"
-                " cancels it then",
+                f"{self.slurm.no_answer}, so {target} may continue; stepper cancels it"
+                " when SLURM answers again",
                 command,
             )
         if not data.get("job"):
             # sbatch got no answer: the controller may accept the job later.
             self.slurm.cancel_later(name)
-        self._forget(data)
+        self._remove_record(data)
 
     def _read_record(self) -> dict[str, Any]:
-        """Return the content of the record, or an empty dict if there is no valid one.
+        """Return the content of the record, or an empty dict if it is not valid.
 
-        The paths of the job's files are computed, not read.
+        The paths of the job's files are computed and not taken from the record.
         """
         try:
             data = json.loads(secure_files.read(self.record))
@@ -193,9 +198,9 @@ class SlurmLauncher:
             return {}
 
     def _get_connection_file(self, settings: SlurmSettings, kernel_id: str) -> str:
-        """Return the path of a connection file.
+        """Return the path of a kernel's connection file.
 
-        Its suffix is not .json, which is that of records.
+        The suffix is not `.json`, which is used for records.
         """
         folder = batch_job.get_folder(settings, self.record)
         return os.path.join(folder, f"{kernel_id}.connection")
@@ -203,13 +208,17 @@ class SlurmLauncher:
     async def _submit(
         self, config: LaunchConfig, backend: BackendConfig, settings: SlurmSettings
     ) -> dict[str, Any]:
-        """Submit a job, or start a step; return the content of its record."""
+        """Submit a job, or start a step in the user's job.
+
+        Return the content of the kernel's record. Raise KernelError if SLURM does not
+        answer or refuses the request.
+        """
         python = settings.python or config.python
         if not python:
             raise KernelError(
                 f"`kernels.{backend.name}` has no `python`, and the project has no"
                 " interpreter",
-                "add `python:` to it in .stepper/config.yaml",
+                f"add `python:` to `kernels.{backend.name}` in .stepper/config.yaml",
             )
         if settings.jobid:
             await self._wait_for_user_job(settings)
@@ -234,7 +243,7 @@ class SlurmLauncher:
         try:
             await self._run_submit_command(data, settings, script, config)
         except slurm_cli.RefusedError:
-            self._forget(data)
+            self._remove_record(data)
             raise
         return data
 
@@ -245,6 +254,10 @@ class SlurmLauncher:
         script: str,
         config: LaunchConfig,
     ) -> None:
+        """Submit a job or start a step, and add the job's id to the record.
+
+        Raise KernelError if SLURM does not answer or refuses the request.
+        """
         name = data["job_name"]
         file = Path(data["file"])
         if settings.jobid:
@@ -260,19 +273,23 @@ class SlurmLauncher:
         data["job"] = await self.slurm.submit(options, script, config.environ)
         sealed_kernel_records.write(self.record, data)
 
-    def _forget(self, data: Mapping[str, Any]) -> None:
+    def _remove_record(self, data: Mapping[str, Any]) -> None:
+        """Remove the record and the job's files."""
         secure_files.remove(self.record)
         batch_job.remove_files(Path(data["file"]))
 
     async def _wait_for_user_job(self, settings: SlurmSettings) -> None:
-        """Wait until the user's job runs; raise KernelError if it has ended."""
+        """Wait until the user's job is running.
+
+        Raise KernelError if the job has ended or SLURM does not answer.
+        """
         since = time.monotonic()
         while True:
             job = await self.slurm.find_job(settings.jobid)
             if job is None:
                 raise KernelError(
-                    f"{self.slurm.no_answer}: the state of job {settings.jobid} is not"
-                    " known",
+                    f"{self.slurm.no_answer}, so the state of job {settings.jobid} is"
+                    " not known",
                     "sinfo",
                 )
             if not job.is_waiting:
@@ -293,7 +310,11 @@ class SlurmLauncher:
         since: float,
         request: str = "",
     ) -> None:
-        """Update the description of what the start waits for."""
+        """Update the description of the waiting job, or remove it if the job runs.
+
+        `since` is when the wait began (monotonic clock). `request` names what is
+        cancelled if the start is cancelled, for example "job request".
+        """
         if not job.is_waiting:
             self.wait = None
             return
@@ -305,7 +326,10 @@ class SlurmLauncher:
     async def _connect(
         self, data: dict[str, Any], settings: SlurmSettings
     ) -> KernelClient:
-        """Wait for the job's kernel and connect to it; raise KernelError."""
+        """Wait for the kernel of a submitted job and return a client connected to it.
+
+        Raise KernelError if the kernel does not start.
+        """
         file = Path(data["file"])
         job = await self._wait_for_connection_file(data, settings, file)
         self.wait = None
@@ -334,36 +358,39 @@ class SlurmLauncher:
     async def _wait_for_connection_file(
         self, data: Mapping[str, Any], settings: SlurmSettings, file: Path
     ) -> slurm_cli.Job | None:
-        """Wait until the connection file exists; return the last known job.
+        """Wait for the connection file, and return the job as it was last known.
 
-        Raise KernelError if the job ended, or does not write the file.
+        Raise KernelError if the job has ended or does not write the file in time.
         """
         since = time.monotonic()
         running_since = 0.0
         next_query = 0.0
         job: slurm_cli.Job | None = None
+        step_end_file = file.with_suffix(".out.ended")  # written when srun exits
+        # The file is checked more often than the job.
         while not batch_job.is_written(file):
             now = time.monotonic()
             if now > next_query:
-                present_job = await self._query_starting_job(
+                current_job = await self._query_starting_job(
                     data, settings, since, job, bool(running_since)
                 )
                 next_query = now + _compute_pause(since, JOB_SECONDS)
-                job = present_job or job
-                if present_job is not None and present_job.is_running:
+                job = current_job or job
+                if current_job is not None and current_job.is_running:
                     running_since = running_since or now
                     self.pending = None
+                # The query takes time, in which the file may have been written.
                 if batch_job.is_written(file):
                     break
                 has_ended = job is not None and not (job.is_waiting or job.is_running)
-                if has_ended or batch_job.is_written(file.with_suffix(".out.ended")):
+                if has_ended or batch_job.is_written(step_end_file):
                     raise _create_start_error(data, job, file)
             if running_since and now > running_since + START_SECONDS:
                 node = job.node if job else ""
                 raise KernelStartError(
                     f"job {data['job']} has run on {node} for {START_SECONDS:.0f} s"
-                    " without writing the connection file: either the kernel takes"
-                    f" long to start, or {_describe_unshared(file, node)}"
+                    " without writing the connection file. Either the kernel is slow"
+                    f" to start, or {_describe_unshared(file, node)}"
                 )
             await asyncio.sleep(_compute_pause(since, FILE_SECONDS))
         return job
@@ -376,7 +403,11 @@ class SlurmLauncher:
         last_job: slurm_cli.Job | None,
         has_started: bool,
     ) -> slurm_cli.Job | None:
-        """Return the present state of a starting job, or None if it is unknown."""
+        """Return a starting job in its current state, or None if the state is unknown.
+
+        Also update the description of the wait. `since` is when the wait began, and
+        `has_started` means that the job was seen running.
+        """
         job_id = int(data["job"])
         is_step = bool(data["step"])
         request = "job step" if is_step else "job request"
@@ -407,10 +438,10 @@ class SlurmLauncher:
         settings: SlurmSettings,
         job: slurm_cli.Job | None,
     ) -> SlurmProcess:
-        """Return the recorded kernel.
+        """Return the process of the recorded kernel.
 
-        With `via: ssh`, its ports are forwarded to local sockets. Raise ValueError for
-        a node name that is not valid.
+        With `via: ssh`, the process uses a connection that forwards the kernel's ports
+        to local sockets. Raise ValueError if the node is not a valid host name.
         """
         if not settings.via:
             return SlurmProcess(data, self.record, self.slurm, job, None)
@@ -427,8 +458,9 @@ class SlurmLauncher:
         return SlurmProcess(local_data, self.record, self.slurm, job, link)
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started.
 
+        Return how the kernel died if it is dead, or None if there is no started kernel.
         No request is sent to the kernel.
         """
         data = self._read_record()
@@ -436,7 +468,7 @@ class SlurmLauncher:
             return None
         try:
             if not data.get("job") or data.get("ending"):
-                # If this fails, the next start tries it again and reports it.
+                # If this fails, the next start repeats it and reports the error.
                 with contextlib.suppress(KernelError):
                     await self.cancel_request()
                 return None
@@ -448,7 +480,7 @@ class SlurmLauncher:
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the kernel record {self.record} is not valid: {error}")
         kernel = KernelClient(process, self.parts, self.runtime)
-        death = await process.death(slurm_cli.SLOW_SECONDS)
+        death = await process.poll(slurm_cli.SLOW_SECONDS)
         if death is not None:
             await kernel.shutdown()
             return death
@@ -456,7 +488,10 @@ class SlurmLauncher:
 
 
 def _parse_settings(data: Mapping[str, Any]) -> SlurmSettings:
-    """Return the settings in a record; raise ValueError, KeyError or TypeError."""
+    """Return the settings in a record.
+
+    Raise ValueError, KeyError or TypeError if they are not valid.
+    """
     return slurm_settings.parse_settings(data["definition"][KIND], (KIND,))
 
 
@@ -465,9 +500,9 @@ async def cancel_orphaned_jobs(
     get_records: Callable[[], Iterable[Path]],
     environ: Mapping[str, str],
 ) -> int:
-    """Cancel this project's jobs that have no record; return their number.
+    """Cancel this project's jobs that have no record, and return their number.
 
-    Raise KernelError, and OSError if a record cannot be read.
+    Raise KernelError if SLURM fails, or OSError if a record cannot be read.
     """
     slurm = slurm_cli.Slurm(environ)
     job_names = await slurm.list_own_jobs(slurm_cli.build_name_prefix(runtime))
@@ -486,7 +521,11 @@ async def cancel_orphaned_jobs(
 async def check_cluster(
     settings: SlurmSettings, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return SLURM's partitions, or the user's job; raise KernelError."""
+    """Check the settings with SLURM, and return the partitions or the user's job.
+
+    Each item describes one of them for the user. Raise KernelError if SLURM does not
+    answer or refuses the settings.
+    """
     slurm = slurm_cli.Slurm(environ)
     try:
         return await asyncio.wait_for(_describe_offer(slurm, settings), CHECK_SECONDS)
@@ -495,13 +534,17 @@ async def check_cluster(
 
 
 async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> list[str]:
+    """Return descriptions of the partitions, or of the user's job.
+
+    Raise KernelError if SLURM refuses the settings.
+    """
     if not settings.jobid:
         partitions = await slurm.describe_partitions()
         max_seconds = await slurm.get_time_limit(settings.partition)
         options = batch_job.build_options(
             settings, "stepper-test", Path("/dev/null"), max_seconds
         )
-        await slurm.test_options(options)
+        await slurm.check_options(options)
         return partitions
     job = await slurm.find_job(settings.jobid)
     if job is None:
@@ -509,17 +552,22 @@ async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> li
     if job.state == slurm_cli.UNKNOWN_JOB:
         raise KernelError(f"SLURM does not know job {settings.jobid}", "squeue --me")
     if not (job.is_running or job.is_waiting):
-        raise KernelError(f"job {settings.jobid} is {job.state}", "squeue --me")
-    place = job.node or job.reason
-    return [f"job {job.id} ({job.name}): {job.state}, {place}, {job.time} left"]
+        raise KernelError(
+            f"job {settings.jobid} cannot be used: its state is {job.state}",
+            "squeue --me",
+        )
+    node_or_reason = job.node or job.reason
+    return [
+        f"job {job.id} ({job.name}): {job.state}, {node_or_reason}, {job.time} left"
+    ]
 
 
 def explain_uncertainty(settings: SlurmSettings) -> str:
-    """Return a message if the interpreter is not on this machine, or ''."""
+    """Return a warning if this machine lacks the interpreter, or an empty string."""
     python = settings.python
     if not os.path.isabs(python) or os.access(python, os.X_OK):
         return ""
-    return f"{python} is not on this machine; the compute nodes may have it"
+    return f"{python} does not exist on this machine; the compute nodes may have it"
 
 
 def list_unchecked(settings: SlurmSettings) -> list[str]:
@@ -533,7 +581,10 @@ def list_unchecked(settings: SlurmSettings) -> list[str]:
 
 
 def _compute_pause(since: float, limits: tuple[float, float]) -> float:
-    """Return the seconds until the next check: a tenth of the time waited so far."""
+    """Return the seconds until the next check: a tenth of the time waited so far.
+
+    `since` is when the wait began, and `limits` are the shortest and longest pause.
+    """
     shortest, longest = limits
     waited = time.monotonic() - since
     return min(longest, max(shortest, waited / 10))
@@ -556,7 +607,7 @@ def _create_start_error(
         state = job.state
     if not output and state in ("FAILED", slurm_cli.STEP_ENDED):
         unshared = _describe_unshared(file, job.node if job else "")
-        output = f"it wrote no output, perhaps because {unshared}"
+        output = f"the job wrote no output, perhaps because {unshared}"
     target = f"the step in job {job_id}" if data["step"] else f"job {job_id}"
     message = f"{target} ended before the kernel started ({state})"
     if output:
@@ -565,8 +616,9 @@ def _create_start_error(
 
 
 def _describe_unshared(file: Path, node: str) -> str:
+    """Return an explanation why the node may not see the job's files."""
     folder = file.parent.parent
     return (
-        f"{folder} is not on a file system that {node or 'the node'} shares (`folder:`"
-        " sets another one)"
+        f"{folder} is not on a file system that {node or 'the node'} shares (to use"
+        " another folder, set `folder:`)"
     )

@@ -1,7 +1,7 @@
 """The process of a kernel that is a SLURM job, or a step in a job of the user.
 
-SLURM names the reason for the end of a job. A controller that does not answer does not
-mean that the job ended.
+SLURM reports why a job ended. If the controller does not answer, the job may still be
+running.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from stepper.session.protocols import KernelDescription
 POLL_SECONDS = 30.0  # between two queries while the kernel has a heartbeat
 SILENT_POLL_SECONDS = 2.0  # without a heartbeat
 QUERY_SECONDS = 0.2  # how long to wait for a query, which takes about 20 ms
-SHUTDOWN_SECONDS = 2.0  # for the answer of a kernel that SLURM cannot end
+SHUTDOWN_SECONDS = 2.0  # how long to wait for the replies to a shutdown request
 OUTPUT_SIZE = 8000  # bytes of the job's output that are read
 STDERR_CHARACTERS = 2000
-# slurmstepd writes this before the controller reports it, and also after the controller
-# has forgotten the job. The state COMPLETING does not name the reason.
+# slurmstepd writes this message before the controller reports the reason, and also if
+# the controller no longer knows the job.
 CANCELLED_MESSAGE = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*"
 )
@@ -44,7 +44,12 @@ CANCEL_REASONS = {
 
 
 class SlurmProcess(RemoteProcess):
-    """A kernel that is a job or a step; `data` is the content of its record."""
+    """A kernel that is a SLURM job or a job step.
+
+    `data` is the content of the kernel's record, and `record` its path. `job` is the
+    job as it was last known, or None. `link` forwards the kernel's ports if the
+    settings require it.
+    """
 
     def __init__(
         self,
@@ -54,7 +59,6 @@ class SlurmProcess(RemoteProcess):
         job: slurm_cli.Job | None,
         link: SshConnection | None,
     ) -> None:
-        """`job` is the last known state; `link` forwards the ports, if configured."""
         self.id = str(data["kernel"])
         self.job_id = int(data["job"])
         self.machine_name = f"job {self.job_id}"
@@ -67,12 +71,12 @@ class SlurmProcess(RemoteProcess):
         self.node = str(data["node"])
         self.file = Path(data["file"])
         self.python = str(data["python"])
-        self.log = str(self.file.with_suffix(".out"))
-        self.stack = str(self.file.with_suffix(".stack"))
+        self.log_location = str(self.file.with_suffix(".out"))
+        self.stack_path = str(self.file.with_suffix(".stack"))
         self.channels = Channels(data["connection"])
         self.is_encrypted = "curve_publickey" in data["connection"]
-        self.ended: Death | None = None
-        self.may_be_running = False  # although it was killed
+        self.death: Death | None = None
+        self.may_be_running = False  # `kill` failed
         self.job = job
         self.problem = ""  # why the state of the job is unknown
         # By time.monotonic: the last known state, and the last query.
@@ -81,36 +85,36 @@ class SlurmProcess(RemoteProcess):
         self.querying: asyncio.Task[None] | None = None
 
     @property
-    def cuts(self) -> int:
-        """How often the connection was lost and restored."""
-        return self.link.cuts if self.link else 0
+    def disconnect_count(self) -> int:
+        """The number of times the connection was lost and restored."""
+        return self.link.disconnect_count if self.link else 0
 
     @property
-    def away(self) -> str:
-        """Why the kernel cannot be reached at present, or an empty string if it can."""
+    def unreachable_reason(self) -> str:
+        """Why the kernel cannot be reached now, or an empty string if it can be."""
         if not self.link or not self.link.ports or self.link.is_up:
             return ""
-        down = f"the link to {self.node} is down"
+        down = f"the connection to {self.node} is down"
         return "; ".join(filter(None, [down, self.link.outage_text]))
 
     @property
     def step_job_id(self) -> int:
-        """The id of the user's job if the kernel is a step, or 0."""
+        """The id of the user's job if the kernel is a step, otherwise 0."""
         return self.job_id if self.is_step else 0
 
     def describe(self) -> KernelDescription:
-        """Return its interpreter, its job and node, and the remaining walltime."""
+        """Return the kernel's interpreter, job, node and remaining walltime."""
         location = f"job {self.job_id} on {self.node}"
         if self.is_step:
             location = f"a step of {location}"
         limitation = (
-            "in a SLURM job, stepper does not limit memory and does not see the running"
-            " line: only the job's own limits apply"
+            "in a SLURM job, stepper does not limit memory and cannot report the"
+            " running line; the limits of the job apply"
         )
         if not self.is_encrypted:
             limitation += (
-                "; its messages are signed but not encrypted, because its ipykernel"
-                " does not support CurveZMQ"
+                "; the kernel's messages are signed but not encrypted, because its"
+                " ipykernel does not support CurveZMQ"
             )
         left_seconds = self.job.left_seconds if self.job else None
         if left_seconds is not None:
@@ -125,34 +129,38 @@ class SlurmProcess(RemoteProcess):
         )
 
     def _describe_problem(self) -> str:
+        """Return why the job is not running normally, or an empty string."""
         is_querying = self.querying is not None and not self.querying.done()
         slow_at = self.queried_at + slurm_cli.SLOW_SECONDS
         if is_querying and time.monotonic() > slow_at:
             return f"{self.slurm.no_answer}: the job's state is not known"
-        if self.away:
-            return self.away
+        if self.unreachable_reason:
+            return self.unreachable_reason
         if self.job is not None and self.job.is_waiting:
-            return f"its job is {self.job.state}, {self.job.reason}"
+            return f"the job is {self.job.state} ({self.job.reason})"
         return self.problem
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel and its process group: the kernel itself does that."""
+        """Send an interrupt request. The kernel then interrupts its process group."""
         self.channels.send_control("interrupt_request")
 
     async def kill(self) -> None:
-        """End the job, and the kernel itself if SLURM cannot.
+        """End the job, or the kernel directly if SLURM cannot end the job.
 
-        Raise KernelError if it may still be running.
+        Raise KernelError if the kernel may still be running.
         """
         is_active = self.job is None or self.job.is_waiting or self.job.is_running
         if self.job is not None and self.job.state == "NODE_FAIL":
+            # The kernel may still be running on a node that SLURM cannot reach.
             await self._shut_down_directly()
-        has_ended = not is_active or await self.slurm.cancel(
-            self.name, self.step_job_id
-        )
-        self.may_be_running = not (has_ended or await self._shut_down_directly())
-        if self.ended is None:
-            self.ended = Death("stepper ended its job", self.last_words())
+        has_ended = not is_active
+        if not has_ended:
+            has_ended = await self.slurm.cancel(self.name, self.step_job_id)
+        if not has_ended:
+            has_ended = await self._shut_down_directly()
+        self.may_be_running = not has_ended
+        if self.death is None:
+            self.death = Death("stepper cancelled its job", self.read_log_tail())
         if self.link is not None:
             self.link.close()
         if not self.may_be_running:
@@ -166,68 +174,90 @@ class SlurmProcess(RemoteProcess):
             target = f"step {self.name} of job {self.job_id}"
             command = f"squeue --steps --jobs={self.job_id}"
         raise KernelError(
-            f"{self.slurm.no_answer}: stepper gave up {target}, which may still be"
+            f"{self.slurm.no_answer}, so {target} was not cancelled and may still be"
             " running",
             command,
         )
 
-    async def death(self, seconds: float = QUERY_SECONDS) -> Death | None:
-        """Return how the kernel died, or None while it is running or if it is unknown.
+    async def poll(self, seconds: float = QUERY_SECONDS) -> Death | None:
+        """Return how the kernel died, or None if it is running or its state is unknown.
 
         Wait at most `seconds` for SLURM's answer.
         """
         if self.link is not None:
-            self.link.keep()
-        interval = POLL_SECONDS if self._has_heartbeat() else SILENT_POLL_SECONDS
+            self.link.restore_if_lost()
+        interval = POLL_SECONDS if self._probe_heartbeat() else SILENT_POLL_SECONDS
         is_due = time.monotonic() > self.queried_at + interval
-        if self.ended is None and self.querying is None and is_due:
-            self.querying = asyncio.create_task(self.query())
+        if self.death is None and self.querying is None and is_due:
+            self.querying = asyncio.create_task(self._update_state())
             await asyncio.wait({self.querying}, timeout=seconds)
         if self.querying is not None and self.querying.done():
             self.querying.result()
             self.querying = None
-        return self.ended
+        return self.death
 
-    def _has_heartbeat(self) -> bool:
-        return self.channels.is_open and self.channels.has_heartbeat()
+    def _probe_heartbeat(self) -> bool:
+        """Return whether the channels are open and the kernel's heartbeat responds."""
+        return self.channels.is_open and self.channels.probe_heartbeat()
 
-    async def query(self) -> None:
-        """Ask SLURM for the state of the job."""
+    async def _update_state(self) -> None:
+        """Ask SLURM for the job, and record its state or the end of the job."""
+        # `describe` reports a query that takes too long.
         self.queried_at = time.monotonic()
+        job = await self._find_job()
+        # The pause until the next query begins when this one has ended.
+        self.queried_at = time.monotonic()
+        if job is None:
+            return
+        has_heartbeat = self._probe_heartbeat()
+        if job.state == slurm_cli.UNKNOWN_JOB and has_heartbeat:
+            # The controller lost its data, or another one answers.
+            self.problem = (
+                f"the job's state is not known: SLURM does not know job {self.job_id},"
+                " but its kernel responds"
+            )
+            return
+        is_ending = self._is_ending(job) and not has_heartbeat
+        self.job = job
+        self.job_known_at = self.queried_at
+        if is_ending or not (job.is_running or job.is_waiting):
+            self.death = self._create_death(job.state)
+
+    async def _find_job(self) -> slurm_cli.Job | None:
+        """Return the job as SLURM knows it.
+
+        If its state is unknown, set `problem` and return None.
+        """
         try:
             if self.is_step:
                 job = await self.slurm.find_step(self.job_id, self.name)
             else:
                 job = await self.slurm.find_job(self.job_id, self.name)
-            self.problem = ""
-            if job is None:
-                self.problem = f"{self.slurm.no_answer}: the job's state is not known"
-        except (KernelError, OSError) as error:
-            job = None
-            reason = getattr(error, "message", error)
-            self.problem = f"the job's state is not known: {reason}"
-        self.queried_at = time.monotonic()
+        except KernelError as error:
+            self.problem = f"the job's state is not known: {error.message}"
+            return None
+        except OSError as error:
+            self.problem = f"the job's state is not known: {error}"
+            return None
+        self.problem = ""
         if job is None:
-            return
-        has_heartbeat = self._has_heartbeat()
-        if job.state == slurm_cli.UNKNOWN_JOB and has_heartbeat:
-            # The controller lost its data, or another one answers.
-            self.problem = (
-                f"SLURM does not know job {self.job_id}, but its kernel answers: the"
-                " job's state is not known"
-            )
-            return
-        is_ending = False
-        if job.state == "COMPLETING" and not has_heartbeat:
-            is_repeated = self.job is not None and self.job.state == job.state
-            is_ending = is_repeated or bool(CANCELLED_MESSAGE.search(self.last_words()))
-        self.job = job
-        self.job_known_at = self.queried_at
-        if is_ending or not (job.is_running or job.is_waiting):
-            self.ended = self._create_death(job.state)
+            self.problem = f"{self.slurm.no_answer}: the job's state is not known"
+        return job
+
+    def _is_ending(self, job: slurm_cli.Job) -> bool:
+        """Return whether a job in the state COMPLETING has certainly ended."""
+        if job.state != "COMPLETING":
+            return False
+        # This state does not say why the job ends. Wait for the final state until the
+        # next query, unless the job's output already contains the reason.
+        is_repeated = self.job is not None and self.job.state == job.state
+        return is_repeated or bool(CANCELLED_MESSAGE.search(self.read_log_tail()))
 
     async def _shut_down_directly(self) -> bool:
-        """Shut down a kernel that SLURM does not end; return whether it answered."""
+        """Send a shutdown request to the kernel, and return whether the kernel replied.
+
+        Used if SLURM cannot end the job.
+        """
         channels = Channels(self.data["connection"])  # closed ones cannot be reopened
         channels.open()
         control = channels.client.control_channel
@@ -244,12 +274,12 @@ class SlurmProcess(RemoteProcess):
         return answer_count == 2
 
     def _create_death(self, state: str) -> Death:
-        """Return the death of a job in a final state."""
-        output = self.last_words()
+        """Return the death of a kernel whose job has ended in a state."""
+        output = self.read_log_tail()
         reasons = CANCELLED_MESSAGE.findall(output)
         if state in ("COMPLETING", slurm_cli.UNKNOWN_JOB) and reasons:
             state = CANCEL_REASONS.get(reasons[-1], "CANCELLED")
-        unknown_state = (f"its job ended ({state})", "")
+        unknown_state = (f"the job ended ({state})", "")
         reason, cause = slurm_cli.END_STATES.get(state, unknown_state)
         # Without cgroups, SLURM does not report that memory was exceeded.
         is_unexplained = state in ("FAILED", slurm_cli.UNKNOWN_JOB)
@@ -260,25 +290,34 @@ class SlurmProcess(RemoteProcess):
             cause = "EndedOutside"
         return Death(f"job {self.job_id}: {reason}", output, cause)
 
-    def last_words(self) -> str:
-        """Return the end of the job's output, without escapes and ipykernel's intro."""
+    def read_log_tail(self) -> str:
+        """Return the last lines of the job's output, without escape sequences.
+
+        The introduction that ipykernel prints is removed.
+        """
         output = batch_job.read_output(self.file, OUTPUT_SIZE)
         output = output.rpartition(f"--existing {self.file}\n")[2]
         return ESCAPES.sub("", output).strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel if it is missing, or ''."""
+        """Return the command that installs ipykernel if it is missing.
+
+        Otherwise, return an empty string.
+        """
         return suggest_ipykernel(self.python, death.stderr)
 
-    def forget(self) -> None:
-        """Remove the record and the files of a job that certainly ends."""
+    def remove_record(self) -> None:
+        """Remove the record and the job's files, unless the job may be running."""
         if not self.may_be_running:
             secure_files.remove(self.record)
             batch_job.remove_files(self.file)
 
 
 def suggest_ipykernel(python: str, output: str) -> str:
-    """Return the command that installs ipykernel if a job's output requires it."""
+    """Return the command that installs ipykernel, or an empty string.
+
+    The command is returned if the output of the job says that ipykernel is missing.
+    """
     if "No module named" in output and "ipykernel" in output:
         return f"{python} -m pip install ipykernel"
     return ""

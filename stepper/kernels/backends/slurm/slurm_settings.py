@@ -1,6 +1,7 @@
 """The settings of a backend `slurm`: its keys in the configuration, parsed.
 
-This module does no I/O and imports nothing heavy: it is loaded with the configuration.
+The module is imported with the configuration, so it must not do I/O or import large
+modules.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ ALLOCATION_KEYS = ("partition", "account", "time", "mem", "cpus", "gres")
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """A SLURM batch job, or a step in the user's allocation `jobid`."""
+    """Settings for kernels that are SLURM jobs, or steps in the user's job `jobid`."""
 
     partition: str = ""
     account: str = ""
@@ -118,7 +119,11 @@ RULES = {
 
 
 def parse_settings(values: Any, path: KeyPath) -> SlurmSettings:
-    """Return the settings of a backend; raise BackendConfigError."""
+    """Return the validated settings of a backend.
+
+    `path` is the sequence of keys that leads to `values`, for error messages. Raise
+    BackendConfigError if the settings are not valid.
+    """
     arguments = kernel_config.check_keys(values, RULES, path)
     _check_conflicts(values, path)
     return SlurmSettings(**arguments)
@@ -141,7 +146,7 @@ def _check_conflicts(values: Mapping[str, Any], path: KeyPath) -> None:
 
 
 def describe_settings(settings: SlurmSettings) -> BackendDescription:
-    """Return the description of a backend."""
+    """Return the description of a backend with these settings."""
     if settings.jobid:
         return BackendDescription(f"a step in the SLURM job {settings.jobid}")
     options = {

@@ -1,1 +1,1 @@
-"""Kernels that are processes of a host that `ssh` reaches."""
+"""Kernels on a remote host that is reached over ssh."""

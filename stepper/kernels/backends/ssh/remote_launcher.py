@@ -1,8 +1,8 @@
-"""Runs on the remote host: starts a kernel, checks whether it is running, and ends it.
+"""A script for the remote host that starts, checks and kills kernels.
 
-ssh_connection sends this module as text. The request comes on standard input, so that
-no secret is in the list of processes. The host needs only ipykernel. This module uses
-Python 3.8 and the standard library.
+ssh_connection sends this module as text. The request is sent on standard input, so that
+no secret appears in a list of processes. The module must run with Python 3.8 and the
+standard library only; the host needs no package except ipykernel.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-STDERR_SIZE = 8000  # bytes that are returned of the kernel's stderr
+STDERR_SIZE = 8000  # bytes of the kernel's stderr that are returned
 END_SECONDS = 5.0
 
 
 def list_files(kernel_id: str) -> list[str]:
-    """Return the paths of the connection file, the stderr file and the stack file."""
+    """Return the paths of a kernel's connection file, stderr file and stack file.
+
+    Their folder is created if necessary.
+    """
     home = os.path.expanduser("~")
     folder = os.path.join(home, ".local", "state", "stepper", "kernels")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -42,14 +45,14 @@ def list_files(kernel_id: str) -> list[str]:
 
 
 def write_private(path: str, text: str) -> None:
-    """Write a new file that only the user can read."""
+    """Create a file that only the user can read, and write a text to it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(text)
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return ports of this host that are free now."""
+    """Return `count` ports of this host that are currently free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:  # keep all open until each has its own port
@@ -60,8 +63,12 @@ def find_free_ports(count: int) -> list[int]:
             each.close()
 
 
-def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start a kernel in a session of its own, which survives a lost connection."""
+def start_kernel(request: dict[str, Any]) -> dict[str, Any]:
+    """Start a kernel that keeps running if the connection is lost.
+
+    Return its pid, ports, files and interpreter. If ipykernel or the working folder is
+    missing, return the reason instead.
+    """
     spec = importlib.util.find_spec("ipykernel")
     if spec is None or not spec.origin:
         return {
@@ -71,7 +78,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         }
     folder = os.path.expanduser(request["folder"] or "~")
     if not os.path.isdir(folder):
-        return {"error": "there is no folder " + folder}
+        return {"error": "the folder " + folder + " does not exist"}
     connection_file, stderr_file, stack_file = list_files(request["kernel"])
     names = [channel + "_port" for channel in CHANNELS]
     ports = dict(zip(names, find_free_ports(len(CHANNELS))))  # noqa: B905
@@ -82,13 +89,29 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         key=request["key"],
         signature_scheme="hmac-sha256",
     )
-    # Other users of the host can connect to the ports.
+    # Encrypted if possible, because other users of the host can connect to the ports.
     encrypts = supports_curve(spec.origin)
     if encrypts:
         connection.update(request["curve"])
     write_private(connection_file, json.dumps(connection))
     write_private(stderr_file, "")
     write_private(stack_file, "")
+    return {
+        "pid": launch_ipykernel(
+            request["kernel"], connection_file, stderr_file, folder
+        ),
+        "ports": ports,
+        "python": sys.executable,
+        "stack": stack_file,
+        "encrypts": encrypts,
+        "boot": get_boot_id(),
+    }
+
+
+def launch_ipykernel(
+    kernel_id: str, connection_file: str, stderr_file: str, folder: str
+) -> int:
+    """Start ipykernel in its own session and working folder, and return its pid."""
     command = [
         sys.executable,
         "-c",
@@ -104,23 +127,16 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             stdout=subprocess.DEVNULL,
             stderr=stream,
             cwd=folder,
-            env=dict(os.environ, STEPPER_KERNEL=request["kernel"]),
+            env=dict(os.environ, STEPPER_KERNEL=kernel_id),
             start_new_session=True,
         )
-    return {
-        "pid": process.pid,
-        "ports": ports,
-        "python": sys.executable,
-        "stack": stack_file,
-        "encrypts": encrypts,
-        "boot": get_boot_id(),
-    }
+    return process.pid
 
 
 def supports_curve(origin: str) -> bool:
-    """Return whether this ipykernel supports CurveZMQ.
+    """Return whether the ipykernel module at `origin` supports CurveZMQ.
 
-    An older one ignores the keys and listens without encryption.
+    An older ipykernel ignores the keys and does not encrypt its messages.
     """
     path = os.path.join(os.path.dirname(origin), "kernelapp.py")
     with open(path, encoding="utf-8") as source:
@@ -128,7 +144,7 @@ def supports_curve(origin: str) -> bool:
 
 
 def get_boot_id() -> str:
-    """Return an id of the host's present boot, or '' if the host has none."""
+    """Return an id that changes when the host is booted, or '' if there is none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -137,9 +153,10 @@ def get_boot_id() -> str:
 
 
 def is_running(request: dict[str, Any]) -> bool:
-    """Return whether the process is still the kernel.
+    """Return whether the kernel is running.
 
-    Its command line contains the connection file. `ps` exists on all systems.
+    The process is identified by the connection file in its command line, which `ps`
+    shows on all systems.
     """
     result = subprocess.run(
         ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(request["pid"])],
@@ -151,8 +168,8 @@ def is_running(request: dict[str, Any]) -> bool:
     return request["kernel"] + ".json" in line and not is_zombie
 
 
-def look(request: dict[str, Any]) -> dict[str, Any]:
-    """Return whether the kernel is running, else the end of its stderr."""
+def query_kernel(request: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the kernel is running and, if not, the end of its stderr."""
     alive = is_running(request)
     stderr = ""
     if not alive:
@@ -162,8 +179,8 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
     return {"alive": alive, "said": stderr, "boot": get_boot_id()}
 
 
-def about(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions of Python and ipykernel, or '' without ipykernel."""
+def describe_python(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the versions of Python and ipykernel; '' means that it is missing."""
     from importlib import metadata
 
     try:
@@ -179,9 +196,9 @@ def about(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_installer() -> str:
-    """Return what can install a package for this Python.
+    """Return a program that can install packages for this Python.
 
-    This is `pip`, `uv` or `ensurepip`; '' if none of them exists.
+    This is "pip", "uv", "ensurepip", or an empty string if none of them exists.
     """
     import shutil
 
@@ -193,8 +210,11 @@ def find_installer() -> str:
     return "ensurepip" if has_ensurepip else ""
 
 
-def end(request: dict[str, Any]) -> dict[str, Any]:
-    """Kill the kernel and its process group; remove its files."""
+def kill_kernel(request: dict[str, Any]) -> dict[str, Any]:
+    """Kill the kernel and its process group, and remove the kernel's files.
+
+    Return whether the kernel has exited.
+    """
     deadline = time.monotonic() + END_SECONDS
     while is_running(request) and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -209,7 +229,12 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(request: dict[str, Any]) -> None:
-    """Handle a request; print the response on one line."""
-    handlers = {"start": start, "look": look, "end": end, "about": about}
+    """Handle a request and print the response on one line."""
+    handlers = {
+        "start": start_kernel,
+        "query": query_kernel,
+        "kill": kill_kernel,
+        "describe": describe_python,
+    }
     response = handlers[request["do"]](request)
     print("stepper:" + json.dumps(response))

@@ -1,6 +1,6 @@
 """The backend `ssh`: kernels on a host that is reachable with `ssh`.
 
-The launcher and its modules are imported when a kernel is started, found or checked.
+The launcher is imported only when a kernel is started, found or checked.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ if TYPE_CHECKING:
 
 
 class SshBackend(KernelBackend):
-    """Kernels on hosts that are reachable with `ssh`."""
+    """The backend for kernels on hosts that are reachable with `ssh`."""
 
     def parse_settings(self, values: Any, path: KeyPath) -> SshSettings:
-        """Return the settings of a backend; raise BackendConfigError."""
+        """Return the validated settings of a backend.
+
+        Raise BackendConfigError if they are not valid.
+        """
         return ssh_settings.parse_settings(values, path)
 
     def describe(self, settings: SshSettings) -> BackendDescription:
-        """Return the description of a backend."""
+        """Return the description of a backend with these settings."""
         return ssh_settings.describe_settings(settings)
 
     def create_launcher(self, context: LauncherContext) -> SshLauncher:
-        """Return the launcher of one notebook's kernel."""
+        """Return the launcher for one notebook's kernel."""
         from stepper.kernels.backends.ssh.ssh_launcher import SshLauncher
 
         return SshLauncher(context.record, context.runtime, context.parts)
@@ -45,7 +48,10 @@ class SshBackend(KernelBackend):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return what the host offers; raise KernelError if it can start no kernel."""
+        """Check that the host can start kernels, and describe its Python.
+
+        Raise KernelError if the host cannot be reached or lacks ipykernel.
+        """
         from stepper.kernels.backends.ssh import ssh_launcher
 
         return BackendCheck(await ssh_launcher.check_host(backend.settings))

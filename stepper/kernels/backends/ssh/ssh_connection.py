@@ -1,9 +1,9 @@
-"""One ssh connection to a host, with the kernel's ports forwarded to local sockets.
+"""An ssh connection to a host, with the kernel's ports forwarded to local sockets.
 
-A master process carries all forwarded ports and requests. The sockets are files in the
-user's own folder. If the master ends, it is started again with the same sockets: ZeroMQ
-reconnects to them by itself. The master ends with the daemon, because it reads from the
-daemon's pipe.
+A master process of ssh carries all forwarded ports and requests. The local sockets are
+in the user's private folder. If the master exits, it is started again with the same
+sockets, and ZeroMQ reconnects automatically. The master reads from a pipe of the
+daemon, so it exits with the daemon.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_errors import SshError, explain_error
 from stepper.kernels.backends.ssh.ssh_settings import SshSettings
 
-# The program comes on standard input: first a line of shell commands, then the request
-# with the program. No argument shows the request, and every login shell accepts this
-# command.
+# Reads one line of shell commands from standard input and executes them. They read the
+# request with the program from the following line. The request does not appear in the
+# list of processes, and every login shell accepts this command.
 SHELL = """exec sh -c 'IFS= read -r line; eval "$(printf %b "$line")"'"""
 READ_REQUEST = (
     "import sys, json; request = json.loads(sys.stdin.readline());"
     " exec(request.pop('program')); main(request)"
 )
-# The user's ssh configuration is used, except for options that are for other uses.
+# The user's ssh configuration is used, except for these options.
 OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
@@ -49,16 +49,16 @@ REQUEST_SECONDS = 20.0
 CONNECT_SECONDS = 15.0
 RESUME_SECONDS = 5.0
 RETRY_SECONDS = (1.0, 15.0)  # before the first retry, and at most before the others
-OUTPUT_SIZE = 8000  # bytes that are kept of ssh's error output
+OUTPUT_SIZE = 8000  # bytes of ssh's error output that are stored
 SSH_ERROR = 255  # the exit code of ssh if ssh itself fails
 NO_ERROR = SshError("", "")
 
 
 class SshConnection:
-    """The connection to a host.
+    """A connection to a host.
 
-    `control` is the path of the master's socket, `sockets` the beginning of the paths
-    of the forwarded ports.
+    `control` is the path of the master's control socket. `sockets` is the prefix of the
+    paths of the forwarded ports.
     """
 
     def __init__(self, settings: SshSettings, control: str, sockets: str) -> None:
@@ -68,7 +68,7 @@ class SshConnection:
         self.master: asyncio.subprocess.Process | None = None
         self.ports: list[int] = []  # of the host
         self.is_connected = False
-        self.cuts = 0  # how often the connection was lost and restored
+        self.disconnect_count = 0  # lost and restored connections
         self.error_output = b""  # the end of what ssh printed
         self.outage = NO_ERROR  # why the connection cannot be restored
         self.reconnecting: asyncio.Task[None] | None = None
@@ -83,13 +83,17 @@ class SshConnection:
         return self.is_connected and is_running
 
     def _build_command(self, *arguments: str) -> list[str]:
+        """Return an ssh command that uses the master's control socket."""
         command = ["ssh"]
         for name, value in OPTIONS.items():
             command += ["-o", f"{name}={value}"]
         return [*command, "-S", self.control, *self.settings.extra, *arguments]
 
     async def open(self, ports: list[int]) -> None:
-        """Forward ports of the host to local sockets; raise KernelError."""
+        """Start the master and forward ports of the host to local sockets.
+
+        Raise KernelError if the connection cannot be opened.
+        """
         self.ports = ports
         await self._end_master()
         self.error_output = b""
@@ -118,26 +122,28 @@ class SshConnection:
         self.outage = NO_ERROR
 
     async def resume(self, ports: list[int]) -> None:
-        """Restore the connection of an earlier daemon; wait only for a short time.
+        """Restore the connection of an earlier daemon.
 
-        `is_up` says whether it is restored.
+        Wait up to RESUME_SECONDS. Afterwards, `is_up` shows whether the connection is
+        restored; if not, further attempts are made in the background.
         """
         self.ports = ports
-        self.keep()
+        self.restore_if_lost()
         if self.reconnecting is not None:
             await asyncio.wait([self.reconnecting], timeout=RESUME_SECONDS)
 
-    def keep(self) -> None:
-        """Restore a lost connection in the background."""
+    def restore_if_lost(self) -> None:
+        """Restore the connection in the background if it is lost."""
         if not self.ports or self.is_up or self.reconnecting is not None:
             return
         if time.monotonic() > self.next_retry:
             self.reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
+        """Open the connection again, or record why this failed and when to retry."""
         try:
             await self.open(self.ports)
-            self.cuts += 1
+            self.disconnect_count += 1
         except KernelError as error:
             self.outage = SshError(error.message, error.hint)
             self.next_retry = time.monotonic() + self.retry_seconds
@@ -147,7 +153,7 @@ class SshConnection:
 
     @property
     def outage_text(self) -> str:
-        """Why the connection cannot be restored, with a command; '' if unknown."""
+        """Why the connection cannot be restored, with a hint, or an empty string."""
         message, hint = self.outage
         if self.is_up or not message:
             return ""
@@ -156,20 +162,20 @@ class SshConnection:
         purpose = "fix" if ssh_errors.KEY_CHANGED in message else "check"
         return f"{message}. To {purpose} this, run: {hint}"
 
-    def lose(self) -> None:
-        """Kill a master through which nothing arrives any more."""
+    def kill_master(self) -> None:
+        """Kill the master, for example because the connection does not respond."""
         self.is_connected = False
         if self.master is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.master.kill()
 
-    async def ask(
+    async def send_request(
         self, action: str, request: Mapping[str, Any], seconds: float = REQUEST_SECONDS
     ) -> dict[str, Any]:
-        """Run `remote_launcher` on the host; return its response.
+        """Run `remote_launcher` on the host and return its response.
 
-        Raise KernelUnreachableError if the host cannot be reached, and KernelError if
-        the response is not valid.
+        `action` is a key of its handlers. Raise KernelUnreachableError if the host
+        cannot be reached, and KernelError if the response is not valid.
         """
         process = await _start_process(
             *self._build_command("-o", "ControlMaster=no", self.settings.host, SHELL),
@@ -182,7 +188,7 @@ class SshConnection:
             output, errors = await asyncio.wait_for(process.communicate(data), seconds)
         except asyncio.TimeoutError:
             raise KernelUnreachableError(
-                f"{self.settings.host} did not answer within {seconds:.0f} s"
+                f"{self.settings.host} did not respond within {seconds:.0f} s"
             ) from None
         finally:
             if process.returncode is None:
@@ -201,7 +207,7 @@ class SshConnection:
         return response
 
     def _encode_request(self, action: str, request: Mapping[str, Any]) -> bytes:
-        """Return the standard input of SHELL: a line of commands, then the request."""
+        """Return the standard input for SHELL: a line of commands, then the request."""
         package = files("stepper.kernels.backends.ssh")
         program = package.joinpath("remote_launcher.py").read_text("utf-8")
         python = shlex.quote(self.settings.python)
@@ -212,11 +218,11 @@ class SshConnection:
         return f"{escaped}\n{message}\n".encode()
 
     def close(self) -> None:
-        """End the master and remove its sockets."""
+        """Kill the master and remove its sockets."""
         self.ports = []
         if self.reconnecting is not None:
             self.reconnecting.cancel()
-        self.lose()
+        self.kill_master()
         # The daemon may exit before the process is reaped, and asyncio would close its
         # pipes too late.
         if self.master is not None:
@@ -224,8 +230,11 @@ class SshConnection:
         self._remove_sockets()
 
     async def _end_master(self) -> None:
-        """End this daemon's master, or that of an earlier daemon on the same socket."""
-        self.lose()
+        """Stop the master of this daemon, or that of an earlier daemon.
+
+        The master of an earlier daemon has the same control socket.
+        """
+        self.kill_master()
         if self.master is not None:
             await self.master.wait()
             self.master = None
@@ -234,15 +243,16 @@ class SshConnection:
         self._remove_sockets()
 
     def _remove_sockets(self) -> None:
+        """Remove the control socket and the sockets of the forwarded ports."""
         paths = [self.control]
         paths += [f"{self.sockets}-{number}" for number in range(1, 6)]
         for path in paths:
             Path(path).unlink(missing_ok=True)
 
     async def _send_to_master(self, command: str, *arguments: str) -> bool:
-        """Send a control command to the master; return whether it succeeded.
+        """Send a control command to the master, and return whether it succeeded.
 
-        The user's ssh configuration is not read for this.
+        The user's ssh configuration is not read, because the command needs no host.
         """
         process = await _start_process(
             "ssh",
@@ -269,7 +279,10 @@ class SshConnection:
         return False
 
     async def _read_errors(self, master: asyncio.subprocess.Process) -> None:
-        """Keep the end of ssh's error output: a full pipe would block ssh."""
+        """Read ssh's error output, because a full pipe would block ssh.
+
+        The last OUTPUT_SIZE bytes are stored.
+        """
         assert master.stderr is not None  # as it was started
         while data := await master.stderr.read(OUTPUT_SIZE):
             self.error_output = (self.error_output + data)[-OUTPUT_SIZE:]
@@ -283,13 +296,16 @@ class SshConnection:
         output = self.error_output
         if not output:
             seconds = f"{CONNECT_SECONDS:.0f} s"
-            output = f"it could not be reached within {seconds}".encode()
+            output = f"the host could not be reached within {seconds}".encode()
         error = explain_error(output, self.settings, is_ssh_error=True)
         return KernelUnreachableError(error.message, error.hint)
 
 
 async def _start_process(*command: str, **options: Any) -> asyncio.subprocess.Process:
-    """Start ssh; raise KernelError if it cannot be executed."""
+    """Start an ssh process.
+
+    Raise KernelError if ssh cannot be executed.
+    """
     try:
         return await asyncio.create_subprocess_exec(*command, **options)
     except OSError as error:

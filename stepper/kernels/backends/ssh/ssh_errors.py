@@ -1,4 +1,4 @@
-"""Explains errors of ssh and gives the command that fixes them."""
+"""Explanations of ssh's errors, with commands that fix or check the cause."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NOISE = ("channel ", "Warning: Permanently added", "Killed by signal", "mux_clie
 
 
 class SshError(NamedTuple):
-    """What failed, and a command that fixes or checks it."""
+    """An explanation of an error, and a hint on how to fix or check the cause."""
 
     message: str
     hint: str
 
 
 def explain_error(output: bytes, settings: SshSettings, is_ssh_error: bool) -> SshError:
-    """Explain the error output of ssh, or of the shell and Python on the host.
+    """Return an explanation of an error of ssh, or of the command on the host.
 
-    `is_ssh_error` says that ssh itself failed.
+    `output` is the error output. `is_ssh_error` means that ssh itself failed.
     """
     text = output.decode("utf-8", "replace").replace("\r", "")
     host = settings.host
@@ -38,19 +38,19 @@ def explain_error(output: bytes, settings: SshSettings, is_ssh_error: bool) -> S
         return explain_changed_key(text, settings, last_line)
     if is_forwarding_forbidden(output):
         return SshError(
-            f"the sshd on {host} forbids forwarding ({FORBIDDEN})",
+            f"the sshd on {host} forbids port forwarding ({FORBIDDEN})",
             "AllowTcpForwarding local  # in its sshd_config",
         )
     if is_ssh_error:
         reason = last_line or "ssh failed without an error message"
         return SshError(f"{host}: {reason}", f"{command} true")
-    reason = last_line or f"{settings.python} printed nothing: it is not a Python"
+    reason = last_line or f"{settings.python} printed nothing and may not be Python"
     python = shlex.quote(settings.python)
     return SshError(f"{host}: {reason}", f"{command} {python} --version")
 
 
 def find_last_line(text: str) -> str:
-    """Return the last line that is not noise, or an empty string if there is none."""
+    """Return the last line that describes an error, or an empty string."""
     for line in reversed(text.splitlines()):
         if line.strip() and not line.startswith(NOISE):
             return one_line(line, 300)
@@ -58,11 +58,16 @@ def find_last_line(text: str) -> str:
 
 
 def explain_changed_key(text: str, settings: SshSettings, last_line: str) -> SshError:
-    """Explain that the host key differs from the known one."""
+    """Return an explanation that the host key differs from the known host key.
+
+    `text` is the output of ssh, and `last_line` the last line that describes the error.
+    """
     known_key = OFFENDING_KEY.search(text)
     where = ""
     if known_key:
-        where = f" ({known_key['file']}, line {known_key['line']}, has another key)"
+        where = (
+            f" ({known_key['file']}, line {known_key['line']}, contains another key)"
+        )
     remove = REMOVE_COMMAND.search(text)
     if remove:
         fix = remove[0].strip().replace('"', "'")
@@ -77,10 +82,10 @@ def explain_changed_key(text: str, settings: SshSettings, last_line: str) -> Ssh
 
 
 def is_forwarding_forbidden(output: bytes) -> bool:
-    """Return whether the host's sshd refuses to forward the kernel's ports."""
+    """Return whether the output says that the host's sshd forbids port forwarding."""
     return FORBIDDEN.encode() in output
 
 
 def format_ssh_command(settings: SshSettings) -> str:
-    """Return the command that connects to the host as stepper does."""
+    """Return the ssh command with the configured options and host."""
     return shlex.join(["ssh", *settings.extra, settings.host])

@@ -1,4 +1,4 @@
-"""Starts a kernel on a host over ssh, or reconnects to it by its record."""
+"""The launcher for kernels on a remote host that is reached with `ssh`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ START_SECONDS = 60.0
 class SshLauncher:
     """Starts and finds the kernel of one notebook.
 
-    `record` is the path of its record, for the next daemon. `runtime` is the folder of
-    the sockets, `parts` the modules that the helper in the kernel may load.
+    `record` is the path of the kernel's record, and `runtime` the folder of sockets.
+    `parts` maps each module that the helper in the kernel may load to its package.
     """
 
     queue_status: QueueStatus | None = None  # ssh has no queue
@@ -48,11 +48,15 @@ class SshLauncher:
     def _create_connection(
         self, settings: SshSettings, kernel_id: str
     ) -> SshConnection:
+        """Return a connection with the sockets of a kernel, which is not open yet."""
         sockets = os.path.join(self.runtime, f"k{kernel_id[:8]}")
         return SshConnection(settings, f"{sockets}.ssh", sockets)
 
     async def start(self, config: LaunchConfig) -> KernelClient:
-        """Start a kernel and return it when it is ready; raise KernelError."""
+        """Start a kernel and return it when it is ready.
+
+        Raise KernelError if the kernel cannot be started or reached.
+        """
         backend = config.backend
         assert backend is not None
         settings = backend.settings
@@ -60,32 +64,18 @@ class SshLauncher:
         await self.cancel_request()
         kernel_id = uuid.uuid4().hex
         key = secrets.token_hex(32)
-        public_key, secret_key = zmq.curve_keypair()
-        curve = {
-            "curve_publickey": public_key.decode(),
-            "curve_secretkey": secret_key.decode(),
-        }
+        curve = _create_curve_keys()
         link = self._create_connection(settings, kernel_id)
-        response = await link.ask(
-            "start",
-            {
-                "kernel": kernel_id,
-                "key": key,
-                "curve": curve,
-                "folder": settings.folder,
-            },
-        )
+        request = {
+            "kernel": kernel_id,
+            "key": key,
+            "curve": curve,
+            "folder": settings.folder,
+        }
+        response = await link.send_request("start", request)
         if "pid" not in response:
             raise _create_start_error(settings, response)
-        connection: dict[str, Any] = {
-            f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
-        }
-        connection.update(
-            transport="ipc",
-            ip=link.sockets,
-            key=key,
-            signature_scheme="hmac-sha256",
-        )
+        connection = _build_connection(link.sockets, key)
         if response["encrypts"]:
             connection.update(curve)
         ports = [response["ports"][f"{channel}_port"] for channel in CHANNELS]
@@ -115,10 +105,10 @@ class SshLauncher:
         return kernel
 
     async def cancel_request(self) -> None:
-        """End the recorded kernel.
+        """Kill the recorded kernel and remove its record.
 
-        Raise KernelError the first time if the host cannot be reached. The second time
-        the kernel is given up.
+        Raise KernelError if the host cannot be reached at the first attempt. If a
+        second attempt fails, remove the record anyway.
         """
         try:
             data = json.loads(secure_files.read(self.record))
@@ -133,12 +123,13 @@ class SshLauncher:
             if not data.get("ending"):
                 raise
             process.may_be_running = False
-        process.forget()
+        process.remove_record()
 
     async def attach(self) -> KernelClient | Death | None:
-        """Return the kernel of an earlier daemon, or its death, or None.
+        """Return the kernel that an earlier daemon started.
 
-        No request is sent to the kernel.
+        Return a Death if the record is not valid, or None if there is no kernel to
+        reconnect to. No request is sent to the kernel.
         """
         try:
             data = json.loads(secure_files.read(self.record))
@@ -154,21 +145,51 @@ class SshLauncher:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return Death(f"the kernel record {self.record} is not valid: {error}")
         if data.get("ending"):
-            return None  # the next start ends it
+            return None  # the next start kills the kernel
         process.checked_at = 0.0
         await link.resume(ports)
         process.last_sign_at = time.monotonic()
         return KernelClient(process, self.parts, self.runtime)
 
 
+def _create_curve_keys() -> dict[str, str]:
+    """Return a new pair of CurveZMQ keys, as fields of a connection file."""
+    public_key, secret_key = zmq.curve_keypair()
+    return {
+        "curve_publickey": public_key.decode(),
+        "curve_secretkey": secret_key.decode(),
+    }
+
+
+def _build_connection(sockets: str, key: str) -> dict[str, Any]:
+    """Return the connection fields for the local sockets of forwarded ports.
+
+    `sockets` is the prefix of their paths, and `key` signs the messages.
+    """
+    ports = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
+    return {
+        **ports,
+        "transport": "ipc",
+        "ip": sockets,
+        "key": key,
+        "signature_scheme": "hmac-sha256",
+    }
+
+
 def _parse_settings(data: Mapping[str, Any]) -> SshSettings:
-    """Return the settings in a record; raise ValueError, KeyError or TypeError."""
+    """Return the settings in a record.
+
+    Raise ValueError, KeyError or TypeError if they are not valid.
+    """
     return ssh_settings.parse_settings(data["definition"][KIND], (KIND,))
 
 
 async def check_host(settings: SshSettings) -> list[str]:
-    """Return what the host offers; raise KernelError if it can start no kernel."""
-    response = await SshConnection(settings, "none", "").ask("about", {})
+    """Check that the host can start kernels, and return a description of its Python.
+
+    Raise KernelError if the host cannot be reached or lacks ipykernel.
+    """
+    response = await SshConnection(settings, "none", "").send_request("describe", {})
     python = response["python"]
     if not response["ipykernel"]:
         raise _create_missing_ipykernel_error(settings, python, response["installer"])
@@ -179,19 +200,20 @@ async def check_host(settings: SshSettings) -> list[str]:
 def _create_start_error(
     settings: SshSettings, response: Mapping[str, Any]
 ) -> KernelError:
-    """Return the error for a kernel that the host did not start."""
+    """Return the error for a kernel that the host could not start."""
     if "lacks" in response:
         python = response.get("python", settings.python)
         installer = response.get("installer", "")
         reason = f": {response['lacks']}"
         return _create_missing_ipykernel_error(settings, python, installer, reason)
-    message = response.get("error", "it gave no reason")
-    return KernelError(f"{settings.host}: {message}")
+    message = response.get("error", "the host gave no reason")
+    return KernelError(f"could not start a kernel on {settings.host}: {message}")
 
 
 def _create_missing_ipykernel_error(
     settings: SshSettings, python: str, installer: str, reason: str = ""
 ) -> KernelError:
+    """Return the error for missing ipykernel, with a command that installs it."""
     ssh = ssh_errors.format_ssh_command(settings)
     quoted = shlex.quote(python)
     pip = f"{ssh} {quoted} -m pip install ipykernel"

@@ -1,6 +1,6 @@
 """The process of a kernel on a remote host that is reached with `ssh`.
 
-Kernel messages and requests such as an interrupt use the same connection.
+Kernel messages and requests to `remote_launcher` use the same connection.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-# How often to check a process without a heartbeat. Each check is a command on the host.
+# The pause between two checks of a process without a heartbeat. Each check executes a
+# command on the host.
 CHECK_SECONDS = 2.0
-# A connection that does not answer a check in this time is opened again.
+# The time limit of a check. After it, the connection is opened again.
 RESPONSE_SECONDS = 8.0
-SILENT_SECONDS = 4.0  # without a sign of life, the kernel counts as unreachable
+SILENT_SECONDS = 4.0  # without heartbeat or response, the kernel is unreachable
 STDERR_CHARACTERS = 2000
 
 
 class SshProcess(RemoteProcess):
-    """A kernel's process on a host; a lost connection does not mean that it died."""
+    """A kernel on a remote host. It may still be running if the connection is lost.
+
+    `data` is the content of the kernel's record, and `record` its path. `link` is the
+    connection to the host.
+    """
 
     def __init__(
         self, data: Mapping[str, Any], link: SshConnection, record: str
     ) -> None:
-        """`data` is the content of the record, `record` its path."""
         self.id = str(data["kernel"])
         self.link = link
         self.record = record
@@ -45,11 +49,13 @@ class SshProcess(RemoteProcess):
         self.python = str(data["python"])
         self.host = link.settings.host
         self.machine_name = self.host
-        self.log = f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr"
-        self.stack = str(data["stack"])
+        self.log_location = (
+            f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr"
+        )
+        self.stack_path = str(data["stack"])
         self.channels = Channels(data["connection"])
-        self.ended: Death | None = None
-        self.may_be_running = False  # although it was killed
+        self.death: Death | None = None
+        self.may_be_running = False  # `kill` failed
         self.stderr = ""
         self.checking: asyncio.Task[None] | None = None
         self.checked_at = time.monotonic()
@@ -57,44 +63,47 @@ class SshProcess(RemoteProcess):
         self.was_up = False
 
     @property
-    def cuts(self) -> int:
-        """How often the connection was lost: messages in between are lost, too."""
-        return self.link.cuts
+    def disconnect_count(self) -> int:
+        """The number of times the connection was lost.
+
+        Messages may be missing after each loss.
+        """
+        return self.link.disconnect_count
 
     @property
-    def away(self) -> str:
-        """Why the kernel cannot be reached at present, or an empty string if it can."""
+    def unreachable_reason(self) -> str:
+        """Why the kernel cannot be reached now, or an empty string if it can be."""
         silent_seconds = time.monotonic() - self.last_sign_at
-        if self.ended is not None:
+        if self.death is not None:
             return ""
         if self.link.is_up and silent_seconds < SILENT_SECONDS:
             return ""
-        down = f"the link to {self.host} has been down for {silent_seconds:.0f} s"
-        unknown = "stepper does not know whether the kernel still runs"
+        down = f"the connection to {self.host} has been down for {silent_seconds:.0f} s"
+        unknown = "stepper does not know whether the kernel is still running"
         return "; ".join(filter(None, [down, unknown, self.link.outage_text]))
 
     def describe(self) -> KernelDescription:
-        """Return its interpreter, its host, and the state of the connection."""
+        """Return the kernel's interpreter, host and connection problems."""
         limitation = (
-            f"on {self.host}, stepper does not limit memory and does not see the"
-            " running line: only the host's own limits apply"
+            f"on {self.host}, stepper does not limit memory and cannot report the"
+            " running line; the limits of the host apply"
         )
         if "curve_publickey" not in self.data["connection"]:
             limitation += (
-                "; other users of the host can read its messages, because its ipykernel"
-                " does not support CurveZMQ"
+                "; other users of the host can read the kernel's messages, because its"
+                " ipykernel does not support CurveZMQ"
             )
         return KernelDescription(
             f"{self.host}:{self.python}",
             limitation=limitation,
             location=self.host,
-            problem=self.away,
+            problem=self.unreachable_reason,
         )
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel and its process group, unless the connection is lost.
+        """Send an interrupt request if the host is connected.
 
-        The kernel itself interrupts its process group.
+        The kernel then interrupts its process group.
         """
         if self.link.is_up:
             self.channels.send_control("interrupt_request")
@@ -102,13 +111,15 @@ class SshProcess(RemoteProcess):
     async def kill(self) -> None:
         """Kill the kernel and its process group.
 
-        Raise KernelError if it may still be running.
+        Raise KernelError if the kernel may still be running.
         """
-        had_ended = self.ended is not None
-        self.ended = self.ended or Death("SIGKILL", self.stderr)
+        had_ended = self.death is not None
+        self.death = self.death or Death("SIGKILL", self.stderr)
         reason = ""
         try:
-            response = await self.link.ask("end", self.remote_process, RESPONSE_SECONDS)
+            response = await self.link.send_request(
+                "kill", self.remote_process, RESPONSE_SECONDS
+            )
             self.may_be_running = not response.get("gone")
         except KernelError as error:
             self.may_be_running = True
@@ -121,16 +132,20 @@ class SshProcess(RemoteProcess):
         pid = self.remote_process["pid"]
         command = ssh_errors.format_ssh_command(self.link.settings)
         raise KernelError(
-            f"stepper gave up the kernel on {self.host} (process {pid}), which may"
-            f" still be running there{reason}",
+            f"the kernel on {self.host} (process {pid}) was not killed and may still be"
+            f" running there{reason}",
             f"{command} kill -9 -- -{pid}",
         )
 
-    async def death(self) -> Death | None:
-        """Return how the kernel died, or None."""
-        if self.ended is not None:
-            return self.ended
-        self.link.keep()
+    async def poll(self) -> Death | None:
+        """Return how the kernel died, or None if it is not known to be dead.
+
+        Also restore a lost connection. Raise KernelUnreachableError if the host forbids
+        port forwarding.
+        """
+        if self.death is not None:
+            return self.death
+        self.link.restore_if_lost()
         is_open = self.channels.is_open
         if is_open and ssh_errors.is_forwarding_forbidden(self.link.error_output):
             error = ssh_errors.explain_error(
@@ -141,24 +156,24 @@ class SshProcess(RemoteProcess):
         is_up = self.link.is_up
         if is_up and not self.was_up:
             self.last_sign_at = now
-        if is_up and is_open and self.channels.has_heartbeat():
+        if is_up and is_open and self.channels.probe_heartbeat():
             self.last_sign_at = now
         elif is_up and self.checking is None and now > self.checked_at + CHECK_SECONDS:
-            self.checking = asyncio.create_task(self._check())
+            self.checking = asyncio.create_task(self._update_state())
         self.was_up = is_up
-        return self.ended
+        return self.death
 
-    async def _check(self) -> None:
-        """Ask the host whether the process is running.
+    async def _update_state(self) -> None:
+        """Ask the host whether the process is running, and record its death if not.
 
-        A connection that does not answer is opened again.
+        A connection that does not respond is opened again.
         """
         try:
-            response = await self.link.ask(
-                "look", self.remote_process, RESPONSE_SECONDS
+            response = await self.link.send_request(
+                "query", self.remote_process, RESPONSE_SECONDS
             )
         except KernelUnreachableError:
-            self.link.lose()
+            self.link.kill_master()
             return
         except KernelError:  # for example, the interpreter was removed
             return
@@ -166,24 +181,26 @@ class SshProcess(RemoteProcess):
             self.checking = None
             self.checked_at = time.monotonic()
         self.last_sign_at = self.checked_at
-        if response["alive"] or self.ended is not None:
+        if response["alive"] or self.death is not None:
             return
         stderr = ESCAPES.sub("", str(response["said"])).strip()
         self.stderr = stderr[-STDERR_CHARACTERS:]
         has_rebooted = response["boot"] != self.data.get("boot", response["boot"])
         if has_rebooted:
-            self.ended = Death(
+            self.death = Death(
                 f"{self.host} was restarted", self.stderr, "EndedOutside"
             )
         else:
-            self.ended = Death(f"its process on {self.host} has exited", self.stderr)
+            self.death = Death(
+                f"the kernel's process on {self.host} has exited", self.stderr
+            )
 
-    def last_words(self) -> str:
-        """Return the last lines of its stderr, if they were fetched."""
+    def read_log_tail(self) -> str:
+        """Return the last lines of the dead kernel's stderr, or an empty string."""
         return self.stderr
 
-    def forget(self) -> None:
-        """Remove the record of a kernel that has certainly exited; disconnect."""
+    def remove_record(self) -> None:
+        """Disconnect, and remove the record unless the kernel may still be running."""
         if not self.may_be_running:
             secure_files.remove(self.record)
         self.link.close()

@@ -1,6 +1,7 @@
 """The settings of a backend `ssh`: its keys in the configuration, parsed.
 
-This module does no I/O and imports nothing heavy: it is loaded with the configuration.
+The module is imported with the configuration, so it must not do I/O or import large
+modules.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HOST = re.compile(r"(?!-)[\w.@:%\[\]-]{1,255}")
 
 @dataclass(frozen=True)
 class SshSettings:
-    """A kernel on a host that is reachable with `ssh`."""
+    """Settings for kernels on a host that is reachable with `ssh`."""
 
     host: str
     python: str = "python3"  # interpreter on the host
@@ -45,12 +46,16 @@ RULES = {
 
 
 def parse_settings(values: Any, path: KeyPath) -> SshSettings:
-    """Return the settings of a backend; raise BackendConfigError."""
+    """Return the validated settings of a backend.
+
+    `path` is the sequence of keys that leads to `values`, for error messages. Raise
+    BackendConfigError if the settings are not valid.
+    """
     arguments = kernel_config.check_keys(values, RULES, path, required=("host",))
     return SshSettings(**arguments)
 
 
 def describe_settings(settings: SshSettings) -> BackendDescription:
-    """Return the description of a backend."""
+    """Return the description of a backend with these settings."""
     text = f"{settings.python} on {settings.host} over ssh"
     return BackendDescription(text, has_own_folder=True)
