@@ -22,7 +22,7 @@ PROTOCOL = "2025-06-18"
 
 
 class CallResult(NamedTuple):
-    """The result of a call: milliseconds from request to parsed response, and its content."""
+    """The result of a call: its duration in milliseconds, and its content."""
 
     ms: float
     text: str

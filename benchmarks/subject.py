@@ -101,7 +101,7 @@ class Subject:
         )
 
     def save(self, notebook: dict[str, Any]) -> str:
-        """Write the notebook as Claude Code does, in place and with one space of indentation.
+        """Write the notebook in place with one space of indentation, as Claude Code.
 
         Return the text.
         """

@@ -321,7 +321,7 @@ class Plain(Way):
         )
 
     def run(self, fails: bool = False) -> None:
-        """Execute the notebook, and read it if it changed: a failed run saves nothing."""
+        """Execute the notebook, and read it if it changed."""
         before = self.notebook.read_bytes()
         result = subprocess.run(
             [
