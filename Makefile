@@ -37,8 +37,10 @@ checks: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x install.sh hooks/stepper hooks/plugin hooks/shell bin/stepper .ci/run
 
-# worksteal: an idle worker takes tests from a busy one.
+# The first line compiles the tests once, instead of once in each worker. worksteal: an
+# idle worker takes tests from a busy one.
 pytest: env
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # All tests, with the slow ones: hangs, floods, memory limits, the soak test, other

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from stepper.install import installer, trust
 from stepper.policy import journal_reducer
 from stepper.policy.commands.command_lines import CommandLines
 from tests import forked_cli as forked
+from tests import forked_kernels
 from tests.slurm.lab import cluster  # noqa: F401 (a fixture for all)
 
 if TYPE_CHECKING:
@@ -41,8 +43,12 @@ atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 os.environ.pop(
     "PYTHONDONTWRITEBYTECODE", None
 )  # else each daemon and each kernel compiles all that it imports
+forked_kernels.fork_kernels()
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
+NIGHTLY_MODULE = re.compile(
+    r"^pytestmark = (\[\s*)?pytest\.mark\.nightly", re.MULTILINE
+)
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
 
 
@@ -395,6 +401,14 @@ def text_of(cell: dict[str, Any]) -> str:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """By day, skip modules whose tests are all nightly: importing them takes seconds."""
+    if config.option.markexpr != "not nightly" or collection_path.suffix != ".py":
+        return None
+    is_nightly = NIGHTLY_MODULE.search(collection_path.read_text())
+    return True if is_nightly else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases after the first N of a test with `nightly_after(N)` as nightly."""
     counts: collections.Counter[str] = collections.Counter()
@@ -495,3 +509,11 @@ def browser() -> Iterator[Browser]:
         unavailable(reason)
     yield made
     made.close()
+
+
+@pytest.fixture
+def spawned_kernels() -> Iterator[None]:
+    """Start kernels as for users: with all imports, and with a random order of sets."""
+    forked_kernels.spawn_kernels()
+    yield
+    forked_kernels.fork_kernels()

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import forked_kernels
+
 # What all tests with packages need, in one environment: each further one costs a fresh machine half a minute.
 HOUSE = (
     "ipykernel>=7",
@@ -70,6 +72,8 @@ def environment(python: str, *requirements: str) -> str:
                     break
             assert not said[-1], "\n".join(said)
             made.write_text(version + "\n".join(requirements) + "\n")
+    if requirements == HOUSE:
+        forked_kernels.start_server(inner)
     return inner
 
 

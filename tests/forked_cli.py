@@ -27,6 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests import forked_kernels
+
 Done = subprocess.CompletedProcess[str]
 IMPORTED = (
     *(
@@ -94,6 +96,7 @@ def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -
                 "environ": dict(os.environ),
                 "umask": umask,
                 "daemons": daemons,
+                "kernels": forked_kernels.get_address(),
             }
         )
         try:
@@ -196,6 +199,8 @@ def become(told: dict[str, Any], outputs: list[int]) -> None:
     if told["daemons"]:
         from stepper.hook import start
 
+        if told["kernels"] is not None:
+            forked_kernels.fork_kernels(forked_kernels.Address(*told["kernels"]))
         start.subprocess = SimpleNamespace(Popen=Daemon, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
     end(main)
 

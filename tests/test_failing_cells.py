@@ -31,7 +31,7 @@ def test_example_notebooks_have_no_warnings_and_no_stops() -> None:
 DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night
 
 
-def sample(size: int = 30) -> list[Case]:
+def sample(size: int = 12) -> list[Case]:
     """A fixed part of each class, by its share of the corpus, spread over its file."""
     whole = {
         name: [case for case in cases if case.name not in DEAR]
@@ -39,7 +39,7 @@ def sample(size: int = 30) -> list[Case]:
     }
     total = sum(map(len, whole.values()))
     parts = {
-        name: max(2, round(size * len(cases) / total)) for name, cases in whole.items()
+        name: max(1, round(size * len(cases) / total)) for name, cases in whole.items()
     }
     return [
         cases[n * len(cases) // parts[name]]
@@ -81,7 +81,7 @@ def test_sampled_state_reports_are_true() -> None:
     every = [case for group in load(folder="states").values() for case in group]
     bench = Bench(python())
     try:
-        is_true([bench.run(case) for case in every[:: len(every) // 24]])
+        is_true([bench.run(case) for case in every[:: len(every) // 8]])
     finally:
         bench.close()
 

@@ -100,7 +100,9 @@ def plain(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def both(project: Project, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(
+    spawned_kernels: None, project: Project, tmp_path: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
     notebook = project.new()
     cell, answer = notebook.insert(PROBE)
     assert "ran ok" in answer.text, answer.text

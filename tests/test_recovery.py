@@ -620,7 +620,7 @@ def test_replaced_notebook_gets_no_foreign_outputs(
 
 
 def test_twenty_concurrent_hooks_and_cli_on_one_notebook(
-    project: Project,
+    spawned_kernels: None, project: Project
 ) -> None:
     notebook = project.new()
     notebook.insert("seen = []")

@@ -12,7 +12,7 @@ import nbformat
 FOLDER = Path(__file__).parent / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 BEGINNINGS = "beginnings"  # a notebook of the first cells of each: later ones build on earlier ones
-EACH = 8
+EACH = 5
 # Why a cell's outputs may differ from nbclient's, or from its own of another time.
 FLAGS = {
     "digits": "contains times or process ids",
