@@ -80,7 +80,7 @@ def test_symlinked_files_are_never_written_through(
     assert "| ran" in answer.text and "Figure 1" in answer.text, answer.text
     assert (
         "journal/n.jsonl is a symbolic link" in answer.text
-        and "was moved to" in answer.text
+        and "was renamed to" in answer.text
     )
     project.stepper("status")
     project.stepper("restart")
