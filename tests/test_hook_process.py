@@ -414,7 +414,7 @@ def test_hook_exits_when_its_parent_is_dead(project: Project, tmp_path: Path) ->
 
 def daemons(project: Project) -> int:
     """How many daemons have listened so far."""
-    return (project.folder / ".stepper/daemon.log").read_text().count(" listens, pid ")
+    return (project.folder / ".stepper/daemon.log").read_text().count(") is listening")
 
 
 @ONE_CLIENT

@@ -524,7 +524,7 @@ def test_plain_answer_resumes_the_notebook_and_the_user_is_informed(
     answer = project.hook("UserPromptSubmit", payload)
     assert 'The user\'s answer to "may I use price?": yes, use it' in answer.text
     assert answer.line.startswith(
-        "stepper: understood as /continue: The notebook is resumed"
+        "stepper: understood your message as /continue: The notebook is resumed"
     )
     assert status(project) == "ready"
 
@@ -566,12 +566,12 @@ def test_plain_text_command_is_confirmed_to_the_user(project: Quick) -> None:
     )
     line = project.hook("UserPromptSubmit", prompt).line
     assert line.startswith(
-        "stepper: understood as /skip: "
+        "stepper: understood your message as /skip: "
     ) and "is skipped (we lack data)" in line.replace("because ", "")
     prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="stop the cell")
     line = project.hook("UserPromptSubmit", prompt).line
     assert line.startswith(
-        "stepper: understood as `stop the cell`: no cell of "
+        "stepper: understood your message as `stop the cell`: no cell of "
     ) and line.endswith(" is running.")
 
 

@@ -276,7 +276,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     assert (
         len(lines) == 4
         and "9 cells, 1 to 9, were NOT run by stepper" in lines[0]
-        and lines[3] == "stepper: and 2 more notebooks"
+        and lines[3] == "stepper: 2 more notebooks also have external changes"
     )
 
 

@@ -1,8 +1,8 @@
 """Handlers of the commands in `policy/commands/cli_commands`.
 
-`handle_command` is the only entry. The cases of `_handle_for_project` need no notebook;
-all others are in `_dispatch`. Commands that only MCP clients send are in
-`mcp_handlers`.
+`handle_command` handles a request. Commands without a notebook are handled in
+`_handle_for_project`, commands on a notebook in `_dispatch`, and commands that only MCP
+clients send in `mcp_handlers`.
 """
 
 from __future__ import annotations
@@ -59,41 +59,47 @@ MESSAGE_ARGUMENTS: dict[type, str] = {
     cli_commands.Fix: "hint",
     cli_commands.Skip: "reason",
 }
-# They check the user's consent themselves: it depends on the cell.
+# These commands check the user's consent themselves, because it depends on the cell.
 CELL_EDITS = ("cell run", "cell add", "cell change")
 SEARCH_SECONDS = 5.0  # for `list` without --all
-SLICE_SECONDS = 0.02  # of the search, before other requests are processed
+SLICE_SECONDS = 0.02  # of the search; other requests are processed between slices
 ALL_ENTRIES = 1 << 24  # the number of directory entries that `list --all` reads
 DELETED = "deleted"  # the state of a notebook without a file
 SHUTDOWN_REASON = "it was shut down by `stepper shutdown`"
 
 
 async def handle_command(name: str, payload: bytes, request: Request) -> bytes:
-    """Return a command's response as JSON; raise StepperError."""
+    """Execute a command and return its response as JSON.
+
+    Raise StepperError if the command is unknown or fails.
+    """
     if name.startswith("cell "):
         import_module("stepper.policy.commands.mcp_commands")
     command = command_schema.ALL_COMMANDS.get(name)
     if command is None or not command.needs_daemon:
-        message = f"this daemon ({__version__}) has no command {name[:100]!r}"
+        message = f"the daemon (version {__version__}) has no command {name[:100]!r}"
         raise StepperError(message, "stepper shutdown")
     values = load_arguments(payload)
     arguments = command_schema.parse_arguments(command.arguments, values)
-    arguments = _split_notebook(arguments)
+    arguments = _move_notebook_from_message(arguments)
     caller = request.caller
     is_cell_edit = name in CELL_EDITS
-    # A user's own command needs no approval.
+    # Only an agent's command needs an approval.
     if caller.interface == "mcp" and not is_cell_edit:
         _check_approval(request, command, arguments)
     if is_cell_edit or isinstance(arguments, WORK_COMMANDS):
         caller.timeout = getattr(arguments, "timeout_seconds", None)
-        response = await _handle_work(request, arguments)
+        response = await _handle_work_command(request, arguments)
     else:
         response = await _handle_for_project(request, arguments)
     return responses.to_json(response)
 
 
-async def _handle_work(request: Request, arguments: Any) -> object:
-    """Execute a command that changes a notebook, which is not an external change."""
+async def _handle_work_command(request: Request, arguments: Any) -> object:
+    """Execute a command that can run cells or resume a notebook.
+
+    Changes that the command makes to the notebook file are not external changes.
+    """
     workspace = request.workspace
     workspace.active_clients.add(request.owner)
     external_changes = workspace.external_changes
@@ -109,7 +115,7 @@ async def _handle_work(request: Request, arguments: Any) -> object:
 def _check_approval(
     request: Request, command: command_schema.Command, arguments: Any
 ) -> None:
-    """Raise StepperError if an agent must not give a command without its user."""
+    """Raise StepperError if an agent's command needs an approval that is missing."""
     if command.name == "new" and request.consent is Consent.WITHHELD:
         raise StepperError(edit_gate.PLAN_FIRST)
     if not command.runs_code:
@@ -119,38 +125,44 @@ def _check_approval(
     if reason:
         notebook = getattr(arguments, "notebook", None) or ""
         command_line = CommandLines(notebook).shell(command.name)
-        hint = f"{command_line}  # only the user may run it now"
+        hint = f"{command_line}  # only the user may run this command now"
         raise StepperError(f"nothing ran: {reason}", hint)
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:
-    """Return the arguments in a request's payload; raise UsageError."""
+    """Return the command arguments in a request's payload.
+
+    Raise UsageError if the payload is not a JSON object.
+    """
     try:
         values = load_json(payload or b"{}")
     except ValueError as error:
-        message = f"the request's arguments can't be read: {error}"
+        message = f"the request's arguments are not valid JSON: {error}"
         raise UsageError(message) from None
     if not isinstance(values, dict):
         raise UsageError("the request's arguments are not a JSON object")
     return values
 
 
-def _split_notebook(arguments: Any) -> Any:
-    """Return the arguments with the notebook that starts the user's message.
+def _move_notebook_from_message(arguments: Any) -> Any:
+    """Return the arguments with a notebook name from the message as `notebook`.
 
-    In `/fix a.ipynb the dates are in UTC`, the notebook is not an argument of its own.
+    In `/fix a.ipynb the dates are in UTC`, the message starts with the notebook name.
     """
-    name = MESSAGE_ARGUMENTS.get(type(arguments))
-    if name is None or arguments.notebook is not None:
+    message_argument = MESSAGE_ARGUMENTS.get(type(arguments))
+    if message_argument is None or arguments.notebook is not None:
         return arguments
-    message = getattr(arguments, name)
+    message = getattr(arguments, message_argument)
     notebook, message = prompt_commands.split_notebook(message)
-    changes = {name: message, "notebook": notebook or None}
+    changes = {message_argument: message, "notebook": notebook or None}
     return replace(arguments, **changes)
 
 
 async def _handle_for_project(request: Request, arguments: Any) -> object:
-    """Execute a command, and find its notebook if it needs one; return the response."""
+    """Execute a command and return its response.
+
+    If the command acts on a notebook, open the notebook's session first.
+    """
     workspace = request.workspace
     name = getattr(arguments, "notebook", None)
     has_notebook = name or workspace.currents.get(request.owner)
@@ -170,12 +182,16 @@ async def _handle_for_project(request: Request, arguments: Any) -> object:
             return await backend_commands.list_backends(request)
         case cli_commands.Shutdown() if not name:
             return await _shut_down_project(request)
-    session = await _find_session(request, arguments, name)
+    session = await _open_session(request, arguments, name)
     return await _handle_for_notebook(request, session, arguments)
 
 
-async def _find_session(request: Request, arguments: Any, name: str | None) -> Session:
-    """Return the session of the notebook that a command needs; raise UsageError."""
+async def _open_session(request: Request, arguments: Any, name: str | None) -> Session:
+    """Return the session of the notebook that a command acts on.
+
+    `name` is the notebook in the command, if any. Raise UsageError if the notebook does
+    not exist, or if the command names none and there is no default.
+    """
     workspace = request.workspace
     match arguments:
         case cli_commands.Shutdown():
@@ -184,7 +200,7 @@ async def _find_session(request: Request, arguments: Any, name: str | None) -> S
                 return deleted_session
         case cli_commands.Continue() | cli_commands.Fix() | cli_commands.Skip():
             if not name:
-                return await _find_session_to_resume(request, arguments)
+                return await _open_session_to_resume(request, arguments)
         case cli_commands.Status(resumes=True):
             if not name:
                 command = resume_target.ResumeCommand("lift_stop", "", "tool")
@@ -194,9 +210,12 @@ async def _find_session(request: Request, arguments: Any, name: str | None) -> S
     return workspace.find_session(name, request.cwd, request.owner)
 
 
-async def _find_session_to_resume(request: Request, arguments: Any) -> Session:
-    """Return the notebook that a command resumes if it names none."""
-    await request.workspace.find_stopped()  # opens their sessions
+async def _open_session_to_resume(request: Request, arguments: Any) -> Session:
+    """Return the session that a command without a notebook name resumes.
+
+    Stops of replaced notebooks are cleared first, so that they are not resumed.
+    """
+    await request.workspace.open_stopped_sessions()
     _clear_replaced_stops(request)
     interface = "shell"
     if request.caller.interface == "mcp":
@@ -213,7 +232,10 @@ async def _find_session_to_resume(request: Request, arguments: Any) -> Session:
 
 
 def _clear_replaced_stops(request: Request) -> None:
-    """Clear the stops of replaced notebooks, for requests from outside an agent."""
+    """Clear the stops of replaced notebooks and report them as progress events.
+
+    Do nothing if the request comes from an agent.
+    """
     if not request.caller.is_outside_agent:
         return
     for line in request.workspace.clear_replaced_stops(request.owner):
@@ -230,7 +252,7 @@ async def _shut_down_project(request: Request) -> responses.ShutdownResponse:
     results = await asyncio.gather(*shutdowns, return_exceptions=True)
     count = 0
     for result in results:
-        # Raised now: an error must not keep the other kernels running.
+        # Raised after all shutdowns: an error must not keep other kernels running.
         if isinstance(result, BaseException):
             raise result
         count += int(result)
@@ -240,30 +262,35 @@ async def _shut_down_project(request: Request) -> responses.ShutdownResponse:
 async def _list_notebooks(
     request: Request, search_all: bool
 ) -> list[responses.NotebookEntry]:
-    """Return all notebooks; those without a session are read, not opened.
+    """Return an entry for each notebook of the project.
 
-    Other requests are processed meanwhile.
+    Deleted notebooks that still have a kernel are included. Other requests are
+    processed between two notebooks.
     """
     workspace = request.workspace
-    workspace.open_all_sessions()  # opens those with a kernel
+    # Find the new names of renamed notebooks.
+    workspace.open_all_sessions()
     for session in list(workspace.sessions.values()):
         if not workspace.has_file(session):
             workspace.renames.follow_missing(session)
+    # Search the folders for notebooks.
     if not await _search_folders(request, search_all):
         line = (
             "Not all folders of this project were searched. To list every notebook,"
             " run: stepper list --all"
         )
         request.progress(progress_events.Waiting(line=line))
+    # List the notebooks that exist.
     current = workspace.currents.get(request.owner)
     entries: list[responses.NotebookEntry] = []
     for name in workspace.notebook_paths.list_known():
         started_at = time.monotonic()
-        # The notebook may have been deleted, or its name is not allowed: a command
-        # that names it reports that.
+        # The notebook may have been deleted, or its name may be invalid. A command that
+        # names the notebook reports the problem.
         with contextlib.suppress(UsageError, OSError):
             entries.append(await workspace.rows.get_row(name, current))
         await _yield_to_requests(request, time.monotonic() - started_at)
+    # List the deleted notebooks that still have a kernel.
     for session in list(workspace.sessions.values()):
         if workspace.has_file(session):
             continue
@@ -275,9 +302,10 @@ async def _list_notebooks(
 
 
 async def _search_folders(request: Request, search_all: bool) -> bool:
-    """Search the project's folders for notebooks; return whether all were searched.
+    """Search the project's folders for notebooks.
 
-    Other requests are processed after each slice of the search.
+    Return whether all folders were searched. Other requests are processed after each
+    slice of the search.
     """
     notebook_paths = request.workspace.notebook_paths
     index = notebook_paths.index
@@ -302,7 +330,10 @@ async def _search_folders(request: Request, search_all: bool) -> bool:
 
 
 async def _yield_to_requests(request: Request, seconds: float) -> None:
-    """Let other requests be processed; while cells run, for `seconds`."""
+    """Let the event loop process other requests.
+
+    If cells are running, pause for `seconds`; otherwise only for one iteration.
+    """
     sessions = request.workspace.sessions.values()
     is_running = any(session.requests.is_locked for session in sessions)
     await asyncio.sleep(seconds if is_running else 0)
@@ -311,13 +342,14 @@ async def _yield_to_requests(request: Request, seconds: float) -> None:
 async def _create_notebook(
     request: Request, arguments: cli_commands.New
 ) -> responses.NotebookCreatedResponse:
-    """Create a notebook with its plan, and its first cells if there are any."""
+    """Create a notebook with a plan, and add the first cells of the command."""
     if not arguments.problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     workspace = request.workspace
     new_plan = parse_plan(arguments.problem, arguments.steps or [])
     slug = plan.make_slug(arguments.name or arguments.problem)
     kernel = arguments.kernel or workspace.config.limits().kernel
+    # Validate the kernel and the cells before the notebook is created.
     metadata = None
     if kernel != Limits.kernel:
         from stepper.daemon import backend_commands
@@ -326,9 +358,9 @@ async def _create_notebook(
     if arguments.cells:
         from stepper.session.cells import cell_operations
 
-        # Invalid cells are rejected before the notebook is created.
         cell_operations.parse_cells(arguments.cells)
-    session, unfinished_name = await workspace.create_notebook(
+    current_name = workspace.get_unfinished_name(request.owner)
+    session = await workspace.create_notebook(
         new_plan, slug, date.today(), request.owner
     )
     if metadata is not None:
@@ -345,14 +377,18 @@ async def _create_notebook(
     if backend is not None and backend.description.has_own_folder:
         cwd = f"a folder of `{kernel}`"
     return responses.NotebookCreatedResponse(
-        session.name, steps, unfinished_name, cwd, first_run
+        session.name, steps, current_name, cwd, first_run
     )
 
 
 async def _handle_for_notebook(
     request: Request, session: Session, arguments: Any
 ) -> object:
-    """Execute a command on a notebook, which some commands make the current one."""
+    """Execute a command on a notebook and return its response.
+
+    `run`, `restore` and `use` make the notebook the current one, unless the command
+    fails before a cell runs.
+    """
     workspace = request.workspace
     _clear_replaced_stops(request)
     currents = workspace.currents.get_all()
@@ -372,7 +408,7 @@ async def _handle_for_notebook(
 
 
 async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
-    """Execute a command on a notebook; return the response."""
+    """Execute a command on a notebook and return its response."""
     can_wait = isinstance(arguments, cli_commands.Run | cli_commands.Eval)
     if can_wait and not arguments.wait:
         _refuse_while_running(request, session, arguments)
@@ -383,7 +419,7 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
             request.progress(progress_events.Waiting(line=wait_reason))
     match arguments:
         case cli_commands.Status():
-            return await _get_notebook_status(request, session, arguments)
+            return await _report_status(request, session, arguments)
         case cli_commands.Use(kernel=str(kernel)):
             from stepper.daemon import backend_commands
 
@@ -445,15 +481,18 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
             | cli_commands.PlanRemove()
             | cli_commands.PlanMove()
         ):
-            change = partial(_change_plan, arguments)
+            change = partial(_build_changed_plan, arguments)
             return await notebook_commands.change_plan(session, change)
     from stepper.daemon import mcp_handlers
 
     return await mcp_handlers.handle_cell_command(request, session, arguments)
 
 
-def _change_plan(arguments: Any, state: State) -> Plan:
-    """Return the plan of a notebook after a command changed it; raise UsageError."""
+def _build_changed_plan(arguments: Any, state: State) -> Plan:
+    """Return a notebook's plan with the change that a command makes.
+
+    Raise UsageError if the plan can't be changed in this way.
+    """
     match arguments:
         case cli_commands.PlanAdd():
             return plan.add_step(state, arguments.title, arguments.after)
@@ -479,7 +518,7 @@ async def _shut_down_kernel(session: Session) -> responses.ShutdownResponse:
 async def _get_output(
     request: Request, session: Session, arguments: cli_commands.Output
 ) -> object:
-    """Return a figure, the new output of a running cell, or a page of the output."""
+    """Return a cell's figures, the new output of a running cell, or an output page."""
     if arguments.figure:
         from stepper.daemon import figure_rendering
 
@@ -498,7 +537,7 @@ def _refuse_while_running(
 ) -> None:
     """Raise StepperError if an agent's shell command would wait for a running cell.
 
-    That might take hours.
+    The cell might run for hours.
     """
     is_from_agents_shell = request.caller.interface == "cli" and request.owner
     running = status_queries.get_running(session)
@@ -509,8 +548,8 @@ def _refuse_while_running(
     if isinstance(arguments, cli_commands.Eval):
         waiting_command = commands.shell("eval --wait", "CODE")
     message = (
-        f"nothing ran: {running.name} of {session.name} is running, for"
-        f" {running.seconds:.0f} s so far"
+        f"nothing ran: {running.name} of {session.name} has been running for"
+        f" {running.seconds:.0f} s"
     )
     raise StepperError(message, f"{waiting_command}  # waits until the cell finishes")
 
@@ -520,9 +559,10 @@ async def _resume(
     session: Session,
     arguments: cli_commands.Continue | cli_commands.Fix,
 ) -> responses.TextResponse:
-    """Resume a stopped notebook.
+    """Resume a stopped notebook, and return the text for the agent.
 
-    The agent gets a message that the user gave in a terminal with its next response.
+    A message that the user entered in a terminal is also stored as an undelivered
+    report, which the agent gets with its next response.
     """
     stop = session.state.stop
     if isinstance(arguments, cli_commands.Continue):
@@ -547,9 +587,10 @@ async def _resume(
 def _add_command_line(
     request: Request, session: Session, command: str, response: str
 ) -> None:
-    """Add the user's line on a slash command, whose output only the agent reads.
+    """Add a line for the user about a slash command.
 
-    Claude Code shows it after the next event of the agent session.
+    Only the agent reads the command's output. Claude Code shows the line to the user
+    after the next event of the agent session.
     """
     owner = request.owner
     if not owner or request.caller.interface != "cli":
@@ -592,10 +633,14 @@ async def _run(
         )
 
 
-async def _get_notebook_status(
+async def _report_status(
     request: Request, session: Session, arguments: cli_commands.Status
 ) -> responses.StatusResponse:
-    """Return the status of a notebook; an agent also gets its undelivered reports."""
+    """Return the status of a notebook.
+
+    For an agent, the status includes the undelivered reports, which are then marked as
+    delivered.
+    """
     status = await _get_status(request, session, arguments)
     status = replace(status, daemon=request.daemon_info)
     if not request.workspace.has_file(session):
@@ -629,7 +674,7 @@ async def _get_status(
 def _add_system_prompt(
     arguments: cli_commands.Context, context: responses.ContextResponse
 ) -> responses.ContextResponse:
-    """Return a context with the system prompt for the agent in `arguments`, if any."""
+    """Return `context`, with a system prompt if `arguments` names an agent."""
     if arguments.agent is None:
         return context
     from stepper.messages import system_prompt
@@ -648,10 +693,14 @@ def _add_system_prompt(
 async def _evaluate(
     request: Request, session: Session, source: str
 ) -> responses.EvalResponse:
-    """Execute code in the kernel without changing the notebook."""
+    """Execute code in the kernel without changing the notebook.
+
+    Raise UsageError if the code is empty, and StepperError if the notebook is stopped
+    and an agent sent the command.
+    """
     if not source.strip():
         example = session.state.commands.shell("eval", '"df.columns"')
-        raise UsageError("there is no code", example)
+        raise UsageError("the code is empty", example)
     # The user may inspect a stopped notebook.
     if request.owner:
         refusal = edit_gate.check_stop(session.state)

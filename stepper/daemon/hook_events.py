@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
-from stepper.common.text import one_line
+from stepper.common.text import format_count, one_line
 from stepper.daemon import claude_code_json, pre_tool_use
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace import resume_target
@@ -43,10 +43,10 @@ from stepper.session.session import Session
 # Events that are sent only while the agent works.
 AGENT_EVENTS = ("PreToolUse", "PostToolUse", "PostToolBatch")
 PLUGIN = "CLAUDE_PLUGIN_ROOT"  # Claude Code sets it for the hooks of a plugin
-# For a cell that is being interrupted: more than an interrupt takes, less than the
-# client waits.
+# The wait for a cell that is being interrupted: longer than an interrupt takes, but
+# shorter than the client's timeout.
 PATIENCE_SECONDS = 8.0
-# The commands of the command line that do the same as plain words.
+# The stepper commands for the user's plain words.
 RESUME_NAMES = {
     prompt_commands.CONTINUE: "continue",
     prompt_commands.FIX: "fix",
@@ -57,12 +57,12 @@ RESUME_NAMES = {
 async def handle_event(
     workspace: Workspace, name: str, data: bytes, caller: Caller
 ) -> bytes:
-    """Return what the hook process prints for an event; never raise a StepperError.
+    """Handle a hook event, and return the output that the hook process prints.
 
-    `data` is the payload. A hook process sends `PostToolUse again` if its daemon exited
-    before it responded, and `Wake again` if it waits to notify the agent. Messages to
-    the agent are sent by `caller.deliver`, so the output of `Wake` and `Rearm` is
-    empty.
+    `name` is the event's name. If the hook process repeats a request because its daemon
+    exited, the name ends with `again`, as in `PostToolUse again`. `data` is the
+    payload. A StepperError is reported in the output. The output of `Wake` and `Rearm`
+    is empty, because `caller.deliver` sends their messages to the agent.
     """
     event, _, again = name.partition(" ")
     output = await _handle_event(workspace, event, bool(again), data, caller)
@@ -76,6 +76,7 @@ async def handle_event(
 async def _handle_event(
     workspace: Workspace, name: str, is_repeated: bool, data: bytes, caller: Caller
 ) -> bytes:
+    """Parse the payload of an event and call the event's handler."""
     try:
         payload = load_json(claude_code_json.remove_notebook_copies(data))
         client_pid = caller.environ.get(background_runs.CLIENT_PID, "")
@@ -83,7 +84,7 @@ async def _handle_event(
     except ValueError as error:
         problem = "the hook's payload is empty"
         if data.strip():
-            problem = f"the hook's payload can't be read: {error}"
+            problem = f"the hook's payload is not valid JSON: {error}"
         return claude_code_json.format_failure(name, StepperError(problem))
     if name in AGENT_EVENTS:
         workspace.running_turns[event.session] = caller.is_alive
@@ -111,7 +112,10 @@ async def _handle_event(
 async def handle_edit(
     workspace: Workspace, event: Event, caller: Caller, is_repeated: bool
 ) -> bytes:
-    """Run the new cells after NotebookEdit or Write; return the report."""
+    """Run the cells that NotebookEdit or Write changed, and return the report.
+
+    If the run takes too long, it continues in the background, and the report says so.
+    """
     change = event.change
     try:
         path = workspace.resolve(change.notebook)
@@ -121,9 +125,10 @@ async def handle_edit(
     session = workspace.open_session(path)
     call_id = change.tool_use_id
     if call_id in session.background_calls and not is_repeated:
-        return claude_code_json.SILENT  # the hooks of two installations send the event
-    # Before the run: the old time is restored in the step that writes the file, and the
-    # daemon may be killed between the two.
+        # The hooks of two installations sent the same event.
+        return claude_code_json.SILENT
+    # Recorded before the run: the daemon may be killed after the run has restored the
+    # modification time.
     workspace.restored_mtimes.add(path, change.session)
     call = background_runs.start_call(
         session,
@@ -140,7 +145,7 @@ async def handle_edit(
     result = call.task.result()
     if result is not None:
         result = _add_undelivered_reports(session, result, caller)
-    # PostToolBatch, which sets the file's time, is not sent in these cases.
+    # If the turn is over, no PostToolBatch follows, which would update the file's time.
     is_turn_over = caller.disconnected.is_set()
     if result is not None and result.stop:
         is_turn_over = True
@@ -157,7 +162,10 @@ async def handle_edit(
 def _report_uncovered(
     workspace: Workspace, event: Event, error: UncoveredError
 ) -> run_report.Report:
-    """Return the report on an edit of a notebook that `notebooks:` does not match."""
+    """Return the report on an edit of a notebook that `notebooks:` does not match.
+
+    Further reports on the same notebook are shorter.
+    """
     if not workspace.take_once(event.session, error.name):
         return command_messages.format_still_uncovered(error.name)
     renamed = workspace.renames.describe_uncovered(event.change.notebook)
@@ -167,9 +175,10 @@ def _report_uncovered(
 def _add_undelivered_reports(
     session: Session, report: run_report.Report, caller: Caller
 ) -> run_report.Report:
-    """Return a report with the undelivered ones before it.
+    """Return a report, preceded by the notebook's undelivered reports.
 
-    If the client disconnected, this report becomes an undelivered one.
+    A report on a stop is returned unchanged. If the client disconnected, the report is
+    also stored as undelivered.
     """
     if caller.disconnected.is_set():
         stop_line = report.stop.split("\n", 1)[0]
@@ -191,7 +200,7 @@ async def _run_edit(
     caller: Caller,
     is_repeated: bool,
 ) -> run_report.Report | None:
-    """Run the cells of an edit; return the report."""
+    """Run the cells of an edit, and return the report, or None if there is none."""
     try:
         replaced_notebook.record_agent_version(session)
         if isinstance(change, CellEdit):
@@ -217,7 +226,7 @@ async def _run_edit(
 def _record_work(
     workspace: Workspace, session: Session, change: CellEdit | FileWrite
 ) -> None:
-    """Make the notebook the current one of the agent session that edited it."""
+    """Record that an agent session worked on a notebook, now its current notebook."""
     workspace.currents.set(session.name, change.session)
     workspace.active_clients.add(change.session)
 
@@ -225,12 +234,12 @@ def _record_work(
 async def wait_for_edit(
     workspace: Workspace, event: Event, caller: Caller, is_repeated: bool
 ) -> None:
-    """Wait to notify the agent in case the cells of an edit run in the background.
+    """Notify the agent when the cells of an edit have run in the background.
 
-    This event may arrive before PostToolUse of the same edit. It is repeated if the
-    daemon exited: cells that waited for their turn there run now.
+    This event may arrive before PostToolUse of the same edit. If the event is repeated
+    because the daemon exited, cells that were still queued run now.
     """
-    # Claude Code notifies the main agent, never a subagent, which waits for its cells.
+    # Claude Code can notify only the main agent. A subagent waits for its cells.
     if event.is_from_subagent:
         return
     change = event.change
@@ -258,7 +267,7 @@ async def wait_for_edit(
 async def wait_for_background_runs(
     workspace: Workspace, event: Event, caller: Caller
 ) -> None:
-    """Wait to notify the agent of background runs for which no other client waits.
+    """Notify the agent when a background run without a waiting hook finishes.
 
     Claude Code sends this event when a session starts and when a turn ends.
     """
@@ -278,15 +287,16 @@ async def wait_for_background_runs(
 
 
 async def _deliver_undelivered(session: Session, caller: Caller) -> None:
+    """Send the undelivered reports of a notebook, and mark them as delivered."""
     text = undelivered_reports.format_undelivered(session)
     if text and await caller.deliver(text):
         undelivered_reports.mark_delivered(session)
 
 
 async def handle_batch(workspace: Workspace, event: Event) -> bytes:
-    """Update modification times and report external changes after a message's calls.
+    """Update modification times and report external changes after a PostToolBatch.
 
-    A notebook gets the current time if the last call on it was an edit.
+    A notebook gets the current time if the last tool call on it was an edit.
     """
     edited = {os.path.realpath(path) for path in event.last_edits}
     for path in workspace.restored_mtimes.take_all(event.session):
@@ -303,19 +313,22 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
 
 
 def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
-    """Return the user's lines on slash commands; each is returned once.
+    """Remove and return the lines about slash commands for the user.
 
-    Only the agent reads the output of such a command, which Claude Code runs after
-    UserPromptSubmit (2.1.197: before it).
+    Claude Code shows the output of a slash command only to the agent. It runs the
+    command after UserPromptSubmit (version 2.1.197: before UserPromptSubmit).
     """
     return workspace.command_lines.pop(event.session, [])
 
 
 async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
-    """Return the context when a session starts, resumes or is compacted."""
+    """Return the context for an agent session that started, resumed or was compacted.
+
+    The context contains undelivered reports, running cells and the notebook's status.
+    """
     owner = event.session
     session = workspace.find_open_work(owner)
-    if session is not None:  # the kernel may have died with the machine
+    if session is not None:  # the kernel may have died, for example at a reboot
         with contextlib.suppress(StepperError):
             await session.kernel_manager.find_or_attach()
             await session.do_maintenance()
@@ -346,7 +359,8 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
 async def take_undelivered(session: Session) -> run_report.Report:
     """Return the undelivered reports and mark them as delivered.
 
-    Wait for a run that starts, finishes or is being interrupted.
+    If a run is starting, finishing or being interrupted, wait for its report first, for
+    PATIENCE_SECONDS at most.
     """
     await background_runs.recover_calls(session)
     caller = session.requests.running_caller
@@ -360,9 +374,9 @@ async def take_undelivered(session: Session) -> run_report.Report:
 
 
 async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
-    """Execute the command in a user's prompt, and report what the agent missed.
+    """Execute the command in a user's prompt, if any, and deliver undelivered reports.
 
-    A prompt without a command is an ordinary message to the agent.
+    Other prompts are ordinary messages to the agent.
     """
     owner = event.session
     delivered_lines = background_runs.mark_reports_in_prompt(
@@ -371,7 +385,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     if event.is_notification:  # the user did not write it
         workspace.update_markers()
         return claude_code_json.format_user_line("\n".join(delivered_lines))
-    _begin_turn(workspace, event)
+    _reset_turn(workspace, event)
     replaced_lines = workspace.clear_replaced_stops(owner)
     new_notebook = claude_code_json.format_new_notebook(event.prompt)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it.
@@ -379,6 +393,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.active_clients.add(owner)
     if new_notebook:
         return new_notebook
+    # Choose the notebook for the command.
     session = workspace.find_open_work(owner)
     command = _parse_command(session, event)
     refusal = ""
@@ -389,6 +404,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
             command = target.command
         except UsageError as error:
             refusal = f"stepper: {error}"
+    # Collect undelivered reports: texts for the agent, and lines for the user.
     other_reports = undelivered_reports.pop_from_other_notebooks(
         workspace.sessions.values(), session, owner
     )
@@ -398,13 +414,14 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
         undelivered_report = await take_undelivered(session)
         texts.append(undelivered_report.text)
         lines.append(undelivered_report.line)
+    # Execute the command.
     if refusal:
         texts.append(refusal)
         lines.append(refusal)
     elif session is not None and command is not None:
         response = await _execute_command(workspace, session, owner, command)
         texts.append(response)
-        lines.append(_format_understood(command, response))
+        lines.append(_format_user_line(command, response))
     elif session is not None and session.state.stop and not event.is_slash_command:
         texts.append(
             command_messages.format_prompt_while_stopped(
@@ -415,8 +432,8 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     return _format_output("UserPromptSubmit", texts, lines)
 
 
-def _begin_turn(workspace: Workspace, event: Event) -> None:
-    """Forget the state of the last turn of an agent session."""
+def _reset_turn(workspace: Workspace, event: Event) -> None:
+    """Reset the state of an agent session at the start of a turn."""
     owner = event.session
     workspace.active_clients.discard(owner)
     workspace.continuations.pop(owner, None)
@@ -428,7 +445,10 @@ def _begin_turn(workspace: Workspace, event: Event) -> None:
 
 
 def _parse_command(session: Session | None, event: Event) -> PromptCommand | None:
-    """Return the command in a prompt, or None if the prompt is an ordinary message."""
+    """Return the command in a prompt, or None if the prompt is an ordinary message.
+
+    Sentences such as "continue" are commands only if they fit the notebook's state.
+    """
     command = prompt_commands.parse_command(event.prompt)
     if session is None or command is not None or event.is_slash_command:
         return command
@@ -437,8 +457,8 @@ def _parse_command(session: Session | None, event: Event) -> PromptCommand | Non
         error_classification.extract_question(stop.error)
     )
     is_running = status_queries.get_running(session) is not None
-    # After the death of an idle kernel, "go on" does not say whether the variables must
-    # be restored.
+    # After the death of an idle kernel, it is unclear whether "go on" means with or
+    # without restoring the variables.
     is_stopped = stop is not None and not edit_gate.is_stopped_by_idle_death(
         session.state
     )
@@ -448,18 +468,20 @@ def _parse_command(session: Session | None, event: Event) -> PromptCommand | Non
 
 
 class ResumeTarget(NamedTuple):
-    """The notebook that a command resumes, and the command without its name."""
+    """The session that a command resumes, and the command without a notebook name."""
 
-    session: Session | None
+    session: Session | None  # None if there is no notebook with open work
     command: PromptCommand
 
 
 async def _find_resume_target(
     workspace: Workspace, current: Session | None, owner: str, command: PromptCommand
 ) -> ResumeTarget:
-    """Return the notebook that a command resumes; raise UsageError.
+    """Return the session that a command resumes.
 
-    The command's message may start with the notebook's name.
+    A notebook name at the start of the command's message selects the notebook. Without
+    a name, this is the stopped notebook, or else `current`. Raise UsageError if the
+    named notebook does not exist, or if several notebooks are stopped.
     """
     project = workspace.paths.project
     words = command.words
@@ -467,7 +489,7 @@ async def _find_resume_target(
     if notebook:
         session = workspace.find_session(notebook, project)
         return ResumeTarget(session, PromptCommand(words, message))
-    if await workspace.find_stopped():
+    if await workspace.open_stopped_sessions():
         resume_command = resume_target.ResumeCommand(
             RESUME_NAMES[words], message, "slash"
         )
@@ -480,8 +502,8 @@ async def _find_resume_target(
 async def _execute_command(
     workspace: Workspace, session: Session, owner: str, command: PromptCommand
 ) -> str:
-    """Execute a command; return the text for the agent."""
-    # A user who asks for the status expects a response and no further work.
+    """Execute a command and return the text for the agent."""
+    # A user who requests the status expects a response and no further work.
     if command.words != prompt_commands.STATUS:
         workspace.active_clients.add(owner)
     match command.words:
@@ -495,14 +517,17 @@ async def _execute_command(
             results = await background_runs.interrupt_calls(
                 session, owner, PATIENCE_SECONDS
             )
-            return (
-                results or f"stepper: no cell of {one_line(session.name)} is running."
-            )
+            if results:
+                return results
+            return f"stepper: no cell of {one_line(session.name)} is running."
     return await _format_status(session)
 
 
-def _format_understood(command: PromptCommand, response: str) -> str:
-    """Return the user's line on a command, or an empty string if none is needed."""
+def _format_user_line(command: PromptCommand, response: str) -> str:
+    """Return the line that tells the user how stepper understood a prompt.
+
+    Return an empty string for the status command, because the agent shows the status.
+    """
     if command.words == prompt_commands.STATUS:
         return ""
     name = "`stop the cell`"
@@ -511,30 +536,30 @@ def _format_understood(command: PromptCommand, response: str) -> str:
     text = response.removeprefix("stepper: ")
     first_line, _, _ = text.partition("\n")
     summary = one_line(first_line, 200)
-    return f"stepper: understood as {name}: {summary}"
+    return f"stepper: understood your message as {name}: {summary}"
 
 
 async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
-    """Tell an agent that finishes its turn without an explanation what is not done.
+    """Remind an agent of open work if its last message does not explain why it stops.
 
-    It gets this text as context, because Claude Code shows a decision to block as a
-    problem. The text is repeated only after progress.
+    The reminder is added as context, because Claude Code would show a decision to block
+    as an error.
     """
     workspace.running_turns.pop(event.session, None)
     lines = _take_command_lines(workspace, event)
     lacks_explanation = final_message.lacks_explanation(event.last_message)
     if event.session in workspace.limited_clients or not lacks_explanation:
         return claude_code_json.format_user_line(_join(lines))
-    open_work = await _describe_open_work(workspace, event)
+    reminder = _take_reminder(workspace, event)
     changes = workspace.external_changes.report_changes()
-    return _format_output("Stop", [*changes, open_work], lines)
+    return _format_output("Stop", [*changes, reminder], lines)
 
 
-async def _describe_open_work(workspace: Workspace, event: Event) -> str:
-    """Return the text on open work after the agent worked in this turn.
+def _take_reminder(workspace: Workspace, event: Event) -> str:
+    """Return a reminder of open work, and record it as given.
 
-    It is empty if nothing is open, if the agent has to wait, or if the text would
-    repeat the last one.
+    Return an empty string if no work is open, if the agent did not work in this turn or
+    has to wait, or if there was no progress since the last reminder.
     """
     owner = event.session
     session = workspace.find_open_work(owner)
@@ -542,7 +567,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
         return ""
     if session.state.stop or session.runs_in_background:
         return ""
-    # The next cell would wait for the user's approval.
+    # The next cell needs the user's approval.
     if edit_gate.check_approval(event.consent, session.limits()):
         return ""
     with contextlib.suppress(NotebookError):
@@ -558,7 +583,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
         return ""
     if open_steps:
         next_status = state.get_step_status(open_steps[0].id)
-        if next_status is StepStatus.INTERRUPTED:  # by the user
+        if next_status is StepStatus.INTERRUPTED:  # the user interrupted the step
             return ""
     # The agent will be notified soon.
     if any(call.is_being_reported for call in session.background_calls):
@@ -568,6 +593,7 @@ async def _describe_open_work(workspace: Workspace, event: Event) -> str:
 
 
 def _format_open_work(session: Session) -> str:
+    """Return the reminder of a notebook's open work."""
     state = session.state
     name = one_line(session.name)
     step_count = len(state.plan.steps)
@@ -582,22 +608,25 @@ def _format_open_work(session: Session) -> str:
             f" {command_messages.format_failing(state)}"
         )
     else:
+        open_count = len(state.open_steps)
+        steps = format_count(step_count, "step")
+        verb = "is" if open_count == 1 else "are"
         text = (
-            f"{len(state.open_steps)} of {step_count} steps of {name} are not done."
+            f"{open_count} of {steps} of {name} {verb} not done."
             f" {command_messages.format_next(state)}"
         )
     return f"stepper: {text} If you are blocked, tell the user why."
 
 
 def _join(texts: Iterable[str]) -> str:
-    """Return the texts that are not empty, one below the other."""
+    """Return the non-empty texts, joined by newlines."""
     return "\n".join(filter(None, texts))
 
 
 def _format_context(event: str, texts: Iterable[str], lines: Iterable[str]) -> bytes:
     """Return a hook's output with texts for the agent and lines for the user.
 
-    It is empty without a text.
+    If all texts are empty, the output is empty too.
     """
     text = _join(texts)
     if not text:

@@ -1,7 +1,7 @@
 """The daemon: an asyncio server on the project's Unix socket.
 
-It is the only module that connects the adapters (kernel backends, notebook files,
-diagnosis) with the sessions, which know only their protocols.
+Only this module connects the sessions with their adapters (kernel backends, notebook
+files, diagnosis). The sessions use the adapters through protocols.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ from stepper.session.protocols import Journal, LaunchConfig
 from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session
 
-# A viewer's command: it neither keeps the daemon running, nor stops it if the versions
-# differ.
+# The command of viewers. It does not count as use of the daemon, and a viewer of
+# another version does not make the daemon exit.
 LOOK = b"look"
 WAITING_HOOKS = (b"hook Wake", b"hook Rearm")  # requests that may wait for hours
-# A client that gets nothing for more than three times this considers the daemon hung.
+# The time between two heartbeats. A client without a response for more than three times
+# as long reports that the daemon does not respond.
 BEAT_SECONDS = 2.0
-# Less than a client waits (8.5 s), by the time that a Python takes to start on a busy
-# machine.
+# Shorter than a client's wait (8.5 s), because Python starts slowly on a busy machine.
 LOCK_SECONDS = 5.0
 MAINTENANCE_SECONDS = 1.0  # a kernel that dies while idle is noticed within this time
 WATCH_SECONDS = 30.0
-# From a change to the update of the lines on what runs: the response is sent first.
+# The delay between a change and the update of the status lines. The response to the
+# request is sent first.
 REFRESH_SECONDS = 0.05
 TRIM_SECONDS = 0.2  # from a response to the release of memory
 IDLE_SECONDS = 30 * 60  # without kernels and requests
@@ -94,10 +95,10 @@ class Daemon:
         self.exit_requested = asyncio.Event()
         self.started_at = time.monotonic()
         self.last_used = self.started_at
-        self.request_count = 0  # of requests in progress
-        # Those of them that wait for a message to the agent.
+        self.request_count = 0  # the number of requests in progress
+        # The requests of hooks that wait for a message to the agent.
         self.waiting_hooks = set[asyncio.Task[Response]]()
-        # Replays that start when a notebook is complete.
+        # The automatic replays of complete notebooks.
         self.replay_tasks = set[asyncio.Task[None]]()
         self.memory = MemoryTrimmer()
         self.status_lines = StatusLineFile(self.workspace)
@@ -105,7 +106,7 @@ class Daemon:
         self.is_refresh_scheduled = False
 
     def _open_session(self, name: str, path: str) -> Session:
-        """Return a new session of a notebook."""
+        """Return a new session for a notebook, by its name and path."""
         workspace = self.workspace
         store = workspace.notebook_paths.get_store(path)
         session = self._create_session(
@@ -124,7 +125,10 @@ class Daemon:
     def _open_replay(
         self, name: str, copy: str, record: str, launch: LaunchConfig, limits: Limits
     ) -> Session:
-        """Return a session without a journal, for a copy of a notebook."""
+        """Return a session without a journal, for a copy of a notebook.
+
+        `copy` is the path of the copy, `record` the path for its kernel record.
+        """
         from stepper.session.verification.replay import NullJournal
 
         figures = os.path.join(os.path.dirname(copy), "figures")
@@ -148,7 +152,10 @@ class Daemon:
         get_limits: Callable[[], Limits],
         get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> Session:
-        """Return a session whose adapters are connected."""
+        """Return a session with adapters for its file, its kernel and diagnosis.
+
+        `record` is the path of the kernel record, `figures` the folder for figures.
+        """
         file = IpynbFile(path)
         launcher = NotebookLauncher(
             record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
@@ -176,9 +183,9 @@ class Daemon:
     async def serve(self) -> None:
         """Serve requests until the daemon must exit.
 
-        It exits after `stepper shutdown`, a signal, a request from a client of another
-        version, or IDLE_SECONDS without kernels and requests. Kernels keep running
-        unless they were shut down.
+        The daemon exits after `stepper shutdown`, a signal, a request from a client of
+        another version, or IDLE_SECONDS without kernels and requests. Kernels keep
+        running unless they were shut down.
         """
         server = await self._start_server()
         old_replays = secure_files.list_names(self.paths.verify)
@@ -203,12 +210,13 @@ class Daemon:
         self.running_cell_files.remove()
         self.status_lines.remove()
         secure_files.remove(self.paths.daemon_json)
-        log.info("the daemon exits")
+        log.info("the daemon is exiting")
 
     async def _start_server(self) -> asyncio.AbstractServer:
         self.paths.create_runtime_folder()
         with contextlib.suppress(FileNotFoundError):
-            # This daemon has the lock, so the one that created the socket is dead.
+            # This daemon has the lock, so the daemon that created the socket has
+            # exited.
             os.unlink(self.paths.socket)
         self.workspace.external_changes.start()
         server = await asyncio.start_unix_server(
@@ -220,15 +228,17 @@ class Daemon:
             loop.add_signal_handler(number, self.exit_requested.set)
         info = json.dumps(self.daemon_info).encode()
         secure_files.replace(self.paths.daemon_json, info)
-        log.info("daemon %s listens, pid %d", __version__, os.getpid())
-        gc.freeze()  # imported modules stay, so no collection has to visit them again
+        log.info(
+            "the daemon (version %s, PID %d) is listening", __version__, os.getpid()
+        )
+        gc.freeze()  # garbage collections need not visit the imported modules
         return server
 
     async def _finish_requests(self) -> None:
-        """Wait for the requests in progress; cancel background runs and waiting hooks.
+        """Wait for requests in progress, then cancel waiting hooks and background runs.
 
-        Background runs belong to the next daemon, and hooks that wait to notify an
-        agent send their request again to that daemon.
+        The next daemon continues the background runs, and hooks that wait to notify an
+        agent send their requests to the next daemon.
         """
         await asyncio.gather(*self.replay_tasks)
         while self.request_count > len(self.waiting_hooks):
@@ -241,7 +251,7 @@ class Daemon:
             await asyncio.sleep(0.02)
 
     def _detach_sessions(self) -> None:
-        """Leave the kernels to the next daemon, and save what sessions have pending."""
+        """Detach from the kernels, which keep running, and save pending outputs."""
         for session in self.workspace.sessions.values():
             kernel = session.kernel_manager.kernel
             if kernel is not None:
@@ -250,10 +260,10 @@ class Daemon:
             background_runs.finish_deliveries(session)
 
     async def _remove_old_replays(self, names: list[str]) -> None:
-        """Remove the replays of a killed daemon, by the names of their folders.
+        """Remove the replay folders of a killed daemon, and shut down their kernels.
 
-        Shutting down a kernel on a server may need a token, which only a later request
-        brings, so failed removals are tried again.
+        Failed removals are retried: a Jupyter server may require a token, which the
+        daemon gets with the environment of a later request.
         """
         if not names:
             return
@@ -268,7 +278,7 @@ class Daemon:
             retry_seconds = min(2 * retry_seconds, LONGEST_RETRY_SECONDS)
 
     async def _cancel_unrecorded_jobs(self) -> None:
-        """Cancel the cluster jobs of former daemons that no record mentions."""
+        """Cancel cluster jobs of former daemons that are in no kernel record."""
 
         def get_records() -> Iterator[Path]:
             from stepper.kernels import sealed_kernel_records
@@ -285,10 +295,10 @@ class Daemon:
             )
 
     async def _maintain_sessions(self) -> None:
-        """Maintain all sessions every second: nothing else notices a dead kernel.
+        """Maintain all sessions every second, for example to detect dead kernels.
 
-        This also takes over runs of an earlier daemon, writes late outputs, starts
-        replays of complete notebooks and updates the files for status lines.
+        Maintenance also continues runs of an earlier daemon, writes late outputs,
+        starts replays of complete notebooks and updates the status line files.
         """
         tasks: dict[str, asyncio.Task[None]] = {}
         sessions: list[Session] = []
@@ -303,7 +313,7 @@ class Daemon:
                 background_runs.process_background_calls(session, self.started_at)
                 if session.requests.pop_replay_request():
                     self._start_replay(session)
-                # In a task of its own: a session that waits must not delay the others.
+                # In a separate task, so that a waiting session does not delay others.
                 task = tasks.get(session.name)
                 if task is None or task.done():
                     work = self._maintain_session(session)
@@ -318,7 +328,7 @@ class Daemon:
         except StepperError as error:
             log.info("%s: %s", session.name, error)
         except Exception:
-            log.exception("maintaining %s failed", session.name)
+            log.exception("the maintenance of %s failed", session.name)
 
     def _start_replay(self, session: Session) -> None:
         task = asyncio.create_task(self._replay_notebook(session))
@@ -326,16 +336,16 @@ class Daemon:
         task.add_done_callback(self.replay_tasks.discard)
 
     async def _replay_notebook(self, session: Session) -> None:
-        """Replay a complete notebook; the next prompt gets the result."""
+        """Replay a complete notebook. The next prompt delivers the result."""
         from stepper.daemon.replay import replay_workspace
 
         try:
             await replay_workspace.verify_in_background(self.workspace, session)
         except Exception:
-            log.exception("replaying %s failed", session.name)
+            log.exception("the replay of %s failed", session.name)
 
     def _schedule_refresh(self) -> None:
-        """Schedule a refresh if a line says that something runs: that may have changed.
+        """Schedule an update of the status lines if any shows a running cell.
 
         Sessions call this after each change of their state.
         """
@@ -346,7 +356,7 @@ class Daemon:
         asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
     def _refresh(self) -> None:
-        """Update the lines on what runs, without measuring the memory of kernels."""
+        """Update the lines about running cells, without measuring kernel memory."""
         self.is_refresh_scheduled = False
         if self.exit_requested.is_set():
             return
@@ -354,20 +364,21 @@ class Daemon:
         self.running_cell_files.update()
 
     async def _watch_usage(self) -> None:
-        """Shut down idle kernels, and request the exit of a daemon that is not used."""
+        """Shut down idle kernels, and make the daemon exit if it is not used.
+
+        The daemon also exits if clients can't reach its socket.
+        """
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
-            # The socket may be deleted by a cleaner of /tmp, and clients use another
-            # one if /tmp/stepper-UID now has another owner.
+            # A cleaner of /tmp may delete the socket, and clients use another socket if
+            # /tmp/stepper-UID now has another owner.
+            client_socket = Paths(self.paths.project).socket
             is_reachable = os.path.exists(self.paths.socket)
-            if (
-                not is_reachable
-                or Paths(self.paths.project).socket != self.paths.socket
-            ):
+            if not is_reachable or client_socket != self.paths.socket:
                 self.exit_requested.set()
             with contextlib.suppress(StepperError, OSError):
-                await self._end_idle_kernels(now)
+                await self._shut_down_idle_kernels(now)
             sessions = self.workspace.sessions.values()
             has_kernels = any(session.kernel_manager.kernel for session in sessions)
             if has_kernels or self.request_count:
@@ -375,11 +386,10 @@ class Daemon:
             elif now - self.last_used > IDLE_SECONDS:
                 self.exit_requested.set()
 
-    async def _end_idle_kernels(self, now: float) -> None:
-        """Shut down kernels that were idle for too long, or are too many.
+    async def _shut_down_idle_kernels(self, now: float) -> None:
+        """Shut down kernels that exceed `kernel_idle_hours` or `max_kernels`.
 
-        The settings are `kernel_idle_hours` and `max_kernels`. If there are too many
-        idle kernels, those that were used most recently keep running.
+        If there are too many idle kernels, the most recently used ones keep running.
         """
         limits = self.workspace.config.limits()
         sessions = self.workspace.sessions.values()
@@ -387,7 +397,7 @@ class Daemon:
         idle_sessions.sort(key=lambda session: session.requests.last_used, reverse=True)
         for rank, session in enumerate(idle_sessions):
             idle_seconds = now - session.requests.last_used
-            reason = _explain_idle_end(limits, idle_seconds, rank)
+            reason = _explain_idle_shutdown(limits, idle_seconds, rank)
             if reason:
                 log.info("%s: %s", session.name, reason)
                 await notebook_commands.shut_down_idle_kernel(
@@ -425,7 +435,7 @@ class Daemon:
             log.info("rejected a client: %s", error)
         except asyncio.CancelledError:
             # Not raised again: asyncio would log an error for each client.
-            log.info("disconnected a client: the daemon exits")
+            log.info("disconnected a client because the daemon is exiting")
         finally:
             connection.close()
             loop = asyncio.get_running_loop()
@@ -438,7 +448,10 @@ class Daemon:
     async def _respond(
         self, connection: Connection, client_request: ClientRequest
     ) -> None:
-        """Process a request and send the response."""
+        """Process a request, with heartbeats meanwhile, and send the response.
+
+        If the client disconnects, its runs are cancelled.
+        """
         command = client_request.command
         own_version = __version__.encode()
         if client_request.version != own_version and command != b"shutdown":
@@ -461,14 +474,15 @@ class Daemon:
         caller = request.caller
         while not work.done():
             await connection.wait(work, BEAT_SECONDS)
-            is_new = not caller.disconnected.is_set()
-            if connection.is_client_disconnected and is_new:
+            was_connected = not caller.disconnected.is_set()
+            if connection.is_client_disconnected and was_connected:
                 caller.disconnected.set()
                 log.info("the client of %r disconnected", command[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.cancel_for_caller(caller)
             elif not work.done():
-                # A client that closed only its half waits for the final response.
+                # A client that closed only its half of the connection still waits for
+                # the response.
                 connection.send_heartbeat()
         connection.stop_watching()
         await connection.send_response(work.result())
@@ -476,6 +490,7 @@ class Daemon:
     def _create_request(
         self, connection: Connection, client_request: ClientRequest
     ) -> Request:
+        """Return a request with its caller, and record the caller's environment."""
         environ = wire_format.unpack_environ(client_request.environ)
         interface = "cli"
         if client_request.command.startswith(b"hook "):
@@ -505,7 +520,7 @@ class Daemon:
     async def _process(
         self, command: str, payload: bytes, request: Request
     ) -> Response:
-        """Return the response to a request."""
+        """Execute a request and return the response. Errors become error responses."""
         try:
             kind, _, event = command.partition(" ")
             if kind == "hook":
@@ -530,50 +545,52 @@ class Daemon:
         return Response(wire_format.FAILED, json.dumps(fields).encode())
 
 
-def _explain_idle_end(limits: Limits, idle_seconds: float, rank: int) -> str:
-    """Return why an idle kernel must be shut down, or an empty string to keep it.
+def _explain_idle_shutdown(limits: Limits, idle_seconds: float, rank: int) -> str:
+    """Return why an idle kernel must be shut down.
 
-    `rank` is the number of idle kernels that were used more recently.
+    Return an empty string if the kernel must not be shut down. `rank` is the number of
+    idle kernels that were used more recently.
     """
     hours = limits.kernel_idle_hours
     if idle_seconds > hours * 3600:
+        unit = "hour" if hours == 1 else "hours"
         return (
-            f"the kernel was shut down: it was idle for {hours:g} hours"
+            f"the kernel was shut down because it was idle for {hours:g} {unit}"
             " (kernel_idle_hours)"
         )
     if rank >= limits.max_kernels:
         others = format_count(rank, "idle kernel")
         verb = "was" if rank == 1 else "were"
         return (
-            f"the kernel was shut down: {others} {verb} used more recently,"
+            f"the kernel was shut down because {others} {verb} used more recently"
             f" and max_kernels is {limits.max_kernels}"
         )
     return ""
 
 
 def _is_client_running(environ: Mapping[str, str]) -> bool:
-    """Return whether the Claude Code that started a hook is still running.
+    """Return whether the Claude Code process that started a hook is still running.
 
-    `environ` is the environment of the hook. Without a process ID, the answer is True.
+    `environ` is the environment of the hook. Return True if it contains no process ID.
     """
     pid = environ.get(background_runs.CLIENT_PID, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
 
 
 def main() -> None:
-    """Run the daemon of the project on the command line.
+    """Run the daemon for the project folder in `sys.argv[1]`.
 
     Exit with an error if another daemon of the project does not exit in time.
     """
     paths = Paths(sys.argv[1])
     paths.create_home_folder()
     lock = secure_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
-    # A daemon that exits (of another version) keeps its lock until its last request is
-    # answered: it may be running a cell.
+    # A daemon of another version keeps its lock until it has answered its last request.
+    # That request may be running a cell.
     if not acquire_lock(lock, LOCK_SECONDS):
         sys.exit(
             "an earlier daemon has not exited yet: it may be running a cell. Try again"
-            " when the cell has finished, or run `stepper shutdown`, which stops that"
+            " when the cell has finished. Or run `stepper shutdown`, which stops the"
             " daemon and shuts down the kernels (their variables are lost)"
         )
     daemon_log.configure_logging(paths.log)

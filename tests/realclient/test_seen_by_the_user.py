@@ -100,7 +100,7 @@ def test_each_command_prints_one_line_for_the_user(
     model.then([text("Then I skip the plot. Shall I save?")])
     client.send("skip cell because we lack data")
     client.wait_for("Shall I save?", 40)
-    said = 'stepper: understood as /skip: step 2 of 3 "Plot" in '
+    said = 'stepper: understood your message as /skip: step 2 of 3 "Plot" in '
     assert said in flat(client.screen())
 
     model.then(read(notebook), edit(notebook, "raise RuntimeError('STOP: use it?')"))
@@ -128,7 +128,7 @@ def test_stop_the_cell_reports_the_result(
     client.send("stop the cell")
     client.wait_for("What now?", 40)
     said = flat(client.screen())
-    assert "stepper: understood as `stop the cell`: Cell 1 (id " in said
+    assert "stepper: understood your message as `stop the cell`: Cell 1 (id " in said
     assert "was CANCELLED after" in said
 
 

@@ -105,11 +105,11 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
         and screen.count("was changed outside") == 1
     )
     assert (
-        f"Stop hook additional context: stepper: 1 of 2 steps of {name} are not done."
+        f"Stop hook additional context: stepper: 1 of 2 steps of {name} is not done."
         in news(model, 6)
     )
     assert (
-        f"Stop hook says: stepper: 1 of 2 steps of {name} are not done." in screen
+        f"Stop hook says: stepper: 1 of 2 steps of {name} is not done." in screen
         and "problem" not in screen
     )
 

@@ -706,7 +706,7 @@ def test_agent_is_continued_once_without_progress(
         model, 3
     )
     assert 'Next: step 2 of 3 "Count".' in news(model, 3)
-    assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} are not done." in news(
+    assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} is not done." in news(
         model, 5
     )
     assert model.shown().count("Stop hook additional context:") == 2

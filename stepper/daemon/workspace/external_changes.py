@@ -1,7 +1,7 @@
-"""External changes: notebooks that a shell, a script or git changed, not the client.
+"""Detection of external changes: edits by a shell, a script or git.
 
-The agent is informed of them; nothing runs. The hook script asks the daemon only if a
-notebook is newer than the scan marker, a file whose lines are the folders to look in.
+The agent gets a report on them, and no cell runs. The hook script asks the daemon only
+if a notebook is newer than the scan marker, a file that lists the folders to check.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import NamedTuple
 from stepper.common import secure_files
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.paths import Paths
+from stepper.common.text import format_count
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.messages import external_changes as messages
 from stepper.notebooks import jupyter_saves
 from stepper.session import replaced_notebook, undelivered_reports
 from stepper.session.session import Session
 
-# The time between two full scans, as a multiple of the duration of a scan …
+# The time between two full scans, as a multiple of the duration of a scan.
 SCAN_PAUSE_FACTOR = 50
-# … unless a full scan takes no longer than this.
+# If a full scan takes no longer than this, every scan is a full scan.
 QUICK_SCAN_SECONDS = 0.01
-# The hook script looks into each of these, and one level deeper unless the line begins
-# with `/`.
+# The number of folders that the hook script checks. It also checks their subfolders
+# unless the line in the scan marker begins with `/`.
 MAX_FOLDERS = 200
 # The limit for reading changed notebooks in one check. The next check reads the others,
 # for example after a git checkout.
@@ -35,13 +36,13 @@ MAX_NAMED = 3  # notebooks in one report
 
 
 class FileState(NamedTuple):
-    """The modification time, in nanoseconds, and the size of a notebook."""
+    """The modification time in nanoseconds and the size in bytes of a notebook."""
 
     mtime_ns: int
     size: int
 
 
-# By path.
+# The states of notebooks by path.
 FileStates = dict[str, FileState]
 
 
@@ -61,7 +62,7 @@ class ExternalChanges:
         # The notebooks as they were last reported.
         self.reported: FileStates = {}
         self.is_started = False
-        self.folders = list[str]()  # those that the hook script looks in
+        self.folders = list[str]()  # the folders that the hook script checks
         self.next_full_scan = 0.0
         self.read_count = -1  # of the index when the folders were listed
         self.marker_text = b""
@@ -72,9 +73,9 @@ class ExternalChanges:
         self.is_incomplete = False
 
     def start(self) -> None:
-        """Mark the notebooks as reported that a former daemon has reported.
+        """Mark the notebooks that a former daemon reported as reported.
 
-        If there was none, these are all that exist.
+        If no former daemon wrote a scan marker, mark all existing notebooks.
         """
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
@@ -87,10 +88,11 @@ class ExternalChanges:
             self._write_marker(notebooks)
 
     def report_changes(self, used_shell: bool = False) -> list[str]:
-        """Return a line for each notebook with external changes that did not run.
+        """Return a line for each notebook with cells that were changed externally.
 
-        Each change is reported once. If a Jupyter server runs, its user may have saved
-        the notebook: then the change is reported only if the agent `used_shell`.
+        Each change is reported once. If a Jupyter server is running, its user may have
+        saved the notebook, so the change is reported only if `used_shell` is true: the
+        agent ran a shell command.
         """
         if not self.is_started:
             self.start()
@@ -113,10 +115,13 @@ class ExternalChanges:
         more_count = len(lines) - MAX_NAMED
         if more_count <= 0:
             return lines
-        return [*lines[:MAX_NAMED], f"stepper: and {more_count} more notebooks"]
+        others = format_count(more_count, "more notebook")
+        verb = "has" if more_count == 1 else "have"
+        last_line = f"stepper: {others} also {verb} external changes"
+        return [*lines[:MAX_NAMED], last_line]
 
     def _add_newly_covered(self, notebooks: FileStates) -> bool:
-        """Mark as reported what is new to the scan but not changed.
+        """Mark notebooks as reported that are new to the scan, but were not changed.
 
         Return whether the last scan was incomplete.
         """
@@ -137,7 +142,10 @@ class ExternalChanges:
     def _report(
         self, notebooks: FileStates, used_shell: bool, lines: list[str]
     ) -> set[str]:
-        """Add a line for each changed notebook; return those for the next check."""
+        """Append a line to `lines` for each changed notebook.
+
+        Return the paths of the notebooks that are postponed to the next check.
+        """
         postponed = set[str]()
         deadline = time.monotonic() + READ_SECONDS
         for path in sorted(self._select_changed(notebooks)):
@@ -146,7 +154,7 @@ class ExternalChanges:
                 continue
             with contextlib.suppress(UsageError):
                 session = self.get_session(path)
-                # A running cell may be what writes the notebook.
+                # The running cell may have changed the notebook.
                 if session.requests.is_locked:
                     postponed.add(path)
                 elif used_shell or not jupyter_saves.is_server_running(path):
@@ -154,16 +162,17 @@ class ExternalChanges:
         return postponed
 
     def find_changed(self) -> set[str]:
-        """Return the notebooks that changed since the last check."""
+        """Return the paths of the notebooks that changed since the last report."""
+        # A failed scan means that no change is known.
         with contextlib.suppress(StepperError, OSError):
             return self._select_changed(self._scan())
         return set()
 
     def ignore_own_change(self, path: str, changed_before: set[str]) -> None:
-        """Mark a notebook that a stepper command wrote as reported.
+        """Mark the notebook at `path`, which a stepper command wrote, as reported.
 
-        `changed_before` are the notebooks that had external changes before the command:
-        those must still be reported.
+        `changed_before` contains the paths of notebooks with external changes before
+        the command. If it contains `path`, the notebook is not marked.
         """
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
@@ -181,10 +190,10 @@ class ExternalChanges:
         return changed
 
     def _scan(self) -> FileStates:
-        """Return the notebooks of the project.
+        """Scan the project's folders, and return the state of each notebook.
 
-        If a full scan of the folders takes long, most calls check only the folders that
-        contain notebooks.
+        If a full scan takes long, most calls check only the folders that contain
+        notebooks.
         """
         start = time.monotonic()
         patterns = self.notebook_paths.list_patterns()
@@ -204,16 +213,16 @@ class ExternalChanges:
         return _read_states(index.list_notebooks())
 
     def _list_folders(self) -> list[str]:
-        """Return the folders that the hook script looks in."""
+        """Return the folders that the hook script must check."""
         folders = set(self.notebook_paths.index.list_notebook_folders())
         for folder in self.notebook_paths.list_folders():
             folders.add(os.path.normpath(folder))
-        # Those near the root of the project first.
+        # Folders near the root of the project come first.
         ordered = sorted(folders, key=lambda path: (path.count(os.sep), path))
         return ordered[:MAX_FOLDERS]
 
     def _write_marker(self, notebooks: FileStates) -> None:
-        """Write the folders to the scan marker, and set its time."""
+        """Write the folders to the scan marker, and set its modification time."""
         index = self.notebook_paths.index
         lines = []
         for folder in self.folders:
@@ -228,10 +237,10 @@ class ExternalChanges:
         os.utime(self.marker, ns=(marker_ns, marker_ns), follow_symlinks=False)
 
     def _choose_marker_time(self, notebooks: FileStates) -> int:
-        """Return the time for the scan marker, in nanoseconds.
+        """Return the modification time for the scan marker, in nanoseconds.
 
-        It is that of the newest notebook that was reported or matches no pattern, but
-        earlier than every change that was not reported.
+        It is the time of the newest notebook, including notebooks that match no
+        pattern, but earlier than every change that was not reported.
         """
         uncovered_paths = self.notebook_paths.index.find_uncovered(self.folders)
         uncovered = _read_states(uncovered_paths - notebooks.keys())
@@ -245,7 +254,7 @@ class ExternalChanges:
 
 
 def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
-    """Return the notebooks that did not change after a time."""
+    """Return the notebooks that did not change after `time_ns`."""
     older = {}
     for path, state in notebooks.items():
         if state.mtime_ns <= time_ns:
@@ -256,16 +265,17 @@ def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
 def _read_states(paths: Iterable[str]) -> FileStates:
     states: FileStates = {}
     for path in paths:
-        with contextlib.suppress(OSError):  # the file may be deleted by now
+        with contextlib.suppress(OSError):  # the file may have been deleted
             status = os.stat(path)
             states[path] = FileState(status.st_mtime_ns, status.st_size)
     return states
 
 
 def _take_change_report(session: Session) -> list[str]:
-    """Return the line on a notebook's changes, and mark its cells as reported.
+    """Return a report line on a notebook's changed cells and mark them as reported.
 
-    The list is empty if every cell ran with its current source or was reported.
+    Return an empty list if each cell ran with its current source or was reported
+    before.
     """
     try:
         document, cells = undelivered_reports.update_changed_cells(session)

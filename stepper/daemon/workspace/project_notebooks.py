@@ -1,7 +1,7 @@
-"""A project's notebooks: their sessions, the current ones, and the names users type.
+"""A project's notebooks: their sessions, their names and the current notebooks.
 
-`Workspace` is what requests work on. It also records what the daemon knows about the
-sessions of clients, such as whether an agent is working.
+Each request to the daemon uses the project's `Workspace`. It also records facts about
+client sessions, such as whether an agent is working.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 from stepper.session.session_state.background_call_states import BackgroundCall
 
-# At the end of each of stepper's skills.
+# This marker is at the end of each of stepper's skills.
 SKILL_MARKER = b"<!-- notebook-stepper"
 MAX_SKILL_BYTES = 1 << 16  # more than a skill of stepper has
-# A line of a journal about a stop.
+# The start of a journal line about a stop.
 STOP_LINE = re.compile(rb'^\{"event": ?"stop"', re.MULTILINE)
 
 
@@ -90,36 +90,37 @@ class Workspace:
         # One replay runs at a time. To stop replays, set their events.
         self.replay_lock = asyncio.Lock()
         self.replays = set[asyncio.Event]()
-        # All that follows is by client session.
-        # Those in which a cell ran or a command was given since the user's last prompt.
+        # The following attributes contain or are keyed by client sessions.
+        # Sessions that ran a cell or a command since the user's last prompt.
         self.active_clients = set[str]()
-        # The notebook, and its progress, when the agent was last told to continue.
+        # The notebook and its progress at the last reminder of open work.
         self.continuations: dict[str, tuple[str, int]] = {}
         # Lines about slash commands that the user has not seen yet.
         self.command_lines: dict[str, list[str]] = {}
-        # Those whose agent is working, with the check whether the client is alive.
+        # Sessions with a working agent, and a function that returns whether the client
+        # is alive.
         self.running_turns: dict[str, Callable[[], bool]] = {}
-        # Those whose user limited the work of this turn.
+        # Sessions in which the user limited the work of this turn.
         self.limited_clients = set[str]()
-        # The sessions and texts of messages that are shown once.
+        # Session and text of each message that is shown only once.
         self.shown_messages = set[tuple[str, str]]()
 
     # Sessions.
 
     def open_session(self, path: str) -> Session:
-        """Return the session of a notebook's resolved path.
+        """Return the session of the notebook at a resolved path.
 
-        If another notebook was renamed to this path, return the session of that one.
+        If a notebook was renamed to this path, its session moves to the path first.
         """
         self.renames.check(self.get_session(path))
         session = self.get_session(path)
-        self._set_commands(session)  # a rename may have changed its name
+        self._set_commands(session)  # a rename may have changed the session's name
         return session
 
     def get_session(self, path: str) -> Session:
-        """Return the session of a path without checking for renames.
+        """Return the session of a path, which is opened if necessary.
 
-        It is opened if necessary.
+        Unlike `open_session`, this function does not check for renamed notebooks.
         """
         name = self.paths.relpath(path)
         if name not in self.sessions:
@@ -130,10 +131,10 @@ class Workspace:
         return self.sessions[name]
 
     def peek_session(self, path: str, follow: bool = True) -> Session:
-        """Return the session of a notebook's resolved path for reading.
+        """Return the session of the notebook at a resolved path, for reading.
 
-        A new session is not added to the open ones. With `follow`, check whether the
-        notebook was renamed.
+        If no session is open, return a new one without adding it to the open sessions.
+        If `follow` is true, check first whether the notebook was renamed.
         """
         name = self.paths.relpath(path)
         session = self.sessions.get(name)
@@ -153,7 +154,10 @@ class Workspace:
         return session
 
     def open_all_sessions(self) -> list[Session]:
-        """Open the sessions of notebooks with a kernel record; return all open ones."""
+        """Open the session of each notebook with a kernel record.
+
+        Return all open sessions.
+        """
         root = Path(self.paths.kernels)
         for record in root.rglob("*.json"):
             store = record.relative_to(root).with_suffix(".ipynb")
@@ -162,7 +166,7 @@ class Workspace:
         return list(self.sessions.values())
 
     def list_background_calls(self) -> list[BackgroundCall]:
-        """Return the edits with cells that run or wait for their run."""
+        """Return the edits whose cells are running or queued."""
         calls: list[BackgroundCall] = []
         for session in self.sessions.values():
             calls += session.background_calls
@@ -174,7 +178,7 @@ class Workspace:
         return os.path.join(self.paths.figures, store)
 
     def has_file(self, session: Session) -> bool:
-        """Return whether the notebook of a session exists."""
+        """Return whether the file of a session's notebook exists."""
         return os.path.lexists(self._join(session.name))
 
     def _join(self, name: str) -> str:
@@ -184,7 +188,10 @@ class Workspace:
 
     @property
     def has_several(self) -> bool:
-        """Whether more than one notebook is known. Then commands name theirs."""
+        """Whether more than one notebook is known.
+
+        If so, suggested commands include the notebook's name.
+        """
         index = self.notebook_paths.index
         counts = (index.read_count, len(self.sessions))
         if counts != self._counts:
@@ -195,10 +202,10 @@ class Workspace:
         return self._has_several
 
     def record_caller(self, environ: Mapping[str, str], interface: str) -> None:
-        """Find out how the user's shell calls stepper, from a caller's environment.
+        """Update `program`, the user's command for stepper, from a caller's PATH.
 
-        The caller is a hook, a server or a command, as `interface` says. Commands of an
-        agent do not count: the shells of agents have a PATH of their own.
+        `interface` is the caller's interface, such as `cli`, `hook` or `mcp`. Commands
+        in an agent's shell are ignored, because its PATH can differ from the user's.
         """
         is_agent = bool(environ.get("STEPPER_SESSION") or environ.get("CLAUDECODE"))
         # Clients add a plugin's folder to the PATH of the processes that they start.
@@ -236,9 +243,10 @@ class Workspace:
         return paths
 
     def find_session(self, name: str | None, cwd: str, owner: str = "") -> Session:
-        """Return the session of the notebook that a user names, or of the current one.
+        """Return the session of a notebook by its name or path, relative to `cwd`.
 
-        Raise UsageError if there is no such notebook.
+        Without a name, return the session of the current notebook of the client session
+        `owner`. Raise UsageError if the notebook does not exist.
         """
         if not name:
             return self._open_current(owner)
@@ -265,7 +273,7 @@ class Workspace:
         return self.open_session(path)
 
     def _find_new_name(self, name: str, cwd: str) -> str | None:
-        """Return the present name of a renamed notebook that a user names."""
+        """Return the new name of a notebook, or None if it was not renamed."""
         file_name = _add_suffix(name)
         folders = self.notebook_paths.list_folders()
         for folder in (cwd, self.paths.project, *folders):
@@ -277,7 +285,7 @@ class Workspace:
         return None
 
     def _add_rename(self, error: UncoveredError) -> UncoveredError:
-        """Add to an error that the notebook may be a renamed one."""
+        """Add a note to the error if the notebook is probably a renamed notebook."""
         notice = self.renames.describe_uncovered(self._join(error.name))
         if notice:
             error.message = f"{error.message}. {notice}"
@@ -300,12 +308,12 @@ class Workspace:
 
     async def create_notebook(
         self, plan: Plan, slug: str, today: date, owner: str
-    ) -> tuple[Session, str | None]:
+    ) -> Session:
         """Create a notebook, and make it the current one of a client session.
 
-        Return its session, and the name of the unfinished notebook that was current.
+        `slug` is a part of the file name. Raise UsageError if the notebook can't be
+        created.
         """
-        former = self.find_open_work(owner)
         folder = os.path.realpath(self.notebook_paths.new_notebook_folder)
         path = folder
         try:
@@ -323,16 +331,15 @@ class Workspace:
         session = self.open_session(path)
         await notebook_commands.create_notebook(session, plan)
         self.currents.set(session.name, owner)
-        former_name = former.name if former else None
-        return session, former_name
+        return session
 
     # Stopped notebooks.
 
-    async def find_stopped(self) -> list[Session]:
-        """Return the sessions of all stopped notebooks, by name."""
+    async def open_stopped_sessions(self) -> list[Session]:
+        """Open the sessions of all stopped notebooks, and return them by name."""
         # In a thread: there may be many journals, and long ones.
         for path in await asyncio.to_thread(self._list_with_stop_event):
-            with contextlib.suppress(UsageError):  # the path is not allowed any more
+            with contextlib.suppress(UsageError):  # the path is no longer allowed
                 self.open_session(self.resolve(path))
         stopped = [
             session for session in self._list_stopped() if self.has_file(session)
@@ -340,12 +347,15 @@ class Workspace:
         return sorted(stopped, key=lambda session: session.name)
 
     def _list_stopped(self) -> list[Session]:
-        """Return the open sessions of stopped notebooks, also of missing ones."""
+        """Return the open sessions of stopped notebooks, including deleted ones."""
         sessions = self.sessions.values()
         return [session for session in sessions if session.state.stop is not None]
 
     def _list_with_stop_event(self) -> list[str]:
-        """Return the notebooks with a stop in their journal, which may be over."""
+        """Return the paths of notebooks with a stop event in their journal.
+
+        Some of these notebooks may have been resumed since.
+        """
         root = Path(self.paths.journals)
         paths = []
         for journal in root.rglob("*.jsonl"):
@@ -358,11 +368,12 @@ class Workspace:
         return paths
 
     def clear_replaced_stops(self, owner: str) -> list[str]:
-        """Clear the stops of replaced notebooks; return a line about each.
+        """Clear the stops of notebooks that were replaced by other notebooks.
 
-        The agent of `owner` is not working. If that of another client session is, it
-        may have replaced the notebooks itself. Then only the current notebook of
-        `owner` is checked, and none if `owner` is empty (a command in a terminal).
+        Return a line about each of them. Call this only while the agent of the client
+        session `owner` is not working. If another agent is working, it may have
+        replaced the notebooks itself: only the current notebook of `owner` is checked,
+        or no notebook if `owner` is empty (a command in a terminal).
         """
         stopped = self._list_stopped()
         working = {
@@ -372,7 +383,7 @@ class Workspace:
             current = self.currents.get(owner) if owner else None
             stopped = [session for session in stopped if session.name == current]
         for session in stopped:
-            self.renames.check(session)  # a renamed notebook takes its stop along
+            self.renames.check(session)  # the stop of a renamed notebook remains
         lines = []
         for session in stopped:
             if self.has_file(session):
@@ -384,14 +395,22 @@ class Workspace:
     # Work in progress.
 
     def find_open_work(self, client: str = "") -> Session | None:
-        """Return the session of the current notebook if its work is not finished."""
+        """Return the session of a client's current notebook if it has open work.
+
+        Return None if there is no current notebook or no open work.
+        """
         name = self.currents.get(client)
         if not name:
             return None
         return self._get_unfinished(name)
 
+    def get_unfinished_name(self, client: str) -> str | None:
+        """Return the name of a client's current notebook if it has open work."""
+        session = self.find_open_work(client)
+        return session.name if session else None
+
     def _get_unfinished(self, current: str) -> Session | None:
-        """Return the session of a notebook if its work is not finished."""
+        """Return the session of a notebook if it has open work, otherwise None."""
         name = self.renames.resolve_name(current)
         path = self._join(name)
         if not os.path.exists(path):
@@ -405,10 +424,11 @@ class Workspace:
         return session if session.state.has_open_work else None
 
     def update_markers(self) -> None:
-        """Create or remove the files that hooks check before they ask the daemon.
+        """Create or remove the marker files that hooks check before a request.
 
-        One exists while a current notebook has open work, a notebook is stopped, or
-        reports are undelivered; the other while there are reports to deliver.
+        The background marker exists while background runs or undelivered reports exist.
+        The active marker also exists while a current notebook has open work or a
+        notebook is stopped.
         """
         has_reports = any(
             session.state.background_calls or session.state.undelivered
@@ -422,7 +442,10 @@ class Workspace:
         _set_marker(self.paths.background_marker, has_reports)
 
     def take_once(self, client: str, message: str) -> str:
-        """Return a message, or an empty string if the client session had it before."""
+        """Return a message and record that the client session got it.
+
+        Return an empty string if the session got the message before.
+        """
         key = (client, message)
         if key in self.shown_messages:
             return ""
@@ -434,15 +457,16 @@ class Workspace:
     def get_launch_config(
         self, path: str, environ: Mapping[str, str], backend_name: str = ""
     ) -> LaunchConfig:
-        """Return how to launch the kernel of a notebook; raise KernelError.
+        """Return the launch configuration for the kernel of the notebook at `path`.
 
-        Without `backend_name`, the backend is that of the configuration.
+        `backend_name` replaces the backend from the project's configuration. Raise
+        KernelError if the kernel can't run on the backend.
         """
         limits = self.config.limits()
         return build_launch_config(self.paths, limits, path, environ, backend_name)
 
     def has_other_skill(self, name: str) -> bool:
-        """Return whether the project has a skill that stepper did not install."""
+        """Return whether the project has a skill `name` that is not stepper's."""
         skills = os.path.join(self.paths.project, ".claude", "skills")
         path = os.path.join(skills, name, "SKILL.md")
         try:
@@ -475,9 +499,10 @@ def _set_marker(path: str, is_needed: bool) -> None:
 
 
 def parse_plan(problem: str, steps: list[Any]) -> Plan:
-    """Return the plan with the given steps; raise UsageError.
+    """Return a plan for a problem.
 
-    A step is a text or a mapping.
+    Each step is a string or a mapping with the keys `title`, `criterion`, `kind` and
+    `long`. Raise UsageError if a step is invalid.
     """
     try:
         parsed = [_parse_step(number, step) for number, step in enumerate(steps, 1)]

@@ -42,7 +42,7 @@ async def find_target(
     That is the stopped notebook, or else the current one. Raise UsageError if several
     notebooks are stopped, or if there is no notebook.
     """
-    stopped = await workspace.find_stopped()
+    stopped = await workspace.open_stopped_sessions()
     current = _get_current(workspace, owner)
     if current is not None and _reopens_step(current, command):
         return current
