@@ -60,7 +60,7 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')
     assert "| 42" in one.insert("print(42)")[1].text
     assert (
-        "is outside of notebooks/, *.ipynb"
+        "is outside of `notebooks:` (notebooks/, *.ipynb)"
         in shared.stepper("run", "analysis/old.ipynb", check=2).stderr
     )
 
@@ -104,5 +104,5 @@ def test_new_notebooks_go_into_the_first_folder(shared: Project) -> None:
     assert shared.new("One").path.parent == shared.folder
     shared.config("notebooks: [a/b.ipynb]\n")
     assert (
-        "includes single notebooks only" in shared.stepper("new", "x", check=2).stderr
+        "contains no folder for new notebooks" in shared.stepper("new", "x", check=2).stderr
     )

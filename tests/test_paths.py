@@ -74,11 +74,16 @@ def plain(path: Path, elsewhere: Path) -> None:
 
 
 REFUSED = [
-    (link_out, "odd.ipynb", "is outside of notebooks/", "move it there"),
+    (
+        link_out,
+        "odd.ipynb",
+        "is outside of `notebooks:` (notebooks/)",
+        "move the notebook to a path",
+    ),
     (
         link_to_nothing,
         "odd.ipynb",
-        "is a symbolic link, and its target does not exist",
+        "is a symbolic link to",
         "rm ",
     ),
     (loop, "odd.ipynb", "is a symbolic link (to ", "rm "),
@@ -155,7 +160,7 @@ def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) 
         assert "\nstepper: cell 1 ok" not in answer.text
         said = project.stepper("run", str(path), check=None).stderr
         assert says.replace(
-            "does not match `notebooks:`", "is outside of notebooks/"
+            "does not match `notebooks:`", "is outside of `notebooks:` (notebooks/"
         ) in " ".join(said.split()) and not NAME_CONTROLS.search(
             said.replace("\n", "")
         ), said

@@ -72,7 +72,7 @@ def start_daemon(
         while not (sock := connect(paths)):
             has_exited = daemon.poll() is not None
             if has_exited or time.monotonic() > deadline:
-                raise _start_error(paths, daemon, log_size)
+                raise _build_start_error(paths, daemon, log_size)
             time.sleep(POLL_SECONDS)
         # The daemon outlives this process. A return code avoids the ResourceWarning.
         daemon.returncode = 0
@@ -95,7 +95,7 @@ def _spawn_daemon(paths: Paths, log: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def _start_error(
+def _build_start_error(
     paths: Paths, daemon: "subprocess.Popen[bytes]", log_size: int
 ) -> DaemonError:
     """Return the error of a daemon that did not start, with the end of its log."""

@@ -1,4 +1,4 @@
-"""The current notebooks: one of the project, and one of each client session."""
+"""The current notebooks: one for the project, and one for each client session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ PROJECT = ""  # the key of the project's current notebook
 
 
 class CurrentNotebooks:
-    """The current notebooks by client session, with names relative to the project."""
+    """The current notebooks by client session, saved in a file.
+
+    The notebooks' names are relative to the project.
+    """
 
     def __init__(self, path: str) -> None:
         self._file = DaemonJsonFile(path)
@@ -19,7 +22,7 @@ class CurrentNotebooks:
     def get_all(self) -> dict[str, str]:
         """Return the current notebook of each client session.
 
-        That of the project has the key `PROJECT`.
+        The key `PROJECT` contains the current notebook of the project.
         """
         data = self._file.read()
         names = {PROJECT: data.get("current")}
@@ -33,12 +36,15 @@ class CurrentNotebooks:
         return currents
 
     def get(self, session: str = PROJECT) -> str | None:
-        """Return the current notebook of a session, or else of the project."""
+        """Return the current notebook of a client session, or else of the project.
+
+        Return None if neither has a current notebook.
+        """
         currents = self.get_all()
         return currents.get(session) or currents.get(PROJECT)
 
     def set(self, name: str, session: str = PROJECT) -> None:
-        """Make a notebook the current one of a session and of the project."""
+        """Make a notebook the current notebook of a client session and the project."""
         currents = self.get_all()
         currents[PROJECT] = name
         if session:
@@ -50,7 +56,7 @@ class CurrentNotebooks:
         self._write(currents)
 
     def rename(self, new_names: Mapping[str, str]) -> None:
-        """Replace the former names of renamed notebooks."""
+        """Replace former names by new names."""
         currents = self.get_all()
         renamed = {
             session: new_names.get(name, name) for session, name in currents.items()
@@ -59,9 +65,10 @@ class CurrentNotebooks:
             self._write(renamed)
 
     def restore(self, former: Mapping[str, str], name: str, session: str) -> None:
-        """Restore the former notebooks after a refused call made `name` current.
+        """Restore the former current notebooks after a refused call.
 
-        This applies to the session and the project, if `name` is still current there.
+        The call made `name` the current notebook of the session and the project. If
+        another call has set a different notebook since, that notebook remains.
         """
         currents = self.get_all()
         for key in {session, PROJECT}:

@@ -9,14 +9,14 @@ from stepper.common import secure_files
 
 
 class DaemonJsonFile:
-    """A JSON object in a file. It is read once, and written when it changes."""
+    """A JSON object in a file, which is read only once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._data: dict[str, Any] | None = None
 
     def read(self) -> dict[str, Any]:
-        """Return the contents. They are empty if the file is missing or not valid."""
+        """Return the object, which is empty if the file is missing or not valid."""
         if self._data is not None:
             return self._data
         try:
@@ -25,12 +25,12 @@ class DaemonJsonFile:
         except (FileNotFoundError, ValueError):
             data = {}
         except OSError:
-            return {}  # the next call may be able to read it
+            return {}  # not cached: the next call may succeed
         self._data = data if isinstance(data, dict) else {}
         return self._data
 
     def write(self, data: dict[str, Any]) -> None:
-        """Replace the file; raise OSError if that fails."""
+        """Replace the object in the file; raise OSError if it can't be written."""
         text = json.dumps(data)
         secure_files.replace(self.path, text.encode())
         self._data = data

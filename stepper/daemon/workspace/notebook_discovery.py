@@ -1,9 +1,9 @@
-"""An index of a project's notebooks: which notebooks are in which folder.
+"""An index of a project's notebooks by folder.
 
 A folder is read again only if its stamp (times and inode) has changed: adding, removing
-or renaming a file changes the time of its folder. A notebook that is written in place
-does not change it, so callers check the notebooks themselves. One refresh reads a
-limited number of entries; the next one reads what was left out.
+or renaming a file changes the time of its folder. Writing a notebook in place does not,
+so callers check the notebooks themselves. A refresh reads a limited number of entries;
+the next refresh reads the remaining entries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from stepper.common import project_walk
 from stepper.policy.configuration import notebook_globs
 
-MAX_FOLDERS = 20_000  # in the index; further ones are left out
+MAX_FOLDERS = 20_000  # in the index; further folders are left out
 # A folder that changed shortly before it was read may have changed again since then
 # without a new time stamp.
 RACY_NS = 50_000_000
@@ -28,7 +28,7 @@ CROWDED_ENTRIES = 2_000
 
 
 class Stamp(NamedTuple):
-    """The state of a folder: two times in nanoseconds, and its inode number."""
+    """The modification and change times of a folder, and its inode number."""
 
     mtime_ns: int
     ctime_ns: int
@@ -36,7 +36,10 @@ class Stamp(NamedTuple):
 
 
 class Folder:
-    """The contents of a folder, as paths; `stamp` is None if it must be read again."""
+    """The contents of a folder, as paths.
+
+    If `stamp` is None, the folder must be read again.
+    """
 
     __slots__ = (
         "covered",
@@ -49,23 +52,21 @@ class Folder:
 
     def __init__(self) -> None:
         self.stamp: Stamp | None = None
-        # Notebooks that match a pattern, and those that don't.
-        self.covered: list[str] = []
-        self.uncovered: list[str] = []
-        # Folders that are searched, and those that aren't: environments, packages and
-        # links.
-        self.subfolders: list[str] = []
+        self.covered: list[str] = []  # notebooks that match a pattern
+        self.uncovered: list[str] = []  # other notebooks
+        self.subfolders: list[str] = []  # folders that are searched
+        # Folders that are not searched: environments, packages and links.
         self.unsearched: list[str] = []
         self.entry_count = 0
 
     @property
     def children(self) -> list[str]:
-        """The folders in this one that the index may contain."""
+        """The paths of all direct subfolders."""
         return [*self.subfolders, *self.unsearched]
 
 
 class PartialFolder(NamedTuple):
-    """A large folder with entries that are not read yet."""
+    """A folder that is not completely read; `entries` yields the other entries."""
 
     path: str
     folder: Folder
@@ -82,7 +83,7 @@ class NotebookIndex:
         self.roots: list[str] = []  # the folders in which the search starts
         self.folders: dict[str, Folder] = {}
         self.is_incomplete = False  # whether some folders are not read yet
-        self.read_count = 0  # how many folders were read so far
+        self.read_count = 0  # the number of folders read so far
 
     def refresh(
         self,
@@ -90,10 +91,10 @@ class NotebookIndex:
         seconds: float | None = None,
         entries: int | None = None,
     ) -> None:
-        """Check every folder, and read those that are new or changed.
+        """Check every folder, and read folders that are new or changed.
 
-        `seconds` and `entries` limit what is read; the default is the limits of
-        `project_walk.walk`.
+        Stop reading after `seconds`, or after this number of directory `entries`. The
+        defaults are the limits of `project_walk.walk`.
         """
         if [*patterns] != self.patterns:
             self.patterns = [*patterns]
@@ -111,7 +112,7 @@ class NotebookIndex:
         refresh.run()
 
     def refresh_folders(self, folders: Iterable[str]) -> None:
-        """Check only these folders and their direct subfolders."""
+        """Update only these folders and their direct subfolders."""
         checked = set[str]()
         for path in folders:
             folder = self.folders.get(path)
@@ -134,13 +135,13 @@ class NotebookIndex:
         return paths
 
     def list_notebook_folders(self) -> list[str]:
-        """Return the folders that contain notebooks that match a pattern."""
+        """Return the folders with at least one notebook that matches a pattern."""
         return [path for path, folder in self.folders.items() if folder.covered]
 
     def find_uncovered(self, folders: Iterable[str]) -> set[str]:
-        """Return the notebooks in these folders that match no pattern.
+        """Return the paths of notebooks in these folders that match no pattern.
 
-        Their direct subfolders are included unless they are crowded.
+        The direct subfolders are searched too, unless they have too many entries.
         """
         notebooks = set[str]()
         for path in folders:
@@ -155,7 +156,10 @@ class NotebookIndex:
         return notebooks
 
     def is_crowded(self, path: str) -> bool:
-        """Return whether the hook script must not list the subfolders of a folder."""
+        """Return whether the subfolders of a folder have too many entries.
+
+        The hook script does not list the subfolders of a crowded folder.
+        """
         folder = self.folders.get(path)
         if folder is None:
             return False
@@ -170,7 +174,7 @@ class NotebookIndex:
 
 
 class _Refresh:
-    """One pass over the folders of an index, those near the project's root first."""
+    """One pass over the folders of an index, starting near the project's root."""
 
     def __init__(
         self,
@@ -190,12 +194,12 @@ class _Refresh:
         self.is_incomplete = False
 
     def run(self) -> None:
-        """Visit the folders, then put the result into the index."""
+        """Visit the folders, and store the result in the index."""
         while self.pending or self.partial:
             if self.pending:
                 path, is_searched = self.pending.popleft()
                 self._visit(path, is_searched)
-            elif self._may_read():
+            elif self._can_read():
                 self._read_entries(self.partial.popleft())
             else:
                 self.is_incomplete = True
@@ -203,11 +207,11 @@ class _Refresh:
         self.index.folders = self.folders
         self.index.is_incomplete = self.is_incomplete
 
-    def _may_read(self) -> bool:
+    def _can_read(self) -> bool:
         return self.entries_left > 0 and time.monotonic() < self.deadline
 
     def _visit(self, path: str, is_searched: bool) -> None:
-        """Keep a folder of the index if it is unchanged; otherwise read it."""
+        """Keep a folder of the index if it is unchanged; otherwise read the folder."""
         if path in self.folders:
             return
         if len(self.folders) >= MAX_FOLDERS:
@@ -225,7 +229,7 @@ class _Refresh:
         stamp = Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         if folder is not None and folder.stamp == stamp:
             self._keep(path, folder)
-        elif self._may_read():
+        elif self._can_read():
             reliable_stamp = None if _is_racy(stamp) else stamp
             self._read(path, is_searched, reliable_stamp)
         else:
@@ -242,7 +246,7 @@ class _Refresh:
         self.pending.extend((child, False) for child in unsearched)
 
     def _read(self, path: str, is_searched: bool, stamp: Stamp | None) -> None:
-        """Read a folder; of one that is not searched, only the notebooks are listed."""
+        """Read a folder; for a folder that is not searched, list only notebooks."""
         self.index.read_count += 1
         folder = Folder()
         self.folders[path] = folder
@@ -258,10 +262,10 @@ class _Refresh:
         folder.stamp = stamp
 
     def _read_entries(self, partial: PartialFolder) -> None:
-        """Read the next entries of a folder.
+        """Read the next entries of a folder, and postpone the remaining entries.
 
-        The entries are read in turns: a folder with thousands of images must not use up
-        the limits that other folders need.
+        Folders take turns, so a folder with thousands of images does not use up the
+        limits before other folders are read.
         """
         path, folder, entries, stamp = partial
         turn = list(islice(entries, project_walk.TURN))
@@ -299,7 +303,7 @@ class _Refresh:
     ) -> None:
         """Add a notebook to its folder.
 
-        Those in `former_covered` are known to match a pattern.
+        The paths in `former_covered` are known to match a pattern.
         """
         path = entry.path
         is_covered = path in former_covered
@@ -313,7 +317,7 @@ class _Refresh:
 
 
 def _is_environment(path: str) -> bool:
-    """Return whether a folder is a Python environment, by the files in it."""
+    """Return whether a folder contains a marker file of a Python environment."""
     for name in project_walk.ENVIRONMENT_MARKERS:
         marker = os.path.join(path, name)
         if os.path.lexists(marker):
@@ -322,7 +326,7 @@ def _is_environment(path: str) -> bool:
 
 
 def _is_racy(stamp: Stamp) -> bool:
-    """Return whether a folder may change without a new stamp."""
+    """Return whether a folder changed too recently for a reliable stamp."""
     now = time.time_ns()
     latest_ns = max(stamp.mtime_ns, stamp.ctime_ns)
     return abs(now - latest_ns) < RACY_NS or stamp.mtime_ns > now

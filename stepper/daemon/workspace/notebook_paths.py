@@ -1,7 +1,7 @@
-"""Paths of a project's notebooks: lookup by name, validation, and the names of stores.
+"""Paths of a project's notebooks: lookup by name, validation and store names.
 
-The store of a notebook is the relative name under which its journal, its kernel record
-and its figures are saved below `.stepper/`.
+The store of a notebook is the relative name of its journal, its kernel record and its
+figures in the subfolders of `.stepper/`.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from stepper.daemon.workspace.notebook_discovery import NotebookIndex
 from stepper.daemon.workspace.renames_file import RenamesFile
 from stepper.policy.configuration import notebook_globs
 
-# The start of the names of notebooks that `stepper new` creates.
+# The names of notebooks that `stepper new` creates start with a date.
 DATE_PREFIX = re.compile(r"^\d{4}_\d{2}_\d{2}_")
 MAX_NAMED = 5  # notebooks in a message
 # Prefix of the store of a notebook outside of `notebooks_dir`.
 OUTSIDE_PREFIX = "@/"
-# Prefix of the store of a notebook whose own name is the store of a renamed notebook:
-# `@2/NAME`.
+# Prefix of a store, as in `@2/NAME`, if a renamed notebook has the store `NAME`.
 NUMBER_PREFIX = re.compile(r"@\d+/")
 RESERVED_PREFIX = re.compile(r"\.\./|@\d*/")
 
 
 class UncoveredError(UsageError):
-    """The error about a notebook that matches no pattern of `notebooks:`.
+    """A notebook matches no pattern of `notebooks:`.
 
-    `name` is its name relative to the project, `setting` the line of the configuration
-    that would include it.
+    `name` is the notebook's path relative to the project. `setting` is the
+    configuration line that would include the notebook.
     """
 
     name = setting = ""
 
 
 class NotebookPaths:
-    """The paths of one project's notebooks, according to its current configuration."""
+    """The paths of a project's notebooks, according to the current configuration."""
 
     def __init__(self, paths: Paths, config: Config) -> None:
         self.paths = paths
@@ -56,7 +55,7 @@ class NotebookPaths:
 
     @property
     def new_notebook_folder(self) -> str:
-        """The folder of new notebooks.
+        """The folder for new notebooks.
 
         Raise UsageError if `notebooks:` includes no folder.
         """
@@ -64,8 +63,8 @@ class NotebookPaths:
         folder = notebook_globs.choose_new_notebook_folder(patterns)
         if folder is None:
             raise UsageError(
-                "`notebooks:` includes single notebooks only",
-                "add a folder to it in .stepper/config.yaml",
+                "`notebooks:` contains no folder for new notebooks",
+                "add a folder to `notebooks:` in .stepper/config.yaml",
             )
         return self._join(folder)
 
@@ -103,9 +102,9 @@ class NotebookPaths:
         return sorted(os.path.relpath(path, self.paths.project) for path in paths)
 
     def get_store(self, path: str) -> str:
-        """Return the store of a notebook.
+        """Return the store of the notebook at a path.
 
-        A renamed notebook keeps the store that it had when its journal was created.
+        A renamed notebook keeps its former store.
         """
         former_store = self.renames_file.get_stores().get(self.paths.relpath(path))
         if former_store is not None:
@@ -113,7 +112,7 @@ class NotebookPaths:
         default = self.get_default_store(path)
         if self.renames_file.get_notebook(default) is None:
             return default
-        # A renamed notebook has the store with this name.
+        # A renamed notebook already has this store.
         for number in itertools.count(2):
             store = f"@{number}/{default}"
             if self.renames_file.get_notebook(store) is None:
@@ -121,14 +120,14 @@ class NotebookPaths:
         return store
 
     def get_default_store(self, path: str) -> str:
-        """Return the store of a notebook that was never renamed."""
+        """Return the store that a notebook has if no notebook was renamed."""
         name = os.path.relpath(path, self._default_folder)
         if RESERVED_PREFIX.match(name):
             name = OUTSIDE_PREFIX + self.paths.relpath(path)
         return name.removesuffix(".ipynb")
 
     def get_path_of_store(self, name: str) -> str:
-        """Return the path of the notebook that a store belongs to."""
+        """Return the path of the notebook that has the store `NAME.ipynb`."""
         renamed = self.renames_file.get_notebook(name.removesuffix(".ipynb"))
         if renamed is not None:
             return self._join(renamed)
@@ -138,14 +137,15 @@ class NotebookPaths:
         return os.path.join(self._default_folder, name)
 
     def list_folders(self) -> list[str]:
-        """Return the folders in which notebooks are searched by name."""
+        """Return the paths of the folders to search for a notebook by name."""
         patterns = self.config.limits().patterns
         return [self._join(notebook_globs.get_base_folder(item)) for item in patterns]
 
     def find(self, name: str, cwd: str) -> str:
-        """Return the real path of the notebook that a user names in the folder `cwd`.
+        """Return the real path of a notebook by its name, with or without `.ipynb`.
 
-        Raise UsageError if there is no such notebook, or if it is not valid.
+        The folder `cwd` is searched first. Raise UsageError if no notebook is found, or
+        if its path is not valid.
         """
         file_name = name if name.endswith(".ipynb") else name + ".ipynb"
         folders = self.list_folders()
@@ -164,9 +164,9 @@ class NotebookPaths:
         raise UsageError(f"there is no notebook {name!r}", command)
 
     def _find_dated(self, name: str) -> str | None:
-        """Return the real path of the notebook with this name after a date prefix.
+        """Return the real path of a notebook by its name without the date prefix.
 
-        Return None if there is no such notebook. Raise UsageError if there are several.
+        Return None if no notebook matches. Raise UsageError if several match.
         """
         stem = name.removesuffix(".ipynb")
         if DATE_PREFIX.match(stem):
@@ -180,18 +180,20 @@ class NotebookPaths:
             return None
         if len(matches) > 1:
             names = ", ".join(map(shell_quote, matches[:MAX_NAMED]))
+            if len(matches) > MAX_NAMED:
+                names += ", …"
             raise UsageError(
-                f"there are {len(matches)} notebooks {name!r}: {names}",
-                "name one of them with its date",
+                f"{len(matches)} notebooks have the name {name!r}: {names}",
+                "use the name with the date",
             )
         return self.resolve(self._join(matches[0]))
 
     def resolve(self, path: str) -> str:
-        """Return the real path of a notebook.
+        """Return the real path of a notebook, without symbolic links.
 
         Raise UsageError unless it is a regular file in the project that matches
-        `notebooks:`. The returned path contains no links; if a link takes the place of
-        the file later, opening the file fails (see `secure_files`).
+        `notebooks:`. If the file is replaced by a link later, opening it fails: see
+        `secure_files`.
         """
         quoted = escape_controls(path)
         name = self.paths.relpath(path)
@@ -205,18 +207,19 @@ class NotebookPaths:
         if is_linked:
             name = self.paths.relpath(real)
         if not self._is_covered(name, is_linked):
-            raise self._uncovered_error(path, real)
+            raise self._build_uncovered_error(path, real)
         if name.startswith("../"):
             raise UsageError(
-                f"{quoted} is outside of the project: it is {escape_controls(real)}",
+                f"{quoted} is outside of the project: its real path is"
+                f" {escape_controls(real)}",
                 f"ls -ld {shell_quote(self.new_notebook_folder)}",
             )
         if NAME_CONTROLS.search(name):  # in the name of the link's target
             return self.resolve(real)
         if os.path.islink(path) and not os.path.lexists(real):
             raise UsageError(
-                f"{quoted} is a symbolic link, and its target does not exist:"
-                f" {escape_controls(real)}",
+                f"{quoted} is a symbolic link to {escape_controls(real)}, which does"
+                " not exist",
                 f"rm {shell_quote(path)}",
             )
         try:
@@ -230,15 +233,19 @@ class NotebookPaths:
         return real
 
     def _is_covered(self, name: str, is_linked: bool) -> bool:
-        # If no link leads to the notebook, none leads to the folder that contains it,
-        # so the patterns need not be resolved.
+        """Return whether a notebook's name matches a pattern of `notebooks:`."""
+        # If the path contains no link, neither does its folder, so the patterns need
+        # not be resolved.
         patterns = self.config.limits().patterns
         if not is_linked and notebook_globs.includes(patterns, name):
             return True
         return notebook_globs.includes(self.list_patterns(), name)
 
-    def _uncovered_error(self, path: str, real: str) -> UsageError:
-        """Return the error about a notebook or link target outside of the patterns."""
+    def _build_uncovered_error(self, path: str, real: str) -> UsageError:
+        """Return the error for a path that matches no pattern of `notebooks:`.
+
+        The error is an UncoveredError unless only the target of a link is outside.
+        """
         patterns = self.config.limits().patterns
         name = self.paths.relpath(path)
         pattern_names = []
@@ -246,15 +253,17 @@ class NotebookPaths:
             suffix = "/" if notebook_globs.is_folder(pattern) else ""
             pattern_names.append(f"{pattern}{suffix}")
         listed_patterns = ", ".join(pattern_names)
-        message = f"{escape_controls(path)} is outside of {listed_patterns}"
+        message = (
+            f"{escape_controls(path)} is outside of `notebooks:` ({listed_patterns})"
+        )
         if real != path:
-            message += f" (it is {escape_controls(real)})"
-        hint = "move it there"
+            message += f"; its real path is {escape_controls(real)}"
+        hint = "move the notebook to a path that `notebooks:` includes"
         if notebook_globs.includes(patterns, name):
             return UsageError(message, hint)
         setting = notebook_globs.suggest_setting(patterns, [name])
         if setting:
-            hint += f", or include it in .stepper/config.yaml: {setting}"
+            hint += f", or change .stepper/config.yaml: {setting}"
         error = UncoveredError(message, hint)
         error.name = path if name.startswith("../") else name
         error.setting = setting

@@ -1,7 +1,7 @@
 """The records of notebooks: sessions, journals, kernel records and cell hashes.
 
-Cell hashes are read from a notebook or a journal. They are cached until the file
-changes, because a search for a renamed notebook compares many of them.
+Cell hashes are read from a notebook or a journal and cached until the file changes,
+because a search for a renamed notebook compares many hashes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from stepper.session.session import Session
 
 MAX_CACHED_FILES = 200
 
-# Inode number, size and modification time of a file; empty if it is missing.
+# Inode number, size and modification time of a file; empty if the file is missing.
 Signature = tuple[int, ...]
 
 
 class CachedHashes(NamedTuple):
-    """The cell hashes of a file, and its signature when they were read."""
+    """The cell hashes of a file, and the file's signature before they were read."""
 
     signature: Signature
     hashes: Hashes
 
 
 class NotebookRecords:
-    """What stepper has recorded about the notebooks of a project, by their paths."""
+    """Access to the records of a project's notebooks, by the notebooks' paths."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class NotebookRecords:
         self._journal_hashes: dict[str, CachedHashes] = {}  # by store
 
     def get_session(self, path: str) -> Session:
-        """Return the session of a path.
+        """Return the session of the notebook at a path.
 
-        If none is open, the new session is not added to the open ones.
+        If no session is open, return a new one without adding it to the open sessions.
         """
         name = self.paths.relpath(path)
         session = self.sessions.get(name)
@@ -62,14 +62,14 @@ class NotebookRecords:
         return self._open_session(name, path)
 
     def open_session(self, path: str) -> Session:
-        """Open a session for a path, in place of the one that is open."""
+        """Open a new session for a path, replacing the session that is open."""
         name = self.paths.relpath(path)
         session = self._open_session(name, path)
         self.sessions[name] = session
         return session
 
     def has_kernel(self, session: Session) -> bool:
-        """Return whether a session has a kernel, or a record of one."""
+        """Return whether a session has a kernel or a kernel record."""
         if session.kernel_manager.kernel is not None:
             return True
         store = self.notebook_paths.get_store(session.file.path)
@@ -92,7 +92,10 @@ class NotebookRecords:
         return hashes
 
     def get_run_hashes(self, path: str) -> Hashes:
-        """Return the hashes of the cells that ran, from a session or a journal."""
+        """Return the hashes of the cells that ran in the notebook at a path.
+
+        The hashes come from the open session, or else from the journal.
+        """
         session = self.sessions.get(self.paths.relpath(path))
         if session is not None:
             return notebook_identity.list_run_hashes(session.state)
@@ -110,7 +113,7 @@ class NotebookRecords:
         return hashes
 
     def list_notebooks_with_journals(self) -> list[str]:
-        """Return the paths of the notebooks that have a journal, latest use first."""
+        """Return the paths of notebooks with a journal, most recently used first."""
         journals = list[tuple[float, str]]()
         for folder, _, names in os.walk(self.paths.journals):
             for name in names:
@@ -141,10 +144,7 @@ def _add_to_cache(
 
 
 def get_signature(path: str) -> Signature:
-    """Return a value that changes with a file's content or inode.
-
-    It is empty if the file is missing.
-    """
+    """Return the signature of a file, or an empty tuple if the file is missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -153,6 +153,6 @@ def get_signature(path: str) -> Signature:
 
 
 def get_inode(path: str) -> int:
-    """Return the inode number of a file, or 0 if it is missing."""
+    """Return the inode number of a file, or 0 if the file is missing."""
     signature = get_signature(path)
     return signature[0] if signature else 0

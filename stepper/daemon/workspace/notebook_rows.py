@@ -1,7 +1,7 @@
 """The rows of `stepper list`, cached for notebooks without an open session.
 
-Such a notebook has no kernel, so its row depends on its file, its journal and the
-configuration. The row is reused while these three are unchanged.
+A notebook without an open session has no kernel, so its row depends only on its file,
+its journal and the configuration. The row is reused while these are unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepper.session.session import Session
 
 
 class Notebooks(Protocol):
-    """The project's notebooks, as far as the rows need them."""
+    """The part of the workspace that this module uses."""
 
     paths: Paths
     config: Config
@@ -30,12 +30,12 @@ class Notebooks(Protocol):
     sessions: dict[str, Session]
 
     def peek_session(self, path: str, follow: bool = True) -> Session:
-        """Return the session of a notebook for reading."""
+        """Return the session of the notebook at a path, for reading."""
 
 
 @dataclass(frozen=True)
 class CachedRow:
-    """A row, and the versions of its sources."""
+    """A row, the limits, and the signatures of the notebook and the journal."""
 
     row: responses.NotebookEntry
     limits: Limits
@@ -45,7 +45,7 @@ class CachedRow:
 
 
 class NotebookRows:
-    """Builds the rows of notebooks."""
+    """Builds and caches the rows of notebooks."""
 
     def __init__(self, notebooks: Notebooks) -> None:
         self.notebooks = notebooks
@@ -54,7 +54,8 @@ class NotebookRows:
     async def get_row(self, name: str, current: str | None) -> responses.NotebookEntry:
         """Return the row of the notebook `name`; `current` is the current notebook.
 
-        Raise OSError if there is no such file, UsageError if its name is not allowed.
+        Raise OSError if the notebook's file is missing, and UsageError if its path is
+        not valid.
         """
         notebooks = self.notebooks
         path = os.path.join(notebooks.paths.project, name)
@@ -70,7 +71,7 @@ class NotebookRows:
         path = notebooks.notebook_paths.resolve(path)
         store = notebooks.notebook_paths.get_store(path)
         journal_path = os.path.join(notebooks.paths.journals, f"{store}.jsonl")
-        # Before the journal is read: a later change invalidates the row.
+        # Determined before the journal is read, so a later change invalidates the row.
         journal = _get_signature(journal_path)
         session = notebooks.peek_session(path, follow=False)
         row = await status_queries.get_entry(session, session.name == current, age)
@@ -81,7 +82,7 @@ class NotebookRows:
     def _is_valid(
         self, cached: CachedRow, limits: Limits, notebook: tuple[int, ...]
     ) -> bool:
-        """Return whether the sources of a row are unchanged."""
+        """Return whether the limits, the notebook and the journal are unchanged."""
         if cached.row.notebook in self.notebooks.sessions:
             return False
         if cached.limits is not limits or cached.notebook != notebook:
@@ -90,7 +91,7 @@ class NotebookRows:
 
 
 def _get_signature(path: str) -> tuple[int, ...]:
-    """Return the version of a file. It is empty if the file does not exist."""
+    """Return the signature of a file, or an empty tuple if the file is missing."""
     with contextlib.suppress(OSError):
         return get_file_signature(os.stat(path))
     return ()

@@ -112,7 +112,7 @@ class Workspace:
 
         If a notebook was renamed to this path, its session moves to the path first.
         """
-        self.renames.check(self.get_session(path))
+        self.renames.update_session(self.get_session(path))
         session = self.get_session(path)
         self._set_commands(session)  # a rename may have changed the session's name
         return session
@@ -141,7 +141,7 @@ class Workspace:
         if session is None:
             session = self._open(name, path)
         if follow:
-            self.renames.check(session)
+            self.renames.update_session(session)
         if name in self.sessions:
             return self.sessions[name]
         if session.name == name:
@@ -383,7 +383,9 @@ class Workspace:
             current = self.currents.get(owner) if owner else None
             stopped = [session for session in stopped if session.name == current]
         for session in stopped:
-            self.renames.check(session)  # the stop of a renamed notebook remains
+            self.renames.update_session(
+                session
+            )  # the stop of a renamed notebook remains
         lines = []
         for session in stopped:
             if self.has_file(session):

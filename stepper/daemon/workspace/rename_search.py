@@ -1,9 +1,9 @@
-"""The search for the counterpart of a renamed notebook.
+"""The search for the new path of a renamed notebook, or for its former session.
 
-A notebook counts as the renamed one of a journal if it contains the cells that ran, by
-id, and the journal's own notebook is missing or contains none of them. If the inode
-number of the journal's notebook is known, it decides: a rename keeps it, a copy does
-not.
+A notebook counts as renamed if it contains the cells that ran in a session, by id, and
+the session's own notebook is missing or contains none of these cells. If the session
+knows the inode number of its notebook, the number decides: a rename keeps the inode, a
+copy has another one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from stepper.policy import notebook_identity
 from stepper.policy.notebook_identity import Hashes
 from stepper.session.session import Session
 
-# Journals that are compared, those used last: of missing notebooks, …
+# The numbers of journals that are compared, starting with the latest: journals of
+# missing notebooks, and of notebooks that may have been replaced.
 MAX_MISSING_NOTEBOOKS = 10
-# … and of notebooks that another one may have replaced.
 MAX_REPLACED_NOTEBOOKS = 3
-# Limits of a search through the notebooks. The first few are read in any case.
+# Limits of a search through the notebooks. MIN_READ_NOTEBOOKS are always read.
 MAX_SEARCH_SECONDS = 0.5
 MAX_READ_NOTEBOOKS = 200
 MIN_READ_NOTEBOOKS = 20
 
 
 class FormerSession(NamedTuple):
-    """The session that the cells of a notebook belong to."""
+    """The session that ran the cells of a notebook under its former name."""
 
     session: Session
-    is_only_match: bool  # whether no other session matches as well
+    is_only_match: bool  # whether no other session matches equally well
 
 
 class RenameSearch:
@@ -49,8 +49,8 @@ class RenameSearch:
     def find_new_path(self, session: Session, excluded: str = "") -> str | None:
         """Return the path to which the notebook of a session was renamed.
 
-        The path `excluded` is not considered. The result is None if there is no such
-        notebook, or if several match equally well.
+        Return None if no notebook matches, or if several match equally well. The path
+        `excluded` is not considered.
         """
         candidates = self._find_candidates(session, excluded)
         inode = session.file.inode
@@ -67,7 +67,10 @@ class RenameSearch:
         return best_paths[0]
 
     def find_former_session(self, path: str, cells: Hashes) -> FormerSession | None:
-        """Return the session that ran the cells of the notebook at a path, if any."""
+        """Return the former session of the notebook at a path, with these cells.
+
+        Return None if no other session ran any of the cells.
+        """
         best_path = ""
         highest_count = 0
         is_only_match = False
@@ -86,9 +89,10 @@ class RenameSearch:
         return FormerSession(session, is_only_match)
 
     def is_certain(self, former: Session, path: str, cells: Hashes) -> bool:
-        """Return whether no notebook but the one at `path` can be the renamed one.
+        """Return whether the notebook of `former` was certainly renamed to `path`.
 
-        A copy has the same cells, but another inode number.
+        `cells` are the cell hashes of the notebook at `path`. The rename is uncertain
+        if another notebook matches equally well.
         """
         inode = former.file.inode
         if inode and inode == get_inode(path):
@@ -101,9 +105,10 @@ class RenameSearch:
         return all(rival_count < count for rival_count in rivals.values())
 
     def is_copy(self, path: str, former: Session) -> bool:
-        """Return whether the notebook of a session was renamed to another path.
+        """Return whether the notebook at `path` is only a copy of a session's notebook.
 
-        Then the notebook at `path` is a copy.
+        This is known if the session's own notebook, by its inode number, is at another
+        path.
         """
         inode = former.file.inode
         if not inode or inode == get_inode(path):
@@ -112,9 +117,10 @@ class RenameSearch:
         return _includes_inode(candidates, inode)
 
     def find_missing_original(self, path: str) -> str | None:
-        """Return the path of the missing notebook that the notebook at `path` matches.
+        """Return the former path of the notebook at `path` if it was renamed.
 
-        The result is None if there is no such notebook.
+        This is the path of the missing notebook with the most cells in common. Return
+        None if no missing notebook has any of the cells.
         """
         cells = self.records.get_cell_hashes(path)
         if not cells:
@@ -132,9 +138,9 @@ class RenameSearch:
         return best_path
 
     def _iterate_displaced(self, excluded: str) -> Iterator[str]:
-        """Yield the paths that have a session or a journal, but not their notebook.
+        """Yield the paths of sessions and journals with a missing or replaced notebook.
 
-        The notebook of such a path is missing or was replaced by another one.
+        The path `excluded` is left out.
         """
         open_paths = [session.file.path for session in self.sessions.values()]
         for path in open_paths:
@@ -157,7 +163,7 @@ class RenameSearch:
                 yield path
 
     def _is_displaced(self, path: str) -> bool:
-        """Return whether the notebook that ran at a path is no longer there."""
+        """Return whether the notebook that ran at a path is missing or was replaced."""
         session = self.sessions.get(self.records.paths.relpath(path))
         if session is not None:
             inode = session.file.inode
@@ -174,9 +180,9 @@ class RenameSearch:
         return notebook_identity.is_different_notebook(cells, run_cells)
 
     def _find_candidates(self, session: Session, excluded: str) -> dict[str, int]:
-        """Return the notebooks to which the notebook of a session may be renamed.
+        """Return the possible new paths of the notebook of a session.
 
-        The values are the numbers of their cells that are unchanged since they ran.
+        The values are the numbers of cells that are unchanged since they ran.
         """
         run_cells = notebook_identity.list_run_hashes(session.state)
         deadline = time.monotonic() + MAX_SEARCH_SECONDS
@@ -194,9 +200,9 @@ class RenameSearch:
         return candidates
 
     def _list_nearby(self, path: str) -> list[str]:
-        """Return the project's notebooks that are in the folder of a path or indexed.
+        """Return the indexed notebooks and those in the folder of a path.
 
-        The notebooks that changed last come first.
+        The most recently changed notebooks come first.
         """
         folder = os.path.dirname(path)
         paths = set[str]()
@@ -216,7 +222,7 @@ class RenameSearch:
         return newest_first[:MAX_READ_NOTEBOOKS]
 
     def _has_own_session(self, path: str, cells: Hashes) -> bool:
-        """Return whether the notebook at a path belongs to the session of that path."""
+        """Return whether the session at a path ran the notebook, or has a kernel."""
         run_cells = self.records.get_run_hashes(path)
         if run_cells:
             return not notebook_identity.is_different_notebook(cells, run_cells)

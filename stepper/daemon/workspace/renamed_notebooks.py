@@ -1,7 +1,8 @@
-"""Renamed notebooks: their sessions follow, with kernel, journal and stop.
+"""Renamed notebooks: detection, and the move of their sessions to the new names.
 
-`rename_search` says when a notebook counts as renamed. No kernel record, journal or
-figure moves on disk: `renames_file` maps the new name to their store.
+A session keeps its kernel, journal and stop. `rename_search` describes how renamed
+notebooks are recognized. Kernel records, journals and figures don't move on disk:
+`renames_file` maps the new name to their store.
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 
-# The pause after a search that found no notebook, in seconds …
+# The minimum pause after a search that found no notebook, in seconds.
 SEARCH_PAUSE = 0.5
-# … and at least this many times the duration of the search.
+# The minimum pause as a multiple of the duration of the search.
 SEARCH_PAUSE_FACTOR = 20
 
 
 class CheckedFile(NamedTuple):
-    """The file of a notebook when it was last checked for a rename."""
+    """The state of a notebook's file at the last check for a rename."""
 
     signature: Signature
-    cell_ids: frozenset[str]  # of its code cells
+    cell_ids: frozenset[str]  # the ids of its code cells
 
 
 class RenameNotice(NamedTuple):
-    """The notice that a notebook may be a renamed one, until the next run."""
+    """A notice that a notebook was probably renamed.
+
+    The notice is valid while `next_run` is the number of the notebook's next run.
+    """
 
     text: str
     next_run: int
@@ -69,18 +73,18 @@ class RenamedNotebooks:
         self.search = RenameSearch(self.records)
         self._get_launch_config = get_launch_config
         self._rename_currents = rename_currents
-        # By the names of notebooks:
+        # The keys of the following dictionaries are notebook names.
         self.uncertain_renames: dict[str, RenameNotice] = {}
         self._checked_files: dict[str, CheckedFile] = {}
-        self._next_searches: dict[str, float] = {}  # the earliest times
+        self._next_searches: dict[str, float] = {}  # the times of the next searches
 
     # Notebooks whose file exists.
 
-    def check(self, session: Session) -> None:
-        """Check whether the notebook at the path of a session is a renamed one.
+    def update_session(self, session: Session) -> None:
+        """Detect whether another notebook was renamed to the path of a session.
 
-        If it is, move the session of the renamed notebook to this path. The check is
-        cheap unless the file has changed since the last one.
+        If so, move the session of the renamed notebook to this path. This is cheap
+        unless the file has changed since the last call.
         """
         signature = get_signature(session.file.path)
         if not signature or signature == session.file.last_written:
@@ -107,9 +111,9 @@ class RenamedNotebooks:
         signature: Signature,
         last_check: CheckedFile | None,
     ) -> bool:
-        """Return whether a notebook is the same file as before.
+        """Return whether a notebook is the same file as at the last check.
 
-        It may have been changed in place.
+        The file's contents may have been changed in place.
         """
         inode = signature[0]
         last_written = session.file.last_written
@@ -127,7 +131,7 @@ class RenamedNotebooks:
         cell_ids: frozenset[str],
         last_check: CheckedFile | None,
     ) -> bool:
-        """Return whether a notebook's cells may have run in another session."""
+        """Return whether the cells of a notebook may have run in another session."""
         if not cell_ids:
             return False
         run_cells = notebook_identity.list_run_hashes(session.state)
@@ -138,9 +142,10 @@ class RenamedNotebooks:
         return last_check is None or last_check.cell_ids.isdisjoint(cell_ids)
 
     def _match_with_session(self, session: Session, cells: Sequence[Cell]) -> None:
-        """Move the session that ran the cells at a path to this path.
+        """Move the session that ran these cells to the path of `session`.
 
-        The session that was at the path follows its own notebook.
+        If the notebook of `session` was renamed to another path, move `session` there.
+        If the match is uncertain, only add a notice.
         """
         hashes = notebook_identity.hash_code_cells(cells)
         if not hashes:
@@ -166,9 +171,9 @@ class RenamedNotebooks:
             self._move_sessions(moves)
 
     def _set_aside(self, session: Session) -> Session:
-        """Give the session of a replaced notebook a name of its own.
+        """Move the session of a replaced notebook to a free name.
 
-        Return the new session of the path, or the same one if the move fails.
+        Return the new session of the path, or `session` if the move fails.
         """
         path = session.file.path
         free_path = self._find_free_path(path)
@@ -177,9 +182,9 @@ class RenamedNotebooks:
         return self.records.open_session(path)
 
     def _notify_of_possible_rename(self, session: Session, former: Session) -> None:
-        """Add the notice that a notebook may be a renamed one.
+        """Add a notice that the notebook of `session` was probably renamed.
 
-        If the former notebook is stopped, this one is stopped as well.
+        If the notebook of `former` is stopped, also stop the notebook of `session`.
         """
         if self.search.is_copy(session.file.path, former):
             return
@@ -201,9 +206,10 @@ class RenamedNotebooks:
         session.journal.log(event)
 
     def get_notice(self, session: Session) -> str:
-        """Return the notice that a notebook was renamed, or may have been.
+        """Return the notice that a notebook was renamed or probably renamed.
 
-        It is empty if the notebook was not renamed, or if a cell has run since.
+        Return an empty string if the notebook was not renamed. A notice about a
+        probable rename is returned only until the next run.
         """
         uncertain = self.uncertain_renames.get(session.name)
         if uncertain is not None and uncertain.next_run == session.state.next_run:
@@ -215,10 +221,10 @@ class RenamedNotebooks:
     # Notebooks whose file is missing.
 
     def resolve_name(self, name: str) -> str:
-        """Return the present name of a notebook.
+        """Return the current name of a notebook, which may have been renamed.
 
-        If its file is missing and was found under another name, its session has moved
-        to that name.
+        If the notebook's file is missing but is found under another name, move the
+        notebook's session to that name.
         """
         path = self._join(name)
         if os.path.lexists(path):
@@ -237,10 +243,10 @@ class RenamedNotebooks:
         return name
 
     def follow_missing(self, session: Session) -> bool:
-        """Search the notebook of a session if its file is missing.
+        """Search for the notebook of a session if its file is missing.
 
-        If it is found under another name, move the session there and return True. Only
-        the main thread moves sessions.
+        If the notebook is found under another name, move the session to that name and
+        return True. Only the main thread moves sessions.
         """
         if threading.current_thread() is not threading.main_thread():
             return False
@@ -264,9 +270,9 @@ class RenamedNotebooks:
         return self._next_searches.get(name, 0.0)
 
     def describe_uncovered(self, path: str) -> str:
-        """Return the notice that an uncovered notebook may be a renamed one.
+        """Return a notice if an uncovered notebook was probably renamed.
 
-        It is empty if the notebook matches no missing notebook.
+        Return an empty string if its cells are those of no missing notebook.
         """
         original = self.search.find_missing_original(path)
         if original is None:
@@ -279,10 +285,10 @@ class RenamedNotebooks:
     # Moves of sessions.
 
     def _move_sessions(self, moves: Mapping[str, Session]) -> bool:
-        """Move sessions to other paths; return False if `renamed.json` isn't writable.
+        """Move sessions to new paths.
 
-        A session that was at one of the paths keeps its journal and kernel under a name
-        of its own.
+        Sessions that are at the new paths move to free names first. Return False, and
+        add a notice to each session, if `renamed.json` can't be written.
         """
         all_moves = {**moves, **self._set_aside_replaced(moves)}
         try:
@@ -294,7 +300,7 @@ class RenamedNotebooks:
                 session.notices.add(notice)
             return False
         former_names = {path: session.name for path, session in all_moves.items()}
-        # First remove all: two notebooks may have swapped their names.
+        # First remove all sessions, because two notebooks may have swapped names.
         for former_name in former_names.values():
             self.sessions.pop(former_name, None)
             self._checked_files.pop(former_name, None)
@@ -308,7 +314,7 @@ class RenamedNotebooks:
         return True
 
     def _write_renames(self, moves: Mapping[str, Session]) -> None:
-        """Add moves to the renames file; raise OSError."""
+        """Add moves to the renames file; raise OSError if it can't be written."""
         renames_file = self.notebook_paths.renames_file
         stores = dict(renames_file.get_stores())
         new_stores = {}
@@ -327,9 +333,9 @@ class RenamedNotebooks:
         renames_file.replace(stores, renamed)
 
     def _set_aside_replaced(self, moves: Mapping[str, Session]) -> dict[str, Session]:
-        """Return moves of the sessions that are at the new paths of others.
+        """Return the moves for sessions that are at the target paths of `moves`.
 
-        Their new names are those under which users can shut them down.
+        Each of these sessions gets a free name, so that users can shut down its kernel.
         """
         moving_names = {session.name for session in moves.values()}
         replaced_moves: dict[str, Session] = {}
@@ -344,7 +350,10 @@ class RenamedNotebooks:
         return replaced_moves
 
     def _find_free_path(self, path: str) -> str:
-        """Return a free path for the session of a notebook that was replaced."""
+        """Return an unused path for the session of a replaced notebook.
+
+        An example is `NAME.replaced-1.ipynb`.
+        """
         stores = self.notebook_paths.renames_file.get_stores()
         stem = path.removesuffix(".ipynb")
         for number in itertools.count(1):
@@ -361,14 +370,14 @@ class RenamedNotebooks:
         session.move(new_name, path, partial(self._get_launch_config, path))
         self.sessions[new_name] = session
         self._next_searches.pop(new_name, None)
-        if not os.path.lexists(path):  # its notebook was replaced
+        if not os.path.lexists(path):  # the session's notebook was replaced
             return
         event = journal_events.Renamed(at=format_now(), former=former_name)
         session.journal.log(event)
         session.notices.add(self._format_renamed(session))
 
     def _format_renamed(self, session: Session) -> str:
-        """Return the notice that a session moved to the new name of its notebook."""
+        """Return the notice that the notebook of a session was renamed."""
         former_name = session.state.renamed_from
         former_folder = os.path.dirname(former_name)
         has_kernel = self.records.has_kernel(session)
@@ -390,9 +399,9 @@ class RenamedNotebooks:
 
 
 def _was_written_in_place(path: str) -> bool:
-    """Return whether a file was written after it got its name.
+    """Return whether the last change of a file changed its contents, not its name.
 
-    A rename changes the time of the inode, but not that of the content.
+    A rename changes a file's inode change time, but not its modification time.
     """
     try:
         status = os.stat(path)

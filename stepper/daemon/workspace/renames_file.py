@@ -1,9 +1,9 @@
 """The file of renamed notebooks: `.stepper/renamed.json`.
 
-It maps each renamed notebook to its store, and former names to present ones. A store is
-the name under which a notebook's journal, kernel record and figures are kept: see
-`notebook_paths`. A rename moves none of these files. It only replaces this one, which
-is atomic.
+The file maps each renamed notebook to its store, and former names to current names. A
+store is the name of a notebook's journal, kernel record and figures: see
+`notebook_paths`. When a notebook is renamed, these files stay, and only this file is
+replaced, which is atomic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepper.common.text import NAME_CONTROLS
 
 MAX_NAME_CHARACTERS = 4096
 MAX_FORMER_NAMES = 200
-# An absolute path, or one that is a folder: this one, or one outside of it.
+# An absolute path, a path that starts with `..`, or the path `.`.
 OUTSIDE = re.compile(r"/|\.\.(/|$)|\.$")
 
 FileVersion = tuple[int, ...]
@@ -28,7 +28,7 @@ FileVersion = tuple[int, ...]
 class RenamesFile:
     """The renamed notebooks of a project, with names relative to the project.
 
-    The file is read again whenever it has changed: another process may write it.
+    The file is read again after each change, because other processes may write it.
     """
 
     def __init__(self, path: str) -> None:
@@ -44,19 +44,19 @@ class RenamesFile:
         return self._stores
 
     def get_notebook(self, store: str) -> str | None:
-        """Return the renamed notebook that has a store, or None."""
+        """Return the renamed notebook with the given store, or None."""
         self._refresh()
         return self._notebooks.get(store)
 
     def get_new_name(self, notebook: str) -> str | None:
-        """Return the present name of a notebook, or None if it was not renamed."""
+        """Return the current name of a notebook, or None if it was not renamed."""
         self._refresh()
         return self._new_names.get(notebook)
 
     def replace(self, stores: Mapping[str, str], renamed: Mapping[str, str]) -> None:
-        """Replace the stores, and add renamed notebooks.
+        """Write the file with these stores, and with additional renamed notebooks.
 
-        `stores` maps notebooks to stores, and `renamed` maps former names to new ones.
+        `stores` maps notebooks to stores, and `renamed` maps former names to new names.
         Raise OSError if the file can't be written.
         """
         self._refresh()
@@ -69,9 +69,9 @@ class RenamesFile:
         self._version = None
 
     def _merge_new_names(self, renamed: Mapping[str, str]) -> dict[str, str]:
-        """Return the new names, those of `renamed` last.
+        """Return the new name for each former name, with the names of `renamed` last.
 
-        Former names lead to the newest name of a notebook that is renamed again.
+        If a notebook is renamed again, all its former names get the newest name.
         """
         new_names = {}
         for former_name, name in self._new_names.items():
@@ -82,7 +82,7 @@ class RenamesFile:
 
     def _refresh(self) -> None:
         """Read the file if it has changed."""
-        # Before the file is read: a later change is noticed by the next call.
+        # Determined before the file is read, so the next call notices a later change.
         version = self._get_version()
         if version == self._version:
             return
@@ -114,9 +114,10 @@ class RenamesFile:
 
 
 def _select_valid(names: object) -> dict[str, str]:
-    """Return the entries of a notebook with a name or store that are valid.
+    """Return the valid entries of a mapping from notebooks to names or stores.
 
-    Another person may have written the file, so no path may leave its folder.
+    Another person may have written the file, so paths outside of their folder are
+    invalid.
     """
     if not isinstance(names, dict):
         return {}
@@ -129,7 +130,7 @@ def _select_valid(names: object) -> dict[str, str]:
 
 
 def _map_stores_to_notebooks(stores: Mapping[str, str]) -> dict[str, str]:
-    """Return the first notebook of each store: a store belongs to one notebook."""
+    """Return a mapping from each store to its first notebook."""
     notebooks: dict[str, str] = {}
     for notebook, store in stores.items():
         notebooks.setdefault(store, notebook)
@@ -137,7 +138,7 @@ def _map_stores_to_notebooks(stores: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether a value is a relative path that does not leave its folder."""
+    """Return whether a value is a normalized relative path inside its folder."""
     if not isinstance(name, str):
         return False
     if not 0 < len(name) < MAX_NAME_CHARACTERS:

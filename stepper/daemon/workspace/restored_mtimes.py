@@ -1,9 +1,9 @@
 """Notebooks with a restored modification time.
 
-After a cell has run, its notebook gets back the modification time of the edit. Without
-this, the client would refuse the further edits of the same message. When the message is
-complete, the notebook gets the current time. A file lists the notebooks that wait for
-this: the daemon may be killed, and the hook script checks whether the file exists.
+After a cell has run, stepper restores the notebook's modification time, because the
+client would otherwise refuse further edits in the same message. When the message is
+complete, the notebook gets the current time. A file lists the notebooks until then, for
+the case that the daemon is killed. The hook script checks whether the file exists.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stepper.daemon.workspace.daemon_json_file import DaemonJsonFile
 
 
 class RestoredMtimes:
-    """The notebooks with a restored time, and the sessions that edited them."""
+    """The notebooks with a restored time, and the client sessions that edited them."""
 
     def __init__(self, path: str) -> None:
         self._file = DaemonJsonFile(path)
@@ -24,14 +24,14 @@ class RestoredMtimes:
             self._file.write({**owners, notebook: session})
 
     def take_all(self, session: str) -> list[str]:
-        """Remove the notebooks that a session edited, and return their paths."""
+        """Remove the notebooks that a client session edited, and return their paths."""
         owners = self._file.read()
         notebooks = [notebook for notebook in owners if owners[notebook] == session]
         self._remove(notebooks)
         return notebooks
 
     def discard(self, notebook: str) -> None:
-        """Remove a notebook."""
+        """Remove a notebook from the file, if the file lists it."""
         self._remove([notebook])
 
     def _remove(self, notebooks: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""The notebook that a resuming command without a notebook acts on: the stopped one.
+"""The choice of the notebook for a resuming command without a notebook name.
 
-If several notebooks are stopped, the user has to name one. `continue`, `fix` and `skip`
-in a terminal, the slash commands, the plain words and `lift_stop` all use this rule.
+The command resumes the stopped notebook. If several notebooks are stopped, the user has
+to name one. This rule applies to `continue`, `fix` and `skip` in a terminal, to slash
+commands, to plain words and to the MCP tool `lift_stop`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.session import notebook_commands
 from stepper.session.session import Session
 
-# The maximum length of a message that is repeated in the commands to choose from.
+# The maximum length of a user's message that is repeated in suggested commands.
 MAX_MESSAGE_CHARACTERS = 200
 
 
@@ -25,8 +26,8 @@ MAX_MESSAGE_CHARACTERS = 200
 class ResumeCommand:
     """A command that resumes a notebook, with the user's message.
 
-    `interface` says how commands are given: `shell`, `slash` (in Claude Code) or `tool`
-    (the user is asked through MCP).
+    `interface` is `shell` for a terminal command, `slash` for a slash command in Claude
+    Code, or `tool` for the MCP tool `lift_stop`.
     """
 
     name: str
@@ -37,17 +38,17 @@ class ResumeCommand:
 async def find_target(
     workspace: Workspace, cwd: str, owner: str, command: ResumeCommand
 ) -> Session:
-    """Return the session of the notebook that a command without a notebook acts on.
+    """Return the session that a command without a notebook name resumes.
 
-    That is the stopped notebook, or else the current one. Raise UsageError if several
-    notebooks are stopped, or if there is no notebook.
+    This is the session of the stopped notebook, or else of the current notebook. Raise
+    UsageError if several notebooks are stopped, or if there is no current notebook.
     """
     stopped = await workspace.open_stopped_sessions()
     current = _get_current(workspace, owner)
     if current is not None and _reopens_step(current, command):
         return current
     if len(stopped) > 1:
-        raise _several_stopped_error(stopped, command)
+        raise _build_several_stopped_error(stopped, command)
     if stopped:
         return stopped[0]
     return workspace.find_session(None, cwd, owner)
@@ -59,15 +60,15 @@ def _get_current(workspace: Workspace, owner: str) -> Session | None:
 
 
 def _reopens_step(session: Session, command: ResumeCommand) -> bool:
-    """Return whether a command reopens a skipped step: `continue step 3`."""
+    """Return whether a command reopens a skipped step, as in `continue step 3`."""
     step = notebook_commands.find_skipped_step(session, command.message)
     return command.name == "continue" and step is not None
 
 
-def _several_stopped_error(
+def _build_several_stopped_error(
     stopped: Sequence[Session], command: ResumeCommand
 ) -> UsageError:
-    """Return the error that lists the stopped notebooks, with the command for each."""
+    """Return the error that lists the stopped notebooks and a command for each."""
     message = command_messages.format_ambiguous_resume(
         [(session.name, session.state.stop) for session in stopped], command.name
     )
@@ -78,13 +79,13 @@ def _several_stopped_error(
 
 def _format_instruction(interface: str) -> str:
     if interface == "tool":
-        return "To ask the user about one of them, call one of these:"
+        return "To ask the user about one of the notebooks, call one of these tools:"
     verb = "type" if interface == "slash" else "run"
-    return f"To resume one of them, {verb} one of these:"
+    return f"To resume one of the notebooks, {verb} one of these commands:"
 
 
 def _format_command(commands: CommandLines, command: ResumeCommand) -> str:
-    """Return a command as the user, or the agent through MCP, gives it."""
+    """Return a command as the user enters it, or the tool call of an agent."""
     message = " ".join(command.message.split())
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = command_messages.RESUME_ARGUMENTS[command.name]
