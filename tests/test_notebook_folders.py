@@ -104,5 +104,6 @@ def test_new_notebooks_go_into_the_first_folder(shared: Project) -> None:
     assert shared.new("One").path.parent == shared.folder
     shared.config("notebooks: [a/b.ipynb]\n")
     assert (
-        "contains no folder for new notebooks" in shared.stepper("new", "x", check=2).stderr
+        "contains no folder for new notebooks"
+        in shared.stepper("new", "x", check=2).stderr
     )
