@@ -223,7 +223,7 @@ def test_auto_mode_asks_the_user_before_a_cell_runs(
         shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given
     )
     assert said == ("ask" if asked else None)
-    assert ("approving this edit runs the cell immediately" in reason) == asked
+    assert ("if you approve this edit, the cell runs immediately" in reason) == asked
 
 
 def test_step_asks_once_in_manual_mode(shared: Project) -> None:

@@ -375,7 +375,7 @@ def test_configured_backends(project, monkeypatch):
     for name in ("kernels.sh", "kernels.gpu"):
         assert (
             not checks[name].ok
-            and "was not accepted by you, so stepper did not contact it"
+            and "you have not accepted this backend, so stepper did not contact it"
             in checks[name].detail
         )
         assert checks[name].mend == "stepper trust"

@@ -173,7 +173,7 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
     before, living = notebook.path.read_bytes(), number(answer)
     done = project.stepper("verify", notebook.path.stem, "--once", check=1)
     at = there.at.at
-    assert ("the replay has a kernel of its own in there (" in done.stderr) == (
+    assert ("the replay uses a separate kernel on there (" in done.stderr) == (
         at is not None and not at.description.is_local
     )
     assert (

@@ -233,20 +233,20 @@ def test_backend_config_is_parsed() -> None:
         (
             "kernels:\n  r: {kernelspec: ir}\nkernel: gpu",
             3,
-            "`kernel: gpu` is not in `kernels:` (r, local)",
+            "`kernel: gpu` is not defined in `kernels:`; available: r, local",
             "",
         ),
         ("kernel: ", 1, "the name of one of `kernels:`", ""),
         (
             "kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: x}\n  a: {kernelspec: y}",
             4,
-            "duplicate key `a`, first used in line 2",
+            "duplicate key `a`, first used on line 2",
             "",
         ),
         (
             "kernels:\n  a:\n    ssh:\n      host: x\n      host: y",
             5,
-            "duplicate key `host`, first used in line 4",
+            "duplicate key `host`, first used on line 4",
             "",
         ),
         (

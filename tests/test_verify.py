@@ -599,7 +599,7 @@ def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
         project.paths, {"python": sys.executable, "kernels": [*accepted.values()]}
     )
     done = project.stepper("verify", "a", "--kernel", "far")
-    assert "the replay has a kernel of its own in far (" in done.stderr
+    assert "the replay uses a separate kernel on far (" in done.stderr
     assert " in 1 fresh kernel (in far); the live kernel was not touched" in done.stdout
     assert project.json("status", "a")["kernel"]["where"] == "", (
         "the notebook's own kernel stays where it is"
@@ -618,7 +618,7 @@ def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
     assert words(verified(project, "--kernel", "far", name="r")) == "a:not_recorded"
     refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
     assert (
-        "`kernels.there` is a single existing kernel, and a replay needs a kernel of its own"
+        "`kernels.there` is a single existing kernel, but a replay needs a new kernel"
         in refused
     )
 

@@ -1,7 +1,7 @@
-"""Kernel backends: `stepper kernels list`, `use` and `wait`.
+"""Handlers of the commands on kernel backends: `stepper kernels`, `use --kernel`.
 
-Imported when a command first needs it. Only backends that the user accepted with
-`stepper trust` are contacted.
+This module is imported when the first of these commands arrives. Only backends that the
+user accepted with `stepper trust` are contacted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from stepper.session import notebook_commands, responses
 from stepper.session.protocols import KernelMetadata
 from stepper.session.session import Session
 
-QUEUE_POLL_SECONDS = 0.3  # while another request waits for the kernel
-CHECK_SECONDS = 10.0  # for the check of one backend
-NOT_ACCEPTED = "was not accepted by you, so stepper did not contact it"
+QUEUE_POLL_SECONDS = 0.3  # the polling interval while another request starts the kernel
+CHECK_SECONDS = 10.0  # the timeout for the check of a backend
+NOT_ACCEPTED = "you have not accepted this backend, so stepper did not contact it"
 
 
 async def get_metadata(request: Request, name: str) -> KernelMetadata:
-    """Return the notebook metadata of a kernel on the backend `name`.
+    """Return the notebook metadata for kernels of the backend `name`.
 
-    Raise UsageError if there is no such backend, KernelError if it can't be asked.
+    Raise UsageError if the backend is not configured, and KernelError if it was not
+    accepted or can't be contacted.
     """
     workspace = request.workspace
     limits = workspace.config.limits()
@@ -51,9 +52,10 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
 async def use_backend(
     request: Request, session: Session, name: str
 ) -> responses.CurrentNotebookResponse:
-    """Start the notebook's next kernel on another backend.
+    """Select the backend `name` for the notebook's next kernel.
 
-    The response names the backend of the current kernel if that is a different one.
+    If the notebook has a kernel on another backend, the response contains the name of
+    that backend.
     """
     metadata = await get_metadata(request, name)
     default = request.workspace.config.limits().kernel
@@ -73,15 +75,15 @@ async def use_backend(
 async def wait_for_kernel(
     request: Request, session: Session
 ) -> responses.KernelWaitResponse:
-    """Wait until a notebook has a kernel, and return its status.
+    """Wait until the kernel of a notebook has started, and return its status.
 
-    Start the kernel unless another request does. Raise StepperError if it can't be
-    started.
+    Start the kernel unless another request is starting it. Raise StepperError if the
+    kernel can't be started.
     """
     manager = session.kernel_manager
     async with report_progress(request, session):
-        # Another request starts the kernel for its cell: don't wait until that
-        # finishes.
+        # If another request is starting the kernel for a cell, wait only for the
+        # kernel, not for the cell.
         while (
             manager.kernel is None
             and session.requests.is_locked
@@ -90,7 +92,7 @@ async def wait_for_kernel(
             await asyncio.sleep(QUEUE_POLL_SECONDS)
         if manager.kernel is None:
             async with session.take_turn(caller=request.caller):
-                # Raises an error if the notebook is of another language.
+                # Raises an error if the notebook's language is not supported.
                 session.read()
                 await manager.get_or_start_kernel(
                     request.caller.environ, request.caller.disconnected
@@ -99,7 +101,10 @@ async def wait_for_kernel(
 
 
 async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
-    """Return all kernel backends, `local` first; check those that were accepted."""
+    """Return all kernel backends, `local` first.
+
+    Backends that the user accepted are contacted, to find out if they are reachable.
+    """
     workspace = request.workspace
     environ = request.caller.environ
     limits = workspace.config.limits()
@@ -130,9 +135,9 @@ async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
 async def check_configured(
     paths: Paths, limits: Limits, environ: Mapping[str, str]
 ) -> list[responses.KernelBackendEntry]:
-    """Return the backends in the configuration; those that were accepted are checked.
+    """Return the configured kernel backends.
 
-    All checks run at the same time.
+    Backends that the user accepted are contacted, all at the same time.
     """
     checks = (
         _check_backend(paths, limits, backend, environ)
@@ -147,7 +152,7 @@ async def _check_backend(
     backend: kernel_config.BackendConfig,
     environ: Mapping[str, str],
 ) -> responses.KernelBackendEntry:
-    """Return a backend, with whether it is reachable if the user accepted it."""
+    """Return the entry of a backend, which is contacted if the user accepted it."""
     is_accepted = paths.trusts_backend(backend.definition)
     facts = (
         backend.name,

@@ -1,7 +1,7 @@
-"""Claude Code's hook JSON: payloads parsed into values, and responses as JSON.
+"""Claude Code's hook JSON: parsed payloads, and responses as JSON.
 
-This module and `hook/hook_json` are the only ones that know Claude Code's field names;
-they were measured, see docs/development/claude-code.md.
+Only this module and `hook/hook_json` contain Claude Code's field names, which were
+determined by tests: see docs/development/claude-code.md.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = [
     "use_terminal_commands",
 ]
 
-SHORT_TEXT = 200  # characters of a field with a name or an id
+SHORT_TEXT = 200  # the maximum length of a name or an id, in characters
 MAX_PATH = 4096  # characters
-# The permission modes in which the user has approved edits in advance, lets the client
-# decide, or wants nothing to run yet. In all others, the client asks for each edit.
+# The user's consent by permission mode. In other modes, Claude Code asks before each
+# edit.
 CONSENTS = {
     "acceptEdits": Consent.GIVEN,
     "bypassPermissions": Consent.GIVEN,
     "auto": Consent.DELEGATED,
     "plan": Consent.WITHHELD,
 }
-# Tools that may change files without an event of their own.
+# Tools that may change files without a hook event for the change.
 SHELLS = (
     "Bash",
     "PowerShell",
@@ -95,8 +95,9 @@ class PayloadError(ValueError):
 class Event:
     """A hook event of Claude Code.
 
-    `client_pid` is the process id of the Claude Code that sent it, or an empty string.
-    Access to a required field that is missing or invalid raises PayloadError.
+    `client_pid` is the process ID of the Claude Code process, or an empty string if it
+    is unknown. Properties raise PayloadError if a required field of the payload is
+    missing or invalid.
     """
 
     def __init__(self, data: Any, client_pid: str = "") -> None:
@@ -110,7 +111,8 @@ class Event:
         self.asks_for_each_edit = mode == "default"
         self.is_from_subagent = bool(get_text(data, "agent_id"))
         self.is_session_start = get_text(data, "hook_event_name") == "SessionStart"
-        # For SessionStart: the user has already seen the earlier messages.
+        # Whether a SessionStart follows a compaction. The user has seen earlier
+        # messages.
         self.is_after_compaction = get_text(data, "source") == "compact"
         self.last_message = get_text(data, "last_assistant_message")
         self.is_shell_call = data.get("tool_name") == "Bash"
@@ -127,12 +129,12 @@ class Event:
 
     @property
     def is_stepper_command(self) -> bool:
-        """Whether the prompt is a slash command of stepper for the agent."""
+        """Whether the prompt is a slash command of stepper that starts work."""
         return bool(STEPPER_COMMAND.match(self.prompt))
 
     @property
     def is_slash_command(self) -> bool:
-        """Whether the prompt is a slash command of any plugin, not a path."""
+        """Whether the prompt starts with a slash command, not with a path."""
         return bool(SLASH_COMMAND.match(self.prompt))
 
     @property
@@ -144,7 +146,9 @@ class Event:
     def tool_input(self) -> dict[str, Any]:
         """The input of a tool call."""
         if not isinstance(self.data.get("tool_input"), dict):
-            raise PayloadError("the hook's payload has no object in `tool_input`")
+            raise PayloadError(
+                "`tool_input` of the hook's payload is missing or not an object"
+            )
         return get_object(self.data, "tool_input")
 
     @property
@@ -157,7 +161,10 @@ class Event:
         if tool == "NotebookEdit":
             return self._parse_cell_edit(arguments)
         tool_name = tool[:100]
-        raise PayloadError(f"the hook's payload is about the tool {tool_name!r}")
+        raise PayloadError(
+            f"the hook's payload is for the tool {tool_name!r}, but NotebookEdit or"
+            " Write is expected"
+        )
 
     @property
     def _tool_use_id(self) -> str | None:
@@ -175,8 +182,8 @@ class Event:
     def _parse_cell_edit(self, arguments: dict[str, Any]) -> CellEdit:
         """Return the edit of a cell.
 
-        After an insert, only `tool_response` has the new cell's id: `cell_id` of
-        `tool_input` is the id of the cell above.
+        For an insert, `tool_response` contains the id of the new cell, and `tool_input`
+        contains the id of the cell above the new cell.
         """
         response = get_object(self.data, "tool_response")
         mode = _get_short_text(arguments, "edit_mode") or "replace"
@@ -203,14 +210,14 @@ class Event:
 
     @property
     def read_path(self) -> str:
-        """The file that a Read is about to read."""
+        """The path of the file that the Read tool is about to read."""
         return _require_path(self.tool_input, "file_path")
 
     @property
     def edit_payload(self) -> bytes:
-        """The payload of an edit without the notebook's contents.
+        """The payload of an edit, without the contents of the notebook.
 
-        A hook process that waits for hours keeps only this in memory.
+        Hook processes may wait for hours, so they keep only this short payload.
         """
         fields: dict[str, Any] = {}
         for name in EDIT_FIELDS:
@@ -222,7 +229,7 @@ class Event:
 
     @property
     def used_shell(self) -> bool:
-        """Whether a call of a PostToolBatch may have changed files without an event."""
+        """Whether a call of a PostToolBatch was a tool in SHELLS or an MCP tool."""
         for call in self._tool_calls:
             name = get_text(call, "tool_name")
             if name in SHELLS or name.startswith("mcp__"):
@@ -239,9 +246,7 @@ class Event:
 
     @property
     def last_edits(self) -> set[str]:
-        """The notebooks whose last call in a PostToolBatch was an edit.
-
-        The paths are absolute.
+        """The absolute paths of files with an edit as their last call in a batch.
 
         Claude Code accepts a new modification time only after an edit. After a Read, it
         assumes that another program changed the file and refuses the next edit.
@@ -266,7 +271,7 @@ class Event:
 def _require_text(data: dict[str, Any], key: str) -> str:
     value = data.get(key)
     if not isinstance(value, str):
-        raise PayloadError(f"the hook's payload has no text in `{key}`")
+        raise PayloadError(f"`{key}` of the hook's payload is missing or not a string")
     return value
 
 
@@ -277,7 +282,7 @@ def _get_short_text(data: dict[str, Any], key: str) -> str:
 def _require_path(data: dict[str, Any], key: str) -> str:
     value = _require_text(data, key)
     if not _is_possible_path(value):
-        message = f"the path in `{key}` of the hook's payload is invalid"
+        message = f"`{key}` of the hook's payload is not a valid path"
         raise PayloadError(message)
     return value
 
@@ -291,7 +296,7 @@ def _is_possible_path(path: str) -> bool:
 
 
 def use_terminal_commands(output: bytes, program: str) -> bytes:
-    """Return a hook's output with commands that work in the user's terminal."""
+    """Return a hook's output, with `program` as the stepper command in user texts."""
     if program == PROGRAM or PROGRAM.encode() not in output:
         return output
     values = json.loads(output)
@@ -302,7 +307,7 @@ def use_terminal_commands(output: bytes, program: str) -> bytes:
 
 
 def _map_agent_texts(output: bytes, change: Callable[[str], str]) -> bytes:
-    """Return a hook's output after changing each text that the agent reads."""
+    """Return a hook's output with `change` applied to each text for the agent."""
     values = json.loads(output)
     context = get_object(values, "hookSpecificOutput")
     for texts, key in ((values, "stopReason"), (context, "additionalContext")):
@@ -312,7 +317,10 @@ def _map_agent_texts(output: bytes, change: Callable[[str], str]) -> bytes:
 
 
 def add_plugin_note(output: bytes) -> bytes:
-    """Return a hook's output with a note on the name of /continue in a plugin."""
+    """Return a hook's output with a note that /continue has another name in a plugin.
+
+    The note is added to texts that mention /continue.
+    """
     if b"/continue" not in output:
         return output
 
@@ -320,18 +328,18 @@ def add_plugin_note(output: bytes) -> bytes:
         if "/continue" not in text:
             return text
         return (
-            f"{text}\n(Type /stepper:continue here: a bare /continue is the client's"
-            " own command.)"
+            f"{text}\n(Type /stepper:continue instead of /continue, which is a command"
+            " of the client.)"
         )
 
     return _map_agent_texts(output, add_note)
 
 
 def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> bytes:
-    """Return a hook's output with a note on each command that is another skill's name.
+    """Return a hook's output with notes on slash commands of other skills.
 
-    `is_other_skill` returns whether the project has a skill of this name that stepper
-    did not install.
+    A note is added for each mentioned command if `is_other_skill` returns True: the
+    project has a skill with the command's name that stepper did not install.
     """
     mentioned = [skill for skill in SKILLS if f"/{skill}".encode() in output]
     other_skills = [skill for skill in mentioned if is_other_skill(skill)]
@@ -351,12 +359,18 @@ def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> byt
 
 
 def format_user_line(line: str) -> bytes:
-    """Return a hook's output with a line for the user alone; empty without a line."""
+    """Return a hook's output with a line for the user only.
+
+    If the line is empty, the output is empty too.
+    """
     return encode_json({"systemMessage": line}) if line else SILENT
 
 
 def format_decision(decision: str, reason: str, line: str = "") -> bytes:
-    """Return a PreToolUse hook's output with the decision `deny`, `allow` or `ask`."""
+    """Return a PreToolUse hook's output with a decision and its reason.
+
+    `decision` is `deny`, `allow` or `ask`; `line` is an additional line for the user.
+    """
     output: dict[str, Any] = {}
     if line:
         output["systemMessage"] = line
@@ -369,5 +383,8 @@ def format_decision(decision: str, reason: str, line: str = "") -> bytes:
 
 
 def format_notice(line: str) -> bytes:
-    """Return the output of FileChanged: Claude Code shows the line for five seconds."""
+    """Return a FileChanged hook's output with a line for the user.
+
+    Claude Code shows the line for five seconds.
+    """
     return encode_json({"systemMessage": line}) + b"\n"

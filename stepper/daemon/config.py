@@ -1,8 +1,8 @@
-"""The configuration of a project: `.stepper/config.yaml` as `Limits`.
+"""The configuration of a project: `.stepper/config.yaml`, parsed into `Limits`.
 
-Every key has a default. An error names the file, the line and the nearest valid key.
-The file may come from a stranger, so its size and nesting are limited before PyYAML
-reads it.
+Every key has a default. An error message contains the file, the line and the nearest
+valid key. The file may come from a stranger, so its size and nesting are checked before
+PyYAML parses it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
 MAX_CHARACTERS = 20_000
-# PyYAML needs seconds for more of them, and the daemon does not respond meanwhile.
+# PyYAML needs seconds for more brackets, and the daemon does not respond meanwhile.
 MAX_BRACKETS = 100
-MAX_NUMBER = 1e9  # in seconds, about thirty years
-MAX_KEY_CHARACTERS = 100  # of a key in a message
+MAX_NUMBER = 1e9  # about thirty years in seconds
+MAX_KEY_CHARACTERS = 100  # the maximum length of a key in a message
 
 
 def _is_number(value: Any, minimum: float = 0, maximum: float = MAX_NUMBER) -> bool:
@@ -47,9 +47,9 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_project_folder(folder: Any) -> bool:
-    """Whether the permission rule `Edit(FOLDER/**)` allows edits in one folder only."""
+    """Return whether a value is a folder of the project, but not the project itself."""
     is_folder = notebook_globs.is_valid(folder) and notebook_globs.is_folder(folder)
-    # `Edit(**)` would allow every edit.
+    # For the project itself, the permission rule `Edit(**)` would allow every edit.
     return is_folder and os.path.normpath(folder) != "."
 
 
@@ -67,7 +67,7 @@ def _is_module_mode(value: Any) -> bool:
 NUMBER = ("a number above 0", _is_number)
 WHOLE = ("a whole number", _is_whole_number)
 FLAG = ("true or false", lambda value: isinstance(value, bool))
-# What the value of each key must be, and the function that checks it.
+# For each key, a description of its valid values and the function that checks a value.
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "cell_timeout_seconds": NUMBER,
     "max_cell_timeout_seconds": NUMBER,
@@ -122,16 +122,16 @@ assert set(RULES) == {field.name for field in fields(Limits)}
 
 
 def parse(text: str, file_name: str) -> Limits:
-    """Return the limits that the text of a configuration file sets.
+    """Return the limits for the text of a configuration file.
 
-    Raise UsageError, with file, line and nearest key, if the text is not valid.
+    Raise UsageError if the text is not valid. `file_name` is used in its message.
     """
     node, data = _load_yaml(text, file_name)
     if data is None:
         return Limits()
     if not isinstance(data, dict):
         raise UsageError(
-            f"{file_name}, line 1: a mapping of keys to values is expected"
+            f"{file_name}, line 1: the file must contain a mapping of keys to values"
         )
     lines = (
         {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
@@ -151,12 +151,16 @@ def parse(text: str, file_name: str) -> Limits:
 
 
 def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
-    """Return the YAML node and the data of a text; raise UsageError."""
+    """Return the root node and the data of a YAML text.
+
+    Both are empty for an empty text. Raise UsageError if the text is not valid YAML or
+    exceeds a limit.
+    """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{file_name} is larger than {MAX_CHARACTERS:,} characters")
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise UsageError(
-            f"{file_name} was not read: YAML with more than {MAX_BRACKETS} brackets"
+            f"{file_name} was not read: it contains more than {MAX_BRACKETS} brackets"
         )
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
@@ -179,12 +183,15 @@ def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
         raise UsageError(f"{file_name}: not valid YAML: {error}") from None
     except (ValueError, AttributeError, LookupError) as error:
         # For example `!!int x`, or the 31st of June.
-        raise UsageError(f"{file_name}: a value can't be read: {error}") from None
+        raise UsageError(f"{file_name} contains an invalid value: {error}") from None
     return node, data
 
 
 def _check_value(key: Any, value: Any, location: str) -> None:
-    """Raise UsageError if a key is unknown or its value is not valid."""
+    """Raise UsageError if a key is unknown or its value is not valid.
+
+    `location` is the file and line for the message.
+    """
     if key not in RULES:
         name = str(key)[:MAX_KEY_CHARACTERS]
         nearest = difflib.get_close_matches(name, RULES, n=1, cutoff=0.4)
@@ -200,7 +207,10 @@ def _check_value(key: Any, value: Any, location: str) -> None:
 
 
 def _check_duplicate_keys(node: yaml.Node | None, file_name: str) -> None:
-    """Raise UsageError if a mapping has a key twice: YAML would use the last one."""
+    """Raise UsageError if a mapping contains a key twice.
+
+    PyYAML would use the last value without an error.
+    """
     if not isinstance(node, yaml.MappingNode):
         return
     lines: dict[str, int] = {}
@@ -210,7 +220,7 @@ def _check_duplicate_keys(node: yaml.Node | None, file_name: str) -> None:
         if name in lines:
             quoted = one_line(name, MAX_KEY_CHARACTERS)
             raise UsageError(
-                f"{file_name}, line {line}: duplicate key `{quoted}`, first used in"
+                f"{file_name}, line {line}: duplicate key `{quoted}`, first used on"
                 f" line {lines[name]}"
             )
         lines[name] = line
@@ -223,10 +233,10 @@ def _parse_kernels(
     file_name: str,
     lines: Mapping[str, int],
 ) -> None:
-    """Replace the value of `kernels` by the kernel backends that it defines.
+    """Replace the value of `kernels` with the backends that it defines.
 
-    Raise UsageError, with the line, if a definition or the name in `kernel` is not
-    valid.
+    Raise UsageError if a definition is not valid, or if `kernel` names an unknown
+    backend.
     """
     from stepper.kernels import backend_registry
     from stepper.policy.configuration import kernel_config
@@ -246,13 +256,12 @@ def _parse_kernels(
     known_names = ", ".join([*values["kernels"], kernel_config.LOCAL])
     raise UsageError(
         f"{file_name}, line {lines['kernel']}: `kernel: {one_line(name, 100)}` is not"
-        " in"
-        f" `kernels:` ({one_line(known_names, 500)})"
+        f" defined in `kernels:`; available: {one_line(known_names, 500)}"
     )
 
 
 def _find_line(node: yaml.Node | None, path: Sequence[str]) -> int:
-    """Return the line of the last of these nested keys that exists."""
+    """Return the line number of a nested key, or of its nearest existing parent."""
     line = 1
     loader = yaml.SafeLoader("")
     for key in path:
@@ -270,7 +279,7 @@ def _find_line(node: yaml.Node | None, path: Sequence[str]) -> int:
 
 
 def replace_notebooks(text: str, patterns: Sequence[str], file_name: str) -> str:
-    """Return the text of a configuration with these patterns as `notebooks:`.
+    """Return the text of a configuration file with new patterns for `notebooks:`.
 
     Raise UsageError if the text is not valid before or after the change.
     """
@@ -292,12 +301,12 @@ def replace_notebooks(text: str, patterns: Sequence[str], file_name: str) -> str
 
 
 class Config:
-    """The project's limits, read again if the file changes."""
+    """The limits of a project, which are read again after each change of the file."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self._limits = Limits()
-        self._stamp: tuple[int, ...] = ()  # of the file that the limits come from
+        self._stamp: tuple[int, ...] = ()  # of the file when the limits were read
 
     def limits(self) -> Limits:
         """Return the current limits; raise UsageError if the file is not valid."""
@@ -306,7 +315,7 @@ class Config:
             status = os.stat(self.paths.config)
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         except OSError:
-            pass  # without a file, the defaults apply
+            pass  # the defaults apply if there is no file
         if stamp != self._stamp:
             self._limits = load(self.paths)
             self._stamp = stamp
@@ -314,9 +323,10 @@ class Config:
 
 
 def load(paths: Paths) -> Limits:
-    """Return the limits of the project; the defaults if there is no file.
+    """Return the limits in the project's configuration file.
 
-    Raise UsageError if the file is not valid or can't be read.
+    Return the defaults if there is no file. Raise UsageError if the file is not valid
+    or can't be read.
     """
     name = paths.relpath(paths.config)
     # Reading from a FIFO would block the daemon.

@@ -1,6 +1,6 @@
-"""Plotly figures as PNG files, rendered by the project's own kaleido.
+"""Rendering of Plotly figures as PNG files, with the project's own kaleido.
 
-Figures are rendered only on request and in a separate process: kaleido starts a
+Figures are rendered only on request and in a separate process, because kaleido starts a
 browser, which takes seconds and hundreds of megabytes.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from stepper.common import secure_files
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.text import clean, one_line
+from stepper.common.text import clean, format_count, one_line
 from stepper.daemon.request import Request
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.configuration import kernel_config
@@ -27,7 +27,7 @@ from stepper.session.protocols import CellVersion, LaunchConfig
 from stepper.session.session import Session
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
-MAX_FIGURES = 8  # of a cell
+MAX_FIGURES = 8  # the maximum number of figures of a cell
 TIMEOUT_SECONDS = 60.0
 MAX_EDGE_PIXELS = 1568  # clients shrink larger images to this size
 SCRIPT = f"""
@@ -45,13 +45,15 @@ _browser_lock = asyncio.Lock()  # one browser at a time
 async def render_figures(
     request: Request, session: Session, name: str
 ) -> responses.OutputPage:
-    """Render the Plotly figures of a cell that ran here; raise StepperError.
+    """Render the Plotly figures of a cell, and return the paths of the PNG files.
 
-    `name` is the cell's number or id.
+    `name` is the cell's number or id. Raise StepperError if the cell has no figure or
+    has not run with its current source, or if kaleido fails.
     """
     cell = status_queries.find_code_cell(session, name)
     figures = _read_figures(session, cell)
-    launch = await _get_renderer(request, session)
+    launch = await _choose_interpreter(request, session)
+    # Choose the paths, and remove files of earlier requests.
     runs = [run.run for run in session.state.runs if run.cell_id == cell.id]
     run_number = max(runs, default=0)
     folder = request.workspace.get_figures_folder(session)
@@ -67,8 +69,11 @@ async def render_figures(
         stderr = await _run_kaleido(request, launch, folder, targets)
     rendered = [path for path in paths if os.path.exists(path)]
     if len(rendered) < len(paths):
-        reason = _get_last_line(stderr) or "kaleido wrote neither a file nor an error"
-        raise StepperError(f"the figure of {cell.label} can't be rendered: {reason}")
+        reason = _get_last_line(stderr) or "kaleido printed no error"
+        noun = format_count(len(paths), "figure")
+        raise StepperError(
+            f"kaleido rendered {len(rendered)} of {noun} of {cell.label}: {reason}"
+        )
     lines = []
     for number, path in enumerate(rendered, 1):
         os.chmod(path, 0o600, follow_symlinks=False)
@@ -84,15 +89,15 @@ async def render_figures(
 
 
 def _read_figures(session: Session, cell: Cell) -> list[dict[str, Any]]:
-    """Return the Plotly figures in a cell's outputs; raise UsageError.
+    """Return the Plotly figures in a cell's outputs.
 
-    The cell must have run here: a figure that came with the repository may load
-    anything that it names.
+    Raise UsageError if there is no figure, or if the cell has not run here with its
+    current source: a figure from a repository may load arbitrary files and URLs.
     """
     if session.state.last_sources.get(cell.id) != hash_source(cell.source):
         raise UsageError(
-            f"{cell.label} has not run here with its current source, so its figure is"
-            " not rendered",
+            f"the figures of {cell.label} were not rendered, because the cell has not"
+            " run here with its current source",
             session.state.commands.shell("run"),
         )
     version = CellVersion.from_cell(cell)
@@ -106,14 +111,15 @@ def _read_figures(session: Session, cell: Cell) -> list[dict[str, Any]]:
             layout = figure.get("layout") or {}
             figures.append({"data": figure.get("data"), "layout": layout})
     if not figures:
-        raise UsageError(f"{cell.label} shows no Plotly figure")
+        raise UsageError(f"the output of {cell.label} contains no Plotly figure")
     return figures[:MAX_FIGURES]
 
 
-async def _get_renderer(request: Request, session: Session) -> LaunchConfig:
-    """Return the interpreter on this machine that renders, with its environment.
+async def _choose_interpreter(request: Request, session: Session) -> LaunchConfig:
+    """Return the interpreter to run kaleido with, and its environment.
 
-    That of the notebook's kernel is preferred. Raise KernelError if there is none.
+    This is the interpreter of the notebook's kernel if the kernel runs on this machine,
+    otherwise the project's interpreter. Raise KernelError if the project has none.
     """
     launch = request.workspace.get_launch_config(
         session.file.path,
@@ -124,7 +130,7 @@ async def _get_renderer(request: Request, session: Session) -> LaunchConfig:
     if kernel is None:
         return launch
     description = kernel.describe()
-    if description.location:  # it runs on another machine
+    if description.location:  # the kernel runs on another machine
         return launch
     return LaunchConfig(description.python, launch.cwd, launch.environ)
 
@@ -135,9 +141,10 @@ async def _run_kaleido(
     folder: str,
     targets: Sequence[tuple[Any, str]],
 ) -> str:
-    """Render figures to paths; return the text that kaleido wrote to stderr.
+    """Render figures with kaleido, and return the text that it wrote to stderr.
 
-    Raise StepperError after the timeout, or if the caller disconnects.
+    `targets` are pairs of a figure and the path of its PNG file. Raise StepperError
+    after the timeout, or if the caller disconnects.
     """
     process = await asyncio.create_subprocess_exec(
         launch.python,
@@ -164,15 +171,15 @@ async def _run_kaleido(
             await rendering
             if request.caller.disconnected.is_set():
                 raise StepperError(
-                    "kaleido was interrupted; the figure was not rendered"
+                    "the figures were not rendered: kaleido was interrupted"
                 )
             raise StepperError(
-                f"kaleido timed out after {TIMEOUT_SECONDS:g} s; the figure was not"
-                " rendered"
+                "the figures were not rendered: kaleido timed out after"
+                f" {TIMEOUT_SECONDS:g} s"
             )
     finally:
         disconnection.cancel()
-        _kill(process)  # its browser may still be running
+        _kill(process)  # kaleido's browser may still be running
     _, stderr = rendering.result()
     return stderr.decode("utf-8", "replace")
 

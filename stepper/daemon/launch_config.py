@@ -1,7 +1,7 @@
-"""How a kernel is launched: its backend, interpreter, folder and environment.
+"""The launch configuration of a kernel: backend, interpreter, folder and environment.
 
-The configuration may come from a repository that the user does not trust. A backend or
-an interpreter is used only if the user accepted it.
+The project's configuration may come from a repository that the user does not trust, so
+a backend or an interpreter is used only if the user accepted it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def build_launch_config(
     environ: Mapping[str, str],
     backend_name: str = "",
 ) -> LaunchConfig:
-    """Return how to launch the kernel of the notebook at a path.
+    """Return the launch configuration for the kernel of the notebook at a path.
 
-    `environ` is the environment of the process that requested the kernel. Without
-    `backend_name`, the backend is that of the configuration. Raise KernelError if the
-    kernel can't run on it.
+    `environ` is the environment of the process that requested the kernel. If
+    `backend_name` is empty, the configured backend is used. Raise KernelError if the
+    user has not accepted the backend or the interpreter, or if it does not exist.
     """
     backend = _get_accepted_backend(paths, limits, notebook, backend_name)
     if backend is None:
@@ -45,7 +45,7 @@ def build_launch_config(
     cwd = paths.project
     if limits.kernel_cwd == "notebook":
         cwd = os.path.dirname(notebook)
-    # The provider of this backend removes its own token.
+    # Each backend removes its own token from the environment.
     other_tokens = [
         variable
         for other in limits.kernels.values()
@@ -65,7 +65,7 @@ def build_launch_config(
 
 
 def format_unknown_backend(name: str, limits: Limits) -> str:
-    """Return the error for a kernel backend that is not configured."""
+    """Return the error message for a kernel backend that is not configured."""
     names = ", ".join([*limits.kernels, Limits.kernel])
     return (
         f"there is no kernel backend {one_line(name, 100)!r}; available: {names} (see"
@@ -79,9 +79,9 @@ def _get_accepted_backend(
     notebook: str,
     backend_name: str,
 ) -> BackendConfig | None:
-    """Return the backend of a kernel, or None for the interpreter on this machine.
+    """Return the backend for a kernel, or None for an interpreter on this machine.
 
-    Raise KernelError if it is not defined or was not accepted.
+    Raise KernelError if the backend is not defined or was not accepted.
     """
     name = backend_name or limits.kernel
     if name == Limits.kernel:
@@ -92,7 +92,7 @@ def _get_accepted_backend(
         choose = commands.shell("use --kernel NAME")
         raise KernelError(
             format_unknown_backend(name, limits),
-            f"add it to `kernels:`, or choose another one: {choose}",
+            f"add the backend to `kernels:`, or choose another backend: {choose}",
         )
     if not paths.trusts_backend(backend.definition):
         raise KernelError(
@@ -103,9 +103,9 @@ def _get_accepted_backend(
 
 
 def _get_accepted_interpreter(paths: Paths, configured: str | None) -> str:
-    """Return the interpreter for kernels on this machine.
+    """Return the path of the interpreter for kernels on this machine.
 
-    Raise KernelError if it is missing or was not accepted.
+    Raise KernelError if the interpreter is missing or was not accepted.
     """
     python = paths.find_python(configured)
     if os.path.isdir(python) or not os.access(python, os.X_OK):
@@ -129,9 +129,10 @@ def _get_accepted_interpreter(paths: Paths, configured: str | None) -> str:
 
 
 def _suggest_install(paths: Paths) -> str:
+    """Return the command that creates the project's environment."""
     project = shlex.quote(paths.project)
     return (
-        f"./install.sh {project} (in a clone of stepper) or uvx notebook-stepper"
-        f" install {project} creates .venv if it is missing"
-        " (--python PATH uses another environment)"
+        f"./install.sh {project}  # in a clone of stepper (or: uvx notebook-stepper"
+        f" install {project}); creates .venv if it is missing, or uses another"
+        " environment with --python PATH"
     )

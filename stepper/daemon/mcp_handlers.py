@@ -1,6 +1,7 @@
 """Handlers of the commands that only MCP clients send.
 
-Their responses do not wait for long runs. The first such command imports this module.
+After `wait_seconds`, a command returns an interim response, and its cells continue to
+run in the background. This module is imported when the first command arrives.
 """
 
 from __future__ import annotations
@@ -30,26 +31,30 @@ from stepper.session.session import Session
 async def handle_cell_command(
     request: Request, session: Session, arguments: Any
 ) -> object:
-    """Execute a command on cells; return its response."""
+    """Execute a command on cells and return its response.
+
+    A command that edits cells makes the notebook the current one, unless the command
+    is refused.
+    """
     if not isinstance(arguments, mcp_commands.CellEditArguments):
         return await _handle(request, session, arguments)
     workspace = request.workspace
-    before = workspace.currents.get_all()
-    # Before the run, which may take long.
+    former_currents = workspace.currents.get_all()
+    # Set before the run, which may take long.
     workspace.currents.set(session.name, request.owner)
     try:
         response = await _handle(request, session, arguments)
         replaced_notebook.record_agent_version(session)
     except StepperError:
-        workspace.currents.restore(before, session.name, request.owner)
+        workspace.currents.restore(former_currents, session.name, request.owner)
         raise
     if _is_refusal(response):
-        workspace.currents.restore(before, session.name, request.owner)
+        workspace.currents.restore(former_currents, session.name, request.owner)
     return response
 
 
 def _is_refusal(response: object) -> bool:
-    """Return whether a response says that nothing was written."""
+    """Return whether a command was refused before it wrote any cell."""
     if not isinstance(response, cell_responses.CellRunResponse):
         return False
     return response.state in ("refused", "stopped") and not response.cells
@@ -71,7 +76,7 @@ async def _handle(request: Request, session: Session, arguments: Any) -> object:
 async def add_first_cells(
     request: Request, session: Session, new: cli_commands.New
 ) -> cell_responses.CellRunResponse:
-    """Add the first cells to a new notebook, and run them."""
+    """Add the first cells to a new notebook, and run them unless `run` is false."""
     names = ("cells", "run", "wait_seconds")
     values = {name: getattr(new, name) for name in names}
     arguments = command_schema.parse_arguments(mcp_commands.CellAdd, values)
@@ -83,6 +88,7 @@ async def _write_cells(
     session: Session,
     arguments: mcp_commands.CellRun | mcp_commands.CellAdd,
 ) -> cell_responses.CellRunResponse:
+    """Write cells to a notebook and run them, for at most `wait_seconds`."""
     caller = request.caller
     consent = request.consent
     caller.call_id = arguments.call
@@ -101,7 +107,11 @@ async def _write_cells(
 async def run_cells(
     request: Request, session: Session, selection: str, wait_seconds: float
 ) -> cell_responses.CellRunResponse:
-    """Run the selected cells; wait at most `wait_seconds` for the result."""
+    """Run the selected cells of a notebook.
+
+    `selection` is a selection of `stepper run`, such as `all`. After `wait_seconds`,
+    return an interim response, and continue the run in the background.
+    """
 
     async def work() -> run_waiting.CellRunReport:
         finished: list[RunSummary] = []
@@ -119,9 +129,10 @@ async def run_cells(
 async def get_status(
     request: Request, session: Session | None, arguments: cli_commands.Status
 ) -> responses.StatusResponse:
-    """Return the status of a notebook, after waiting for a background run.
+    """Return the status of a notebook, or an empty status without a notebook.
 
-    With `details`, it includes the resources in use and the names in the kernel.
+    With `wait_seconds`, wait for a background run first. With `details`, the status
+    includes resource usage and the names in the kernel.
     """
     response = responses.StatusResponse()
     context = responses.NamespaceSummary()

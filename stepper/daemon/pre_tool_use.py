@@ -1,6 +1,6 @@
-"""Decisions on edits and shell commands before they happen: deny, allow or ask.
+"""Decisions on edits and shell commands before they are executed: deny, allow or ask.
 
-Nothing is changed here. The checks are repeated when the edit arrives.
+The checks change no notebook, and are repeated when an edit is executed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ APPROVAL_RUNS_CELL = (
 
 
 async def handle_read(workspace: Workspace, event: Event) -> bytes:
-    """Tell the user, once a session, that approving the edit of a code cell runs it.
+    """Show the user, once per session, that approving a code cell runs the cell.
 
-    Claude Code does not show the messages of hooks above its question about an edit. A
-    `Read` of the notebook precedes the first edit of every session.
+    This is shown when the agent reads a notebook, which precedes its first edit. Claude
+    Code does not show hook messages above the question about an edit.
     """
     workspace.resolve(event.read_path)
     limits = workspace.config.limits()
@@ -42,7 +42,7 @@ async def handle_read(workspace: Workspace, event: Event) -> bytes:
 
 
 async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
-    """Return the decision on an edit or a shell command that is about to happen."""
+    """Return the decision on an edit or a shell command of the agent."""
     if event.is_shell_call:
         return decide_shell_command(workspace, event.shell_command, event.consent)
     change = event.change
@@ -57,8 +57,8 @@ async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
         delegation = edit_gate.check_delegation(event.consent, limits)
         if delegation and has_code_to_run(session, change):
             reason = (
-                "stepper: approving this edit runs the cell immediately, with all your"
-                f" permissions ({delegation})"
+                "stepper: if you approve this edit, the cell runs immediately, with all"
+                f" your permissions ({delegation})"
             )
             return claude_code_json.format_decision("ask", reason)
     except StepperError:
@@ -72,8 +72,8 @@ async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
 def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> bytes:
     """Return the decision that allows a new Markdown cell.
 
-    Claude Code does not show the reasons of hooks in its question about an edit. If
-    `handle_read` showed nothing, this line is shown above the first question.
+    Unless `handle_read` has informed the user, the output includes a line that
+    approving a code cell runs the cell.
     """
     was_shown = (event.session, APPROVAL_RUNS_CELL) in workspace.shown_messages
     must_approve = edit_gate.check_approval(event.consent, session.limits())
@@ -86,7 +86,7 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
 def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """Return the decision on a shell command of the agent.
 
-    The agent must not run code by a command if it must not run code by an edit.
+    A command that runs code needs the same approval as an edit that runs code.
     """
     running_command = edit_gate.find_running_command(command)
     if consent is Consent.WITHHELD:
@@ -115,10 +115,9 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
 
 
 def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:
-    """Return why an edit must not happen, or None if it may.
+    """Return why an edit is refused, or None if it is allowed.
 
-    This function takes no lock and changes nothing. The session checks again when the
-    edit arrives.
+    This function acquires no lock, so the session checks again when the edit arrives.
     """
     running = backgrounding.explain_refusal(session, change.session)
     if isinstance(change, FileWrite):
@@ -139,7 +138,7 @@ def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:
 def _find_insert_refusal(
     session: Session, change: CellEdit, cells: Sequence[Cell]
 ) -> str | None:
-    """Return why a cell must not be inserted into a notebook that is not busy."""
+    """Return why the insertion of a cell is refused, or None if it is allowed."""
     cell_above = plan.find_cell(cells, change.after or "")
     index = cell_above.index + 1 if cell_above else 0
     failed_step = edit_gate.check_failed_step(session.state, cells, index)
@@ -152,9 +151,9 @@ def _find_insert_refusal(
 def _find_write_refusal(
     session: Session, change: FileWrite, running: str | None
 ) -> str | None:
-    """Return why a notebook must not be written, or None if it may.
+    """Return why a Write of a notebook is refused, or None if it is allowed.
 
-    `running` says why no further cell may run now.
+    `running` is the reason why no further cell can run now, or None.
     """
     try:
         cells = session.file.parse(change.content).cells
@@ -168,7 +167,7 @@ def _find_write_refusal(
 
 
 def has_code_to_run(session: Session, change: CellEdit | FileWrite) -> bool:
-    """Return whether an edit contains code that would run."""
+    """Return whether an edit contains code that would run after it."""
     if isinstance(change, FileWrite):
         cells = session.file.parse(change.content).cells
         return bool(changed_cells.select_not_run(cells, session.state.last_sources))

@@ -1,6 +1,6 @@
-"""CPU, memory and GPU use of a kernel and of this machine.
+"""CPU, memory and GPU usage of a kernel and of this machine.
 
-The functions block for up to some seconds: call them in a thread.
+The functions can block for some seconds, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from stepper.kernels.process_tree import TABLE
 from stepper.session.cell_responses import GpuUsage, Resources, ResourceUsage
 from stepper.session.responses import KernelStatus
 
-SAMPLE_SECONDS = 0.1  # the minimum between two samples
+SAMPLE_SECONDS = 0.1  # the minimum time between two samples
 RECENT_SECONDS = 10.0  # the maximum age of a sample to compare with
-GPU_SECONDS = 3.0  # a driver may hang
+GPU_SECONDS = 3.0  # the timeout of nvidia-smi, which hangs if the driver hangs
 GPU_FIELDS = ("name", "utilization.gpu", "memory.used", "memory.total")
 MIB = 1 << 20
 
 
 class CpuSampler:
-    """Measures the CPU use of the machine and of a kernel between two samples.
+    """Measures the CPU usage of the machine and of a kernel between two samples.
 
-    The sample of an earlier request is used if it is recent, so only the first of
-    several requests has to wait.
+    If there is a recent sample from an earlier request, a request need not wait.
     """
 
     def __init__(self) -> None:
         self._samples: dict[int | None, list[Sample]] = {}
 
     def measure(self, pid: int | None) -> tuple[float, float | None]:
-        """Return how much of all cores the machine and a kernel use, in percent.
+        """Return the CPU usage of the machine and of a kernel, in percent of all cores.
 
-        The kernel's share is None if it is unknown.
+        The kernel's usage is None if it is unknown.
         """
         sample = Sample.take(pid)
         earlier = self._find_earlier(pid, sample.time)
@@ -47,10 +46,15 @@ class CpuSampler:
             sample = Sample.take(pid)
         self._add(pid, earlier)
         self._add(pid, sample)
-        return sample.machine_percent(earlier), sample.kernel_percent(earlier)
+        machine_percent = sample.compute_machine_percent(earlier)
+        kernel_percent = sample.compute_kernel_percent(earlier)
+        return machine_percent, kernel_percent
 
     def _find_earlier(self, pid: int | None, now: float) -> Sample | None:
-        """Return the latest sample that is neither too recent nor too old."""
+        """Return the latest sample to compare with, or None.
+
+        The sample's age is between SAMPLE_SECONDS and RECENT_SECONDS.
+        """
         for sample in reversed(self._samples.get(pid, [])):
             age = now - sample.time
             if SAMPLE_SECONDS <= age <= RECENT_SECONDS:
@@ -58,7 +62,10 @@ class CpuSampler:
         return None
 
     def _add(self, pid: int | None, sample: Sample) -> None:
-        """Add a sample unless it is too close to the last one; drop all old samples."""
+        """Add a sample, and remove old samples of all kernels.
+
+        A sample that follows the last one too quickly is not added.
+        """
         samples = self._samples.setdefault(pid, [])
         if not samples or sample.time - samples[-1].time >= SAMPLE_SECONDS:
             samples.append(sample)
@@ -75,16 +82,16 @@ class CpuSampler:
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU seconds of the machine and of a kernel, counted at one moment."""
+    """Counters of the CPU time of the machine and of a kernel, in seconds."""
 
-    time: float
+    time: float  # the time of the sample, by the monotonic clock
     busy: float
     total: float
-    kernel: float | None
+    kernel: float | None  # None if there is no kernel
 
     @classmethod
     def take(cls, pid: int | None) -> Sample:
-        """Read the counters of the machine and of a kernel's processes."""
+        """Return a sample for the machine and for the kernel with this process ID."""
         cpu_times = psutil.cpu_times()
         # Guest time is already a part of user time.
         guest = sum(getattr(cpu_times, name, 0.0) for name in ("guest", "guest_nice"))
@@ -92,7 +99,7 @@ class Sample:
         idle = cpu_times.idle + getattr(cpu_times, "iowait", 0.0)
         return cls(time.monotonic(), total - idle, total, _sum_cpu_seconds(pid))
 
-    def machine_percent(self, earlier: Sample) -> float:
+    def compute_machine_percent(self, earlier: Sample) -> float:
         """Return the machine's CPU usage since an earlier sample, in % of all cores."""
         total = self.total - earlier.total
         if total <= 0:
@@ -100,10 +107,10 @@ class Sample:
         share = (self.busy - earlier.busy) / total
         return round(100 * min(1.0, max(0.0, share)), 1)
 
-    def kernel_percent(self, earlier: Sample) -> float | None:
+    def compute_kernel_percent(self, earlier: Sample) -> float | None:
         """Return the kernel's CPU usage since an earlier sample, in % of all cores.
 
-        Return None if it is unknown.
+        Return None if a sample contains no kernel.
         """
         if self.kernel is None or earlier.kernel is None:
             return None
@@ -116,7 +123,7 @@ SAMPLER = CpuSampler()
 
 
 def measure_resources(kernel: KernelStatus) -> Resources:
-    """Return the resources of the machine and how much of them is in use."""
+    """Return the resources of this machine, and their usage by it and by a kernel."""
     machine_percent, kernel_percent = SAMPLER.measure(kernel.pid)
     memory = psutil.virtual_memory()
     used_bytes = memory.total - memory.available
@@ -131,7 +138,7 @@ def measure_resources(kernel: KernelStatus) -> Resources:
 def _sum_cpu_seconds(pid: int | None) -> float | None:
     """Return the CPU seconds of a process and its descendants.
 
-    None if there is no such process.
+    Return None if the process does not exist.
     """
     if pid is None or not psutil.pid_exists(pid):
         return None
@@ -144,9 +151,9 @@ def _sum_cpu_seconds(pid: int | None) -> float | None:
 
 
 def list_gpus() -> list[GpuUsage]:
-    """Return the machine's GPUs as nvidia-smi lists them.
+    """Return the machine's GPUs as listed by nvidia-smi.
 
-    The list is empty if nvidia-smi is not installed or fails.
+    Return an empty list if nvidia-smi is not installed or fails.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -176,7 +183,7 @@ def _parse_gpu(name: str, percent: str, used_mib: str, total_mib: str) -> GpuUsa
 
 
 def _parse_mib(text: str) -> int | None:
-    """Return a number of MiB as bytes, or None if it is unknown."""
+    """Return a number of MiB in bytes, or None if the text is not a number."""
     number = _parse_number(text)
     return None if number is None else int(number * MIB)
 
@@ -184,4 +191,4 @@ def _parse_mib(text: str) -> int | None:
 def _parse_number(text: str) -> float | None:
     with contextlib.suppress(ValueError):
         return float(text)
-    return None  # "[N/A]"
+    return None  # nvidia-smi prints "[N/A]" for unknown values

@@ -1,8 +1,9 @@
-"""The file that status lines of clients show; they read it without asking the daemon.
+"""The file with the texts for clients' status lines.
 
-The first line is the process id of the daemon and the time until which the lines are
-valid: some seconds ahead while a cell runs, otherwise as long as the daemon lives. Each
-further line starts with the Claude Code session that it is for, or `-` for all others.
+Status lines read the file without a request to the daemon. The first line contains the
+daemon's process ID and the time until which the file is valid: some seconds while a
+cell runs, otherwise as long as the daemon runs. Each further line starts with the
+Claude Code session that shows it, or with `-` for all other sessions.
 """
 
 from __future__ import annotations
@@ -19,39 +20,40 @@ from stepper.session import status_queries
 from stepper.session.session import Session
 
 VALID_SECONDS = 10  # of a file that was written while a cell runs
-ALWAYS = 9_999_999_999  # valid as long as the daemon lives
-# The minimum between two measurements of a kernel's memory: a step must not wait for
-# it.
+ALWAYS = 9_999_999_999  # valid as long as the daemon runs
+# The minimum time between two measurements of a kernel's memory, because they delay
+# steps.
 MEMORY_SECONDS = 5.0
 
 
 @dataclass
 class KernelDisplay:
-    """What the status line shows of a notebook's kernel."""
+    """The facts about a notebook's kernel in its status line."""
 
-    frame: str = ""
-    memory: int = 0
+    frame: str = ""  # the variable with the shape that is shown
+    memory: int = 0  # in bytes
     # The state of the notebook at the last measurement of the memory.
     mark: tuple[object, ...] = ()
     next_measurement: float = 0.0
 
 
 class StatusLineFile:
-    """Writes the file. Call `update` every second."""
+    """Writes the file. Call `update` once a second."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.path = workspace.paths.statusline
         self.displays: dict[str, KernelDisplay] = {}
-        # Unknown: a former daemon may have left a file.
+        # None until the first update, because a former daemon may have left a file.
         self.written_text: str | None = None
-        # Whether a line says that something runs or waits.
+        # Whether a line shows a running cell or a wait for a kernel.
         self.has_running = False
 
     def update(self, measure_memory: bool = True) -> None:
-        """Write the file if a line has changed; a running cell's clock always changes.
+        """Write the file if a line has changed or a cell is running.
 
-        `measure_memory`: measure the memory of the kernels again if that is due.
+        If `measure_memory` is true, measure the kernels' memory again, but not more
+        often than every MEMORY_SECONDS.
         """
         lines = list[str]()
         has_running = False
@@ -83,11 +85,12 @@ class StatusLineFile:
         secure_files.replace(self.path, content.encode("utf-8", "replace"))
 
     def remove(self) -> None:
-        """Remove the file: nothing is shown any more."""
+        """Remove the file, so that status lines show nothing."""
         with contextlib.suppress(OSError):
             secure_files.remove(self.path)
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
+        """Return the status line of a notebook, or an empty string."""
         running = status_queries.get_running(session)
         queued = session.kernel_manager.queue_status
         kernel = session.kernel_manager.kernel
@@ -125,7 +128,7 @@ class StatusLineFile:
 
 
 def _is_active(session: Session) -> bool:
-    """Whether a cell runs or something waits for the kernel."""
+    """Return whether a cell is running or waiting for the kernel."""
     return bool(
         session.state.running
         or session.requests.scratch_run

@@ -1,6 +1,7 @@
-"""The files below a folder that changed during a replay, and how.
+"""Detection of files that change during a replay.
 
-Contents are hashed within the limits below. The functions block: call them in a thread.
+The contents of files are hashed, up to the limits below. The functions block, so call
+them in a thread.
 """
 
 from __future__ import annotations
@@ -9,30 +10,39 @@ import hashlib
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepper.common.project_walk import walk
 from stepper.messages import verify_report
 from stepper.notebooks.file_exchange import TEMPORARY
 from stepper.policy.comparison.verify_results import FileChange
 
-CHUNK_BYTES = 1 << 20  # read from a file at once
+CHUNK_BYTES = 1 << 20  # the number of bytes to read at a time
 MAX_FILE_BYTES = 1 << 28  # larger files are not hashed
-MAX_TOTAL_BYTES = 1 << 29  # hashed in one snapshot
+MAX_TOTAL_BYTES = 1 << 29  # the number of bytes that are hashed in a snapshot
 
-Stamp = tuple[int, int, int]
+
+class Stamp(NamedTuple):
+    """The modification time, size and inode number of a file."""
+
+    mtime_ns: int
+    size: int
+    inode: int
 
 
 @dataclass(frozen=True)
 class FileState:
-    """A file at one moment; `digest` is None if its contents were not hashed."""
+    """A file in a snapshot. `digest` is None if its contents were not hashed."""
 
     stamp: Stamp
-    size: int
     digest: bytes | None
 
 
 class FolderSnapshot:
-    """The files below a folder at a point in time, without the `excluded` one."""
+    """The files in a folder and its subfolders at a point in time.
+
+    The file `excluded` is left out.
+    """
 
     def __init__(self, folder: str, excluded: str) -> None:
         self.folder = folder
@@ -42,11 +52,11 @@ class FolderSnapshot:
         self.is_truncated = False
         stamps = self._list_stamps()
         self.before: dict[str, FileState] = {}
-        # Small files first: they are hashed before the limit is reached.
-        for name in sorted(stamps, key=lambda name: stamps[name][1]):
+        # Small files come first, to hash as many files as possible within the limit.
+        for name in sorted(stamps, key=lambda name: stamps[name].size):
             stamp = stamps[name]
             digest = self._hash_file(name, stamp)
-            self.before[name] = FileState(stamp, stamp[1], digest)
+            self.before[name] = FileState(stamp, digest)
 
     def list_changes(self) -> list[FileChange]:
         """Return the files that were created, changed or deleted since the snapshot."""
@@ -68,21 +78,23 @@ class FolderSnapshot:
         return changes
 
     def _compare(self, name: str, before: FileState, stamp: Stamp) -> FileChange:
-        """Return how a file that was written differs from its state before."""
+        """Return the change of a file that was written after the snapshot."""
         self.bytes_left = MAX_TOTAL_BYTES
         digest = None
         if before.digest:
             digest = self._hash_file(name, stamp)
         if digest and digest == before.digest:
             change = "same"
-        elif stamp[1] != before.size or digest is not None:
+        elif stamp.size != before.stamp.size or digest is not None:
             change = "changed"
         else:
             change = "written"
-        return verify_report.create_file_change(name, change, before.size, stamp[1])
+        return verify_report.create_file_change(
+            name, change, before.stamp.size, stamp.size
+        )
 
     def _list_stamps(self) -> dict[str, Stamp]:
-        """Return modification time, size and inode of each file, by relative path."""
+        """Return the stamps of the files by relative path."""
         tree = walk(self.folder)
         self.is_truncated = tree.truncated
         stamps = dict[str, Stamp]()
@@ -93,16 +105,21 @@ class FolderSnapshot:
             with suppress(OSError):
                 status = os.stat(path)
                 if os.path.realpath(path) != self.excluded:
-                    stamps[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+                    stamps[name] = Stamp(
+                        status.st_mtime_ns, status.st_size, status.st_ino
+                    )
         return stamps
 
     def _hash_file(self, name: str, stamp: Stamp) -> bytes | None:
-        """Return the hash of a file, or None."""
+        """Return the hash of a file's contents.
+
+        Return None if the file is too large, is not a regular file or can't be read.
+        """
         path = os.path.join(self.folder, name)
-        size = stamp[1]
-        if size > min(MAX_FILE_BYTES, self.bytes_left) or not os.path.isfile(path):
+        limit = min(MAX_FILE_BYTES, self.bytes_left)
+        if stamp.size > limit or not os.path.isfile(path):
             return None
-        self.bytes_left -= size
+        self.bytes_left -= stamp.size
         digest = hashlib.blake2b(digest_size=16)
         try:
             with open(path, "rb") as stream:

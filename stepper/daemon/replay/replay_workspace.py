@@ -1,8 +1,8 @@
-"""The workspace of `stepper verify`: a folder with a copy of the notebook, and kernels.
+"""The workspace of `stepper verify`: a copy of the notebook, and replay kernels.
 
-Each request has a folder of its own in `.stepper/verify/`. If a daemon is killed, the
-next one shuts down the kernels of its replays and removes the folders. This module is
-imported only when a notebook is verified.
+Each request has its own folder in `.stepper/verify/`. If a daemon is killed, the next
+daemon shuts down the kernels of the replays and removes the folders. This module is
+imported when a notebook is verified.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 RECORD = "kernel.json"
 COPY = "notebook.ipynb"
 MAX_SCRATCH_BYTES = 1 << 30
-# In the outputs of a notebook that the limit truncated.
+# The marker in outputs that were truncated at `max_output_bytes`.
 TRUNCATION_MARKER = b"left out by stepper (max_output_bytes)"
 HASH_SEED = "PYTHONHASHSEED"
 NOT_COPIED = (".stepper", ".git")
@@ -58,13 +58,13 @@ log = logging.getLogger("stepper")
 
 @dataclass(frozen=True)
 class ReplayWorkspace:
-    """The folder of a request, and how to launch the kernels of its replays."""
+    """The folder of a verify request, and the launch configuration of its kernels."""
 
     original: str  # the path of the notebook
     folder: str
     launch: LaunchConfig
     limits: Limits
-    # The requested backend, if it is not the notebook's own, and its kernel.
+    # The backend from `--kernel`, if given, and the metadata of its kernel.
     backend_name: str = ""
     metadata: KernelMetadata | None = None
 
@@ -77,15 +77,15 @@ class ReplayWorkspace:
 async def verify_notebook(
     request: Request, session: Session, options: cli_commands.Verify
 ) -> VerifyResult:
-    """Replay a notebook and compare its outputs; raise StepperError.
+    """Replay a notebook, and compare the outputs with the recorded outputs.
 
-    One replay of the project runs at a time.
+    One replay of the project runs at a time. Raise StepperError if the notebook can't
+    be replayed.
     """
     workspace = request.workspace
     disconnected = request.caller.disconnected
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))
-    # Report a file that is not a notebook, or has another language, before anything is
-    # created or waited for.
+    # An invalid notebook is reported before a folder is created or a lock acquired.
     _read_notebook(session, options)
     backend_name = options.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
@@ -129,7 +129,11 @@ async def _replay(
     replay_workspace: ReplayWorkspace,
     options: cli_commands.Verify,
 ) -> VerifyResult:
-    """Replay a notebook in a workspace; raise StepperError, OSError."""
+    """Replay a notebook in a workspace, and return the result.
+
+    Raise OSError if the workspace can't be created, and StepperError if the replay
+    fails.
+    """
     document = _read_notebook(session, options)
     path = replay_workspace.original
     paths = request.workspace.paths
@@ -146,7 +150,7 @@ async def _replay(
     if backend is not None and not backend.description.is_local:
         name = one_line(backend.name, 100)
         description = backend.description.text
-        line = f"the replay has a kernel of its own in {name} ({description})"
+        line = f"the replay uses a separate kernel on {name} ({description})"
         request.progress(progress_events.Waiting(line=line))
     return await verify(
         session,
@@ -159,15 +163,18 @@ async def _replay(
 
 
 def _read_notebook(session: Session, options: cli_commands.Verify) -> Notebook:
-    """Read a notebook; raise NotebookError, also if its language is not supported."""
+    """Return the notebook of a session.
+
+    Raise NotebookError if the file is invalid or its language is not supported.
+    """
     if options.kernel:
-        # A kernel that is named may run any language.
+        # The kernel in `--kernel` may support any language.
         return session.file.read()
     return session.read()
 
 
 async def verify_in_background(workspace: Workspace, session: Session) -> None:
-    """Verify a notebook that has become complete. The next prompt gets the result."""
+    """Verify a complete notebook, and add the result to the undelivered reports."""
     caller = Caller(workspace.environ)
     request = Request(
         workspace,
@@ -191,28 +198,31 @@ async def verify_in_background(workspace: Workspace, session: Session) -> None:
 def _check_backend(
     backend: BackendConfig | None, options: cli_commands.Verify, name: str
 ) -> None:
-    """Raise StepperError if a backend can't run the kernels of this replay."""
+    """Raise StepperError if a backend does not support a replay with these options.
+
+    `name` is the name of the notebook.
+    """
     if backend is None:
         return
     if backend.description.attaches:
         command = CommandLines(name).shell("verify --kernel NAME")
         raise KernelError(
-            f"`kernels.{backend.name}` is a single existing kernel, and a replay needs"
-            " a kernel of its own",
+            f"`kernels.{backend.name}` is a single existing kernel, but a replay needs"
+            " a new kernel",
             f"{command}  # `stepper kernels` lists the names",
         )
     if options.scratch and not backend.description.is_local:
         raise UsageError(
-            "--scratch copies the notebook's folder on this machine, but the kernel"
-            " runs on another one"
+            "--scratch can't be used with a kernel on another machine: the copy of the"
+            " notebook's folder is on this machine"
         )
 
 
 @contextlib.asynccontextmanager
 async def _replay_lock(request: Request) -> AsyncIterator[None]:
-    """Wait for another replay of the project: both would write the same files.
+    """Hold the project's replay lock, because replays may write the same files.
 
-    Raise StepperError if the caller disconnects meanwhile.
+    Raise StepperError if the caller disconnects before the lock is acquired.
     """
     lock = request.workspace.replay_lock
     if lock.locked():
@@ -227,7 +237,9 @@ async def _replay_lock(request: Request) -> AsyncIterator[None]:
     acquisition.cancel()
     disconnection.cancel()
     if not is_acquired:
-        raise StepperError("interrupted while waiting for another replay; nothing ran")
+        raise StepperError(
+            "nothing ran: the request was cancelled while it waited for another replay"
+        )
     try:
         yield
     finally:
@@ -240,6 +252,7 @@ def _build_options(
     replay_workspace: ReplayWorkspace,
     options: cli_commands.Verify,
 ) -> ReplayOptions:
+    """Return the options of a replay, with the function that opens its sessions."""
     launch = replay_workspace.launch
     conditions = []
     if launch.backend is not None:
@@ -266,7 +279,10 @@ def _build_options(
 async def _open_replay(
     request: Request, name: str, replay_workspace: ReplayWorkspace, seed: int
 ) -> Session:
-    """Return a session on a copy of the notebook with this hash seed for its kernel."""
+    """Return a session for a new copy of the notebook.
+
+    `seed` is the value of PYTHONHASHSEED for the session's kernel.
+    """
     folder = os.path.join(replay_workspace.folder, str(seed))
     secure_files.create_folder(folder)
     copy = os.path.join(folder, COPY)
@@ -289,10 +305,11 @@ async def _open_replay(
 def _create_folder(
     paths: Paths, replay_workspace: ReplayWorkspace, is_scratch: bool
 ) -> str:
-    """Create the folder with a copy of the notebook, and of its folder if `is_scratch`.
+    """Create the folder of a replay, with a copy of the notebook.
 
-    Return the working directory of the kernels. Raise OSError, or UsageError if the
-    notebook's folder is too large.
+    If `is_scratch` is true, also copy the kernels' working directory. Return the
+    working directory for the kernels. Raise OSError if a copy can't be written, and
+    UsageError if the directory is too large.
     """
     secure_files.create_folder(replay_workspace.folder)
     shutil.copyfile(replay_workspace.original, replay_workspace.notebook)
@@ -302,9 +319,10 @@ def _create_folder(
 
 
 def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> str:
-    """Copy the working directory of the kernels; return the path of the copy.
+    """Copy the working directory of the kernels, and return the path of the copy.
 
-    The other entries of its parent folders in the project are linked.
+    The copy is inside a copy of the project in which all other files are links. Raise
+    UsageError if the directory is larger than MAX_SCRATCH_BYTES.
     """
     cwd = replay_workspace.launch.cwd
     relative_cwd = paths.relpath(cwd)
@@ -314,7 +332,7 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
         raise UsageError(
             f"{relative_cwd} is larger than the maximum for --scratch,"
             f" {MAX_SCRATCH_BYTES / 1e9:.1f} GB",
-            f"{command}  # without --scratch; the result lists the files that change",
+            f"{command}  # without --scratch; the result lists the changed files",
         )
     source = paths.project
     target = os.path.join(replay_workspace.folder, "scratch")
@@ -339,9 +357,9 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
 
 
 def _list_not_copied(folder: str, names: list[str]) -> Iterable[str]:
-    """Return the names in a folder that are not copied.
+    """Return the names of the subfolders that are not copied.
 
-    These are the folders of stepper and git, and Python environments.
+    These are `.stepper`, `.git` and Python environments.
     """
     return [
         name
@@ -355,7 +373,10 @@ def _is_environment(path: str) -> bool:
 
 
 def _iterate_sizes(folder: str) -> Iterator[int]:
-    """Yield the sizes of the files to copy, at most until they exceed the limit."""
+    """Yield the sizes of the files to copy, in bytes.
+
+    Stop when the total exceeds MAX_SCRATCH_BYTES.
+    """
     total = 0
     for root, folders, names in os.walk(folder):
         not_copied = _list_not_copied(root, folders)
@@ -370,10 +391,10 @@ def _iterate_sizes(folder: str) -> Iterator[int]:
 
 
 def _get_replay_limits(limits: Limits, path: str) -> Limits:
-    """Return the limits of a replay.
+    """Return the limits for the replay of the notebook at a path.
 
-    If the outputs of the notebook are larger than the limit but complete, they were
-    recorded without stepper. Then the outputs of the replay must be complete as well.
+    If the notebook contains complete outputs that exceed `max_output_bytes`, increase
+    the limit, so that the outputs of the replay are complete too.
     """
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -385,10 +406,11 @@ def _get_replay_limits(limits: Limits, path: str) -> Limits:
 async def remove_workspaces(
     paths: Paths, names: Iterable[str], get_environ: Callable[[], Mapping[str, str]]
 ) -> list[str]:
-    """Shut down the kernels of replays and remove their folders.
+    """Shut down the kernels of replays, and remove the replays' folders.
 
-    Return the names of the folders that remain because a kernel can't be shut down now.
-    A Jupyter server may require a token, which is in the environment of a caller.
+    `names` are the names of the folders. Return the names of folders that were not
+    removed because a kernel could not be shut down, for example because a Jupyter
+    server requires a token from a caller's environment.
     """
     remaining = []
     for name in names:
@@ -406,7 +428,10 @@ async def remove_workspaces(
 async def _shut_down_kernels(
     paths: Paths, folder: str, get_environ: Callable[[], Mapping[str, str]]
 ) -> None:
-    """Shut down the kernels with a record in a folder; raise StepperError, OSError."""
+    """Shut down the kernels with a kernel record in a folder.
+
+    Raise StepperError or OSError if a kernel can't be shut down.
+    """
     for name in secure_files.list_names(folder):
         record = os.path.join(folder, name, RECORD)
         if not os.path.exists(record):
