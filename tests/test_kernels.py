@@ -464,7 +464,7 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
     ]
     shown = rendering.RENDERINGS["kernels"].text(places)
     assert shown.splitlines() == [
-        "✓ local  /p/.venv/bin/python (the project's)",
+        "✓ local  /p/.venv/bin/python (the project's default)",
         "✓ gpu    a SLURM job, partition gpu, time 4:00:00",
         "         n",
         "         not checked: python on the compute node",

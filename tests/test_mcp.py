@@ -1989,7 +1989,7 @@ def test_missing_mcp_extra_names_the_install_command(project: Project) -> None:
     assert done.returncode == 1
     assert "install.sh" in done.stderr and " --mcp" in done.stderr
     wrong = project.stepper("mcp", "--install", check=2)
-    assert "--install needs the name of a client" in wrong.stderr
+    assert "--install needs --config with the name" in wrong.stderr
 
 
 def test_sdk_is_imported_only_by_the_server(

@@ -751,7 +751,7 @@ def test_tag_given_as_string_is_a_tag(project: Project) -> None:
         code("print('ran')", "b"),
     ]
     project.notebook("tag.ipynb", cells)
-    assert "1 of 1 cells ran ok" in project.stepper("run", "tag").stdout
+    assert "1 of 1 cell ran ok" in project.stepper("run", "tag").stdout
 
 
 @pytest.mark.nightly

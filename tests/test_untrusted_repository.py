@@ -356,7 +356,7 @@ def test_trust_requires_confirmation_and_lists_everything(
         "hooks        .claude/hooks/stepper",
         'kernels.far: {"ssh": {"host": "example.org", "python": "/x/python"}}',
         'verify: "auto"  (.stepper/config.yaml)',
-        "nothing was accepted: there is no terminal to ask on",
+        "nothing was accepted: the confirmation needs a terminal",
         "stepper trust --yes",
     )
     for part in listed:

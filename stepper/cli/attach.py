@@ -1,4 +1,4 @@
-"""`stepper attach`: show how to attach to a kernel, or start a console on it."""
+"""`stepper attach`: show how to attach to a kernel, or start a console for it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def attach(
     console: bool,
     notebook: str | None = None,
 ) -> Any:
-    """Return how to attach to the notebook's kernel.
+    """Return instructions on how to attach to a notebook's kernel.
 
-    With `console`, replace this process by a console on the kernel. Raises
-    StepperError.
+    With `console`, replace this process with a console that is attached to the kernel.
+    Raise StepperError if there is no kernel, or if no console can be started.
     """
     request = json.dumps({"notebook": notebook})
     body = daemon_client.send_request(paths, b"attach", request.encode())

@@ -1,7 +1,7 @@
 """Handle Ctrl-C while the daemon runs cells for a command.
 
 The first Ctrl-C interrupts the cell, and the command still prints the result. The
-second one stops the command.
+second Ctrl-C stops the command.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 
-EXIT_CODE = 130  # what shells report for a command that Ctrl-C stopped
+EXIT_CODE = 130  # 128 + SIGINT, the exit code that shells report after Ctrl-C
 NOTICE = b"\nstepper: interrupting the cell (press Ctrl-C again to stop waiting)\n"
 
 
@@ -23,8 +23,8 @@ class InterruptHandler:
     """A context manager that handles Ctrl-C for a command.
 
     The first Ctrl-C closes the command's half of the connection. The daemon then
-    interrupts what runs for this command, and answers with the result. Commands that
-    run no code are not affected.
+    interrupts the command's cell and responds with the result. For commands that run no
+    code, Ctrl-C is not handled.
     """
 
     def __init__(self, runs_code: bool) -> None:
@@ -50,11 +50,11 @@ class InterruptHandler:
             error.exit_code = EXIT_CODE
 
     def set_connection(self, connection: Any) -> None:
-        """Set the connection on which the daemon was asked."""
+        """Set the connection of the request to the daemon."""
         self.connection = connection
 
     def handle_signal(self, *_: object) -> None:
-        """Interrupt the cell; raise KeyboardInterrupt the second time."""
+        """Interrupt the cell. On the second call, raise KeyboardInterrupt."""
         if self.interrupted or self.connection is None:
             raise KeyboardInterrupt
         self.interrupted = True

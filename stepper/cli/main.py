@@ -1,7 +1,8 @@
 """The command line, built from the table of commands.
 
-`policy/commands/cli_commands.py` declares the commands, `RENDERINGS` formats their
-answers. Most commands ask the daemon; `LOCAL_COMMANDS` run in this process.
+`policy/commands/cli_commands.py` declares the commands, and `RENDERINGS` formats their
+responses. Most commands send a request to the daemon; `LOCAL_COMMANDS` run in this
+process.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from stepper.policy.commands.command_schema import (
     list_cli_arguments,
 )
 
-# Commands that are more than a request to the daemon. Their modules are imported only
-# when the command runs.
+# Commands that run in this process. Their modules are imported only when the command
+# runs.
 LOCAL_COMMANDS = {
     "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.shutdown:shutdown",
@@ -62,7 +63,8 @@ EXIT_CODES = (
 PLAN_OPTION = click.Option(
     ["--plan"],
     type=click.File(),
-    help="The steps in YAML: titles, or maps of title, criterion, kind, long.",
+    help="A YAML file with the steps: titles, or mappings with the keys title,"
+    " criterion, kind and long.",
 )
 INSTALL_COMMAND = (
     "uvx notebook-stepper install PATH_OF_THE_REPOSITORY"
@@ -73,10 +75,10 @@ INTERNAL_ERROR = 3  # an exit code
 
 
 class CommandGroup(click.Group):
-    """The group of all commands; every error is reported here."""
+    """The group of all commands, which reports errors of the commands."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; report an error on standard error and exit with its code."""
+        """Run the command, or report its error and exit with the error's exit code."""
         try:
             return super().invoke(ctx)
         except StepperError as error:
@@ -99,7 +101,7 @@ class CommandGroup(click.Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the commands with their summaries, by group."""
+        """Write the names and summaries of the commands, by group."""
         for title in GROUPS:
             rows = [row for row in COMMANDS.values() if row.group == title]
             summaries = [(format_command_name(row), row.summary) for row in rows]
@@ -128,14 +130,14 @@ def _report_internal_error(error: Exception) -> None:
 
 
 class SubcommandGroup(click.Group):
-    """A command with subcommands that shows something without one.
+    """A command with subcommands, of which `show` is the default.
 
-    `stepper plan [NOTEBOOK]` shows the plan, `stepper plan add …` changes it. `stepper
-    kernels` lists the backends, `stepper kernels wait` waits for a kernel.
+    `stepper plan [NOTEBOOK]` shows the plan, and `stepper plan add …` changes the plan.
+    `stepper kernels` lists the backends, and `stepper kernels wait` waits for a kernel.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the subcommand `show` if there is no other."""
+        """Insert the subcommand `show` if the arguments contain no subcommand."""
         # With an empty line, completion also offers the subcommands.
         is_completing = ctx.resilient_parsing and not args
         if not is_completing and not self._has_subcommand(ctx, args):
@@ -150,7 +152,7 @@ class SubcommandGroup(click.Group):
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the options of `show`, and the subcommands."""
+        """Write the help of the options of `show` and of the subcommands."""
         self.commands["show"].format_options(ctx, formatter)
         prefix = f"{self.name} "
         summaries = []
@@ -170,12 +172,12 @@ class SubcommandGroup(click.Group):
 
 
 def _list_subcommands(group_name: str | None) -> list[Command]:
-    """Return the commands of a group, `show` included."""
+    """Return the commands of a group, including `show`."""
     return [row for row in COMMANDS.values() if row.name.split()[0] == group_name]
 
 
 def format_command_name(row: Command) -> str:
-    """Return the name of a command in the help, with its alias."""
+    """Return the name and the alias of a command, for the help."""
     if row.name in SUBCOMMAND_GROUPS:
         return f"{row.name} show"
     return f"{row.name}, {row.alias}" if row.alias else row.name
@@ -211,7 +213,10 @@ def main() -> None:
 
 
 def load_plan_steps(stream: IO[str]) -> list[Any]:
-    """Return the steps of a plan in YAML; raise UsageError if it is invalid."""
+    """Return the steps of a plan in a YAML file.
+
+    Raise UsageError if the file does not contain a list of steps.
+    """
     import yaml
 
     try:
@@ -223,8 +228,8 @@ def load_plan_steps(stream: IO[str]) -> list[Any]:
     is_list = isinstance(steps, list)
     if not is_list or not all(isinstance(step, str | dict) for step in steps):
         raise UsageError(
-            "the plan must be a list of titles, or of maps with title, criterion, kind,"
-            " long"
+            "the plan must be a list of titles, or of mappings with the keys title,"
+            " criterion, kind and long"
         )
     return list(steps)
 
@@ -235,7 +240,7 @@ def run_command(
     plan: IO[str] | None = None,
     **values: Any,
 ) -> None:
-    """Run a command and print its answer; exit with 1 if its work failed."""
+    """Run a command and print its response. Exit with 1 if the command failed."""
     for argument in list_cli_arguments(row.arguments):
         value = values[argument.name]
         values[argument.name] = _convert_value(argument, value)
@@ -269,7 +274,7 @@ def run_command(
 
 
 def _convert_value(argument: Field[Any], value: Any) -> Any:
-    """Return the value of an argument as the daemon expects it."""
+    """Return the value of an argument in the format of a request."""
     if isinstance(value, tuple):
         # Either words, which are joined, or the values of a repeated option.
         value = " ".join(value) if argument.metadata.get("many") else list(value)
@@ -279,11 +284,14 @@ def _convert_value(argument: Field[Any], value: Any) -> Any:
 
 
 def _find_paths(row: Command) -> Paths:
-    """Return the paths of the current project; raise UsageError if there is none."""
+    """Return the paths of the current project.
+
+    Raise UsageError if the command needs a project and the current folder is in none.
+    """
     project = resolve_project(daemon_client.get_current_folder(), sys.prefix)
     if project is None and row.name not in WITHOUT_PROJECT:
         raise UsageError(
-            "stepper is not set up in this folder or one above it", INSTALL_COMMAND
+            "stepper is not set up in this folder or a parent folder", INSTALL_COMMAND
         )
     return Paths(project or "/")
 
@@ -334,7 +342,10 @@ def complete_argument(
     _: click.Parameter,
     incomplete: str,
 ) -> Any:
-    """Return the completions of a value; `completion` names the function."""
+    """Return the completions of an incomplete argument.
+
+    `completion` is the name of the function that returns them, as in COMPLETIONS.
+    """
     function = import_object(completion)
     return function(ctx, incomplete)
 
@@ -374,7 +385,7 @@ def make_command(row: Command, name: str) -> click.Command:
     )
 
 
-# The commands that have subcommands: help, and how the usage line starts.
+# The commands with subcommands: their help, and the start of their usage line.
 SUBCOMMAND_GROUPS = {
     "plan": (
         "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change steps"

@@ -18,9 +18,11 @@ def mcp(
     config: str | None,
     install: bool,
 ) -> dict[str, Any] | None:
-    """Run the MCP server until the client disconnects; with `config`, set up a client.
+    """Run the MCP server until the client disconnects, or configure a client.
 
-    Returns the configuration of the client, or None after serving. Raises StepperError.
+    `http` is a port for HTTP; the default is standard input and output. `config` is the
+    client to configure; return its configuration entry. Otherwise, return None. Raise
+    StepperError if the MCP extra is not installed or the client can't be configured.
     """
     if config is not None:
         configure = import_object(
@@ -29,7 +31,7 @@ def mcp(
         return dict(configure(paths, config, http, install))
     if install:
         raise UsageError(
-            "--install needs the name of a client",
+            "--install needs --config with the name of a client",
             "stepper mcp --config cursor --install",
         )
     if http is None:
@@ -42,7 +44,10 @@ def mcp(
 
 
 def _import_server(paths: Paths, name: str) -> Any:
-    """Return a server's function; raise StepperError if the SDK is not installed."""
+    """Return the `serve` function of a server.
+
+    Raise StepperError if the MCP SDK is not installed.
+    """
     try:
         return import_object(name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Render the answers of commands as text, and the progress of a run as a bar.
+"""Render the responses of commands as text, and the progress of a run as a bar.
 
-Every command of the table has a row in `RENDERINGS`. The answers are the documents of
-`session/responses.py`, as parsed JSON.
+`RENDERINGS` contains each command of the table. Responses are parsed JSON documents:
+see `session/responses.py`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rendering:
-    """How the answer of a command is shown.
+    """The rendering of a command's response.
 
-    `text` formats it for people, `document` returns what `--json` prints, `succeeded`
-    tells whether the command exits with 0.
+    `text` formats the response for users, `document` returns the document for `--json`,
+    and `succeeded` returns whether the command exits with 0.
     """
 
     text: Callable[[Any], str] = lambda answer: str(answer["text"])
@@ -50,7 +50,7 @@ class Rendering:
     document: Callable[[Any], Any] = lambda answer: answer
     succeeded: Callable[[Any], bool] = lambda answer: True
     has_times: bool = False  # the text has times in the local time zone
-    is_output: bool = False  # the text is what cells or code printed
+    is_output: bool = False  # the text was printed by cells or code
 
 
 def print_answer(
@@ -58,7 +58,7 @@ def print_answer(
     answer: Any,
     as_json: bool,
 ) -> bool:
-    """Print the answer of a command; return whether the command succeeded."""
+    """Print the response of a command, and return whether the command succeeded."""
     rendering = RENDERINGS[command]
     if as_json:
         document = rendering.document(answer)
@@ -72,16 +72,17 @@ def print_answer(
 
 
 def _escape_control(match: Any) -> str:
-    """Return a control character as an escape in a JSON string."""
+    """Return the JSON escape sequence of a matched control character."""
     return json.dumps(match[0])[1:-1]
 
 
 def _join_lines(lines: Iterable[str]) -> str:
-    """Join the lines that are not empty."""
+    """Return the non-empty lines, joined by newlines."""
     return "\n".join(filter(None, lines))
 
 
-# These functions import their texts late: most commands need only one of them.
+# The following functions import their modules late, because most commands need only one
+# of these modules.
 
 
 def _format_created(created: Answer) -> str:
@@ -116,8 +117,8 @@ def _format_use(answer: Answer) -> str:
     if answer["elsewhere"]:
         restart = CommandLines(notebook).shell("restart")
         text += (
-            f" Its present kernel still runs on {answer['elsewhere']}. To stop that"
-            f" kernel, run: {restart}"
+            f" Its current kernel still runs on {answer['elsewhere']}. To replace the"
+            f" current kernel, run: {restart}"
         )
     return text
 
@@ -128,7 +129,8 @@ def _format_wait(answer: Answer) -> str:
     kernel = answer["kernel"]
     location = format_kernel_location(kernel) or f"pid {kernel['pid']}"
     notebook = one_line(answer["notebook"])
-    return f"{notebook}: the kernel is ready ({kernel['state']}, {location})"
+    readiness = "ready" if _has_live_kernel(answer) else "not ready"
+    return f"{notebook}: the kernel is {readiness} ({kernel['state']}, {location})"
 
 
 def _format_kernels(backends: list[Answer]) -> str:
@@ -139,7 +141,7 @@ def _format_kernels(backends: list[Answer]) -> str:
         mark = REACHABLE_MARKS[backend["reachable"]]
         description = one_line(backend["about"], LINE_CHARACTERS)
         if backend["usual"]:
-            description += " (the project's)"
+            description += " (the project's default)"
         lines += _wrap(f"{mark} {backend['name']:<{width}}  ", description)
         for detail in _list_backend_details(backend):
             lines += _wrap(indent, one_line(detail, LINE_CHARACTERS))
@@ -147,7 +149,7 @@ def _format_kernels(backends: list[Answer]) -> str:
 
 
 def _list_backend_details(backend: Answer) -> Iterable[str]:
-    """Return the lines below a backend: the problem, its offers, the fix."""
+    """Return details about a backend: the problem, its offers and the fix."""
     from stepper.messages.error_hint import format_hint
 
     details = [backend["why"], *backend["offers"]]
@@ -159,7 +161,8 @@ def _list_backend_details(backend: Answer) -> Iterable[str]:
 def _wrap(first: str, text: str) -> list[str]:
     """Return a text wrapped at the terminal's width, indented after `first`.
 
-    If the output is not a terminal, or if that is too narrow, the text is one line.
+    The text is not wrapped if the output is not a terminal or the terminal is too
+    narrow.
     """
     columns = 0
     if sys.stdout.isatty():
@@ -207,15 +210,15 @@ def _make_history_row(run: Answer) -> Sequence[str]:
 
 
 def _parse_time(time: str) -> datetime:
-    """Return a time of the journal in the local time zone."""
+    """Return a time from the journal, converted to the local time zone."""
     utc_time = datetime.fromisoformat(time.replace("Z", "+00:00"))
     return utc_time.astimezone()
 
 
 def _format_eval(answer: Answer) -> str:
-    """Return the value itself, or for agents a report.
+    """Return the output of evaluated code, or a report for agents and errors.
 
-    In a report, printed text cannot pass for stepper's own words.
+    A report marks printed text, so that agents can't mistake it for stepper's text.
     """
     is_agent = bool(os.environ.get("STEPPER_SESSION"))
     if answer["outcome"] == "ok" and not is_agent:
@@ -238,7 +241,7 @@ def _format_trust(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-# Why there was nothing to run, by the cells that were requested.
+# Why no cell ran, by the selection of cells.
 NOTHING_TO_RUN = {
     "pending": "all cells have already run (to run them again, use --all)",
     "all": "the notebook has no code cells",
@@ -248,7 +251,7 @@ NOTHING_TO_RUN = {
 
 
 def _format_run(answer: Answer) -> str:
-    summary = f"{answer['ran']} of {answer['cells']} cells ran ok"
+    summary = f"{answer['ran']} of {format_count(answer['cells'], 'cell')} ran ok"
     if not answer["cells"]:
         summary = f"nothing to run: {NOTHING_TO_RUN[answer['which']]}"
     stop = f"stepper: {answer['stop']}" if answer["stop"] else ""
@@ -282,8 +285,8 @@ def _format_interrupt(answer: Answer) -> str:
 def _format_restart(answer: Answer) -> str:
     notebook = answer["notebook"]
     if answer["had_kernel"]:
-        return f"{notebook}: started a new kernel without the old one's variables."
-    return f"{notebook}: started a kernel; there was none before."
+        return f"{notebook}: started a new kernel. The old kernel's variables are lost."
+    return f"{notebook}: started a kernel. No kernel was running before."
 
 
 def _format_shutdown(answer: Answer | None) -> str:
@@ -386,7 +389,10 @@ RENDERINGS = {
 
 
 class RunProgress(contextlib.ExitStack):
-    """Shows progress events: a bar on a terminal, else lines, nothing with `--json`."""
+    """Shows progress events: as a bar on a terminal, otherwise as lines.
+
+    Nothing is shown if `quiet` is true, as with `--json`.
+    """
 
     def __init__(self, quiet: bool) -> None:
         super().__init__()
@@ -422,7 +428,10 @@ class RunProgress(contextlib.ExitStack):
             print_text(event.line)
 
     def _update_bar(self, event: Any) -> None:
-        """Move the bar when a cell starts or has run; print the line of the latter."""
+        """Update the bar when a cell starts or finishes.
+
+        Also print the line about a finished cell.
+        """
         if self.bar is None:
             self._start_bar(event.of)
         (task,) = self.bar.task_ids

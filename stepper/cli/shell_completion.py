@@ -1,6 +1,6 @@
-"""Shell completion: the script for the shell, and the values that TAB completes.
+"""Shell completion: the script for the shell, and the completions of arguments.
 
-Completion reads files only; it neither starts nor asks the daemon.
+Completions are read from files, without a request to the daemon.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def complete_notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
     for path in notebooks.values():
         names.append(os.path.relpath(path, folder))
     matches = [name for name in names if name.startswith(incomplete)]
-    # Before the first character, each notebook is shown once, by its name.
+    # If `incomplete` is empty, each notebook is listed only once, by its name.
     matches = matches[: len(notebooks)]
     return [CompletionItem(_escape(name)) for name in matches]
 
@@ -70,12 +70,12 @@ def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
         name = _escape(cell.id)
         items.append(CompletionItem(name, help=cell.first_line))
     matches = [item for item in items if item.value.startswith(incomplete)]
-    # Before the first character, each cell is shown once, by its number.
+    # If `incomplete` is empty, each cell is listed only once, by its number.
     return matches[: len(cells)]
 
 
 class CodeCell(NamedTuple):
-    """What completion shows of a code cell."""
+    """The id and the first line of a code cell, for completion."""
 
     id: str
     first_line: str
@@ -95,9 +95,9 @@ def _read_code_cells(path: str) -> list[CodeCell]:
 
 
 def _escape(word: str) -> str:
-    """Return a word with escapes for bash, which inserts completions verbatim.
+    """Return a completion, escaped for bash, which inserts completions verbatim.
 
-    Anybody may have named a file `$(…)`.
+    File names can contain shell syntax, such as `$(…)`.
     """
     request = os.environ.get(VARIABLE, "")
     if not request.startswith("bash"):
@@ -111,7 +111,10 @@ def _get_paths() -> Paths | None:
 
 
 def _find_notebook(paths: Paths, name: str | None) -> str | None:
-    """Return the path of the named notebook; without a name, of the current one."""
+    """Return the path of a notebook by its name, or None if it does not exist.
+
+    Without a name, return the path of the current notebook.
+    """
     if not name:
         return _find_current_notebook(paths)
     stem = name.removesuffix(SUFFIX)
@@ -122,7 +125,10 @@ def _find_notebook(paths: Paths, name: str | None) -> str | None:
 
 
 def _find_current_notebook(paths: Paths) -> str | None:
-    """Return the path of the session's current notebook, else of the project's."""
+    """Return the path of the current notebook of this client session or the project.
+
+    Return None if there is no current notebook.
+    """
     session = os.environ.get("STEPPER_SESSION", "")
     try:
         state = json.loads(Path(paths.state).read_bytes())
@@ -134,24 +140,24 @@ def _find_current_notebook(paths: Paths) -> str | None:
 
 
 def _list_notebooks(paths: Paths) -> dict[str, str]:
-    """Return the paths of the notebooks, by their names.
+    """Return the paths of the project's notebooks by name.
 
-    A name is the path from the notebook's folder without the suffix; if two folders
-    have a notebook of the same name, the path from the project.
+    A name is the path without the suffix, relative to the notebook folder, or relative
+    to the project if two folders contain a notebook with the same name.
     """
     from stepper.daemon.config import Config
     from stepper.daemon.workspace.notebook_paths import NotebookPaths
 
     try:
-        places = NotebookPaths(paths, Config(paths))
-        files = places.list_notebooks()
-        folders = sorted(places.list_folders(), key=len, reverse=True)
+        notebook_paths = NotebookPaths(paths, Config(paths))
+        files = notebook_paths.list_notebooks()
+        folders = sorted(notebook_paths.list_folders(), key=len, reverse=True)
     except StepperError:
         return {}
     notebooks = dict[str, str]()
     for file in files:
         path = os.path.join(paths.project, file)
-        file_name = _get_name(path, folders) or file
+        file_name = _get_relative_path(path, folders) or file
         name = file_name.removesuffix(SUFFIX)
         if name in notebooks:
             name = file.removesuffix(SUFFIX)
@@ -159,8 +165,11 @@ def _list_notebooks(paths: Paths) -> dict[str, str]:
     return notebooks
 
 
-def _get_name(path: str, folders: list[str]) -> str:
-    """Return a path relative to the first folder that contains it, else ""."""
+def _get_relative_path(path: str, folders: list[str]) -> str:
+    """Return a path relative to the first folder that contains it.
+
+    Return an empty string if no folder contains the path.
+    """
     for folder in folders:
         prefix = os.path.join(folder, "")
         if path.startswith(prefix):

@@ -1,8 +1,7 @@
 """`stepper shutdown`: stop the kernels and the daemon.
 
-The daemon stops its kernels and itself. If it does not respond, its processes on this
-machine are killed, and a new daemon stops the kernels that only their backend can
-reach.
+The daemon stops its kernels and exits. If the daemon does not respond, the daemon and
+its local kernels are killed, and a new daemon stops the remote kernels.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def shutdown(paths: Paths, notebook: str | None = None) -> Any:
-    """Stop the notebook's kernel; without a notebook, all kernels and the daemon.
+    """Stop a notebook's kernel or, without a notebook, all kernels and the daemon.
 
-    Returns what was stopped, or None if nothing was running.
+    Return the daemon's response, or None if nothing was running.
     """
     try:
         answer = _ask_daemon(paths, notebook)
@@ -44,7 +43,10 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
         # The daemon hangs, or an invalid configuration hides its notebooks.
         if notebook:
             raise
-        print_text(f"stepper: {error.message}; killing its processes", err=True)
+        print_text(
+            f"stepper: {error.message}. Killing the daemon and its local kernels.",
+            err=True,
+        )
         kernel_count = kill_processes(paths)
         if list_remote_kernels(paths):
             kernel_count += _stop_remote_kernels(paths, error.message)
@@ -56,7 +58,10 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
 
 
 def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
-    """Ask the daemon to stop kernels; start one if only kernels are running."""
+    """Request the daemon to stop kernels, and return its response.
+
+    If only kernels are running, start a daemon. Return None if nothing is running.
+    """
     request = json.dumps({"notebook": notebook}).encode()
     body = daemon_client.send_request(paths, b"shutdown", request, launch=False)
     if body is None and any(sealed_kernel_records.find_project_records(paths)):
@@ -73,7 +78,10 @@ def _wait_for_daemon_exit(paths: Paths) -> None:
 
 
 def list_remote_kernels(paths: Paths) -> list[str]:
-    """Return the recorded kernels that only their backend can reach, with its name."""
+    """Return the names of recorded remote kernels, with their backends.
+
+    Remote kernels can only be stopped by a daemon.
+    """
     kernels = []
     for path in sealed_kernel_records.find_project_records(paths):
         with contextlib.suppress(*RECORD_ERRORS):
@@ -86,9 +94,10 @@ def list_remote_kernels(paths: Paths) -> list[str]:
 
 
 def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
-    """Stop the kernels of other backends with a new daemon; return their number.
+    """Stop the remote kernels with a new daemon, and return their number.
 
-    Only a daemon can reach these kernels.
+    Print a message for each kernel that was not stopped. `first_error` is the error of
+    the first request, which is not repeated in these messages.
     """
     kernel_count = 0
     reason = ""
@@ -110,17 +119,17 @@ def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
 
 
 def kill_processes(paths: Paths) -> int:
-    """Kill the daemon and its kernels on this machine, with their child processes.
+    """Kill the daemon and its local kernels, with their child processes.
 
-    A kernel that only its backend can reach is left alone, and so is its record.
-    Returns the number of killed kernels.
+    Remote kernels and their records are not changed. Return the number of killed
+    kernels.
     """
     # A normal shutdown does not need this module.
     from stepper.kernels import backend_registry
 
     daemons = find_daemons(paths)
     for daemon in daemons:
-        with contextlib.suppress(psutil.Error):  # it has exited
+        with contextlib.suppress(psutil.Error):  # the daemon has exited
             daemon.kill()
     psutil.wait_procs(daemons, timeout=KILL_SECONDS)
     kernel_count = 0
@@ -138,14 +147,14 @@ def _remove_runtime_files(paths: Paths) -> None:
 
 
 def find_daemons(paths: Paths) -> list[psutil.Process]:
-    """Return the processes that are this user's daemon of the project.
+    """Return the daemon processes of the project that belong to this user.
 
-    This searches all processes: the recorded process id may be out of date.
+    All processes are searched, because the recorded process ID may be outdated.
     """
     command = [*DAEMON_ARGUMENTS, paths.project]
     daemons = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has exited
+        with contextlib.suppress(psutil.Error):  # the process has exited
             is_daemon = process.cmdline()[-len(command) :] == command
             if is_daemon and process.uids().real == os.getuid():
                 daemons.append(process)

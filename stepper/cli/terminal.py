@@ -1,6 +1,7 @@
-"""Write text to the terminal: without control characters, with coloured marks.
+"""Output to the terminal, without control characters and with coloured marks.
 
-Titles, names and outputs come from anybody, so all text goes through `print_text`.
+All text is printed by `print_text`, because titles, names and outputs may come from a
+stranger.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ def print_text(
     err: bool = False,
     is_output: bool = False,
 ) -> None:
-    """Print a text without control characters, with colours if they are wanted.
+    """Print a text without control characters, with colours if they are supported.
 
-    Commands in the text are written as they work in this shell, unless the text
-    `is_output` of cells or code.
+    Commands in the text are adapted to this shell, unless `is_output` is true because
+    cells or code printed the text.
     """
     if f"{PROGRAM} " in text and not is_output:
         path = os.environ.get("PATH", os.defpath)
-        text = replace_program(text, program_name(get_current_folder(), path))
+        program = find_program_in_folder(get_current_folder(), path)
+        text = replace_program(text, program)
     color = wants_colour(sys.stderr if err else sys.stdout)
     text = clean(text)
     if color:
@@ -45,8 +47,8 @@ def print_text(
 
 
 @functools.cache
-def program_name(folder: str, path: str) -> str:
-    """Return what calls stepper in a shell with that PATH, in that folder."""
+def find_program_in_folder(folder: str, path: str) -> str:
+    """Return the command for stepper in a shell with the given PATH and folder."""
     project = resolve_project(folder, sys.prefix)
     return find_program(Paths(project), path, folder) if project else PROGRAM
 
@@ -57,10 +59,10 @@ def write_text(
     color: bool | None = None,
     nl: bool = True,
 ) -> None:
-    """Print a text as it is.
+    """Print a text unchanged.
 
-    If the reader has gone, as with `| head`, further output is discarded, so that the
-    command still finishes.
+    If the reader has closed the pipe, as with `| head`, discard all further output, so
+    that the command still finishes.
     """
     try:
         click.echo(text, err=err, color=color, nl=nl)
@@ -71,9 +73,9 @@ def write_text(
 
 
 def wants_colour(stream: Any) -> bool:
-    """Return whether a stream is written with colours.
+    """Return whether to use colours on a stream.
 
-    It is if it is a terminal, unless NO_COLOR, FORCE_COLOR or TERM say otherwise.
+    Terminals get colours, unless NO_COLOR, FORCE_COLOR or TERM override this.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -84,7 +86,7 @@ def wants_colour(stream: Any) -> bool:
 
 
 def colour_marks(text: str) -> str:
-    """Return a text in which the mark at the start of each line has its colour."""
+    """Return a text with colours for the marks at the starts of lines."""
     return MARK.sub(_colour_mark, text)
 
 

@@ -1,4 +1,4 @@
-"""`stepper trust`: show what a checkout would run, ask, and record the acceptance."""
+"""`stepper trust`: show the programs that a checkout would run, and accept them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from stepper.install import trust
 from stepper.install.trust import Offer
 
 TRUST_WITHOUT_PROMPT = "stepper trust --yes"
-# Below the names of the items: their descriptions.
-INDENT = " " * 15
+INDENT = " " * 15  # of the description below an item
 SCRIPT_DESCRIPTION = (
-    "Claude Code runs it, as .claude/settings.json says; without your acceptance it"
-    " does nothing"
+    "Claude Code runs this script (see .claude/settings.json); the script does nothing"
+    " until you accept it"
 )
 
 
 def accept(paths: Paths, yes: bool) -> dict[str, Any]:
-    """Record what the checkout would run as accepted, after asking the user.
+    """Record the acceptance of the checkout's programs, after the user's confirmation.
 
-    Raises StepperError if the user declines, UsageError if there is no terminal to ask
-    on. Nothing is recorded then.
+    If `yes` is true, don't ask the user. Raise StepperError if the user declines, and
+    UsageError if there is no terminal for the question.
     """
     offer = trust.examine(paths)
     if offer.is_new and not yes:
@@ -37,7 +36,7 @@ def accept(paths: Paths, yes: bool) -> dict[str, Any]:
         has_terminal = sys.stdin.isatty() and sys.stderr.isatty()
         if not has_terminal:
             raise UsageError(
-                "nothing was accepted: there is no terminal to ask on",
+                "nothing was accepted: the confirmation needs a terminal",
                 TRUST_WITHOUT_PROMPT,
             )
         if not click.confirm("Accept this?", default=False, err=True):
@@ -46,9 +45,9 @@ def accept(paths: Paths, yes: bool) -> dict[str, Any]:
 
 
 def describe(paths: Paths, offer: Offer) -> list[str]:
-    """Return the lines that show what would be accepted."""
+    """Return the lines that describe an offer to the user."""
     project = escape_controls(paths.project)
-    lines = [f"To be accepted for your user account, in {project}:"]
+    lines = [f"Accept the following for your user account, in {project}:"]
     if offer.python:
         lines += _describe_interpreter(paths, offer)
     if offer.env:
@@ -79,7 +78,7 @@ def _describe_interpreter(paths: Paths, offer: Offer) -> list[str]:
 
 
 def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
-    files = "as install.sh made it"
+    files = "created by install.sh"
     if offer.env == paths.env_link:
         files = escape_controls(", ".join(map(paths.relpath, offer.env_files)))
     path = _format_path(paths, offer.env)
@@ -91,7 +90,10 @@ def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
 
 
 def _format_path(paths: Paths, path: str) -> str:
-    """Return a path, relative to the project if it is inside, and its link's target."""
+    """Return a path for display, with the target if the path is a link.
+
+    A path in the project is shown relative to the project.
+    """
     name = path
     if path.startswith(paths.project + os.sep):
         name = paths.relpath(path)

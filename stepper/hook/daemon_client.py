@@ -1,9 +1,9 @@
 """The client of the project's daemon, used by the hook process and the command line.
 
-The hook process imports this module for every cell, so it imports neither asyncio,
-click, jupyter_client, json nor socket, and not even os: `_socket` alone saves 10 ms a
-cell, `posix` saves 2 ms. What only a failure or the start of the daemon needs is
-imported there.
+The hook process imports this module for every cell, so this module imports neither
+asyncio, click, jupyter_client, json, socket nor os: `_socket` saves 10 ms per cell,
+`posix` saves 2 ms. Modules for failures and for the start of the daemon are imported by
+the functions that need them.
 """
 
 import _socket
@@ -18,8 +18,8 @@ from stepper.common.hook_paths import HookPaths, encode_path
 if False:  # for the type checker: importing typing costs time
     from collections.abc import Callable, Iterator, Mapping
 
-# The daemon sends a heartbeat immediately and then every BEAT_SECONDS. If it is silent
-# for longer than this, it hangs. client.c has the same value.
+# The daemon sends a heartbeat immediately and then every BEAT_SECONDS. If it sends
+# nothing for longer than this, it hangs. client.c has the same value.
 SILENCE_SECONDS = 7
 SEND_TIMEOUT = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # struct timeval
 # On Linux, Claude Code's sandbox denies Unix sockets to shell commands, whatever their
@@ -44,8 +44,8 @@ def exchange(
 ) -> "Iterator[tuple[bytes, bytes]]":
     """Send a request, yield each response as (kind, payload), and close the socket.
 
-    The last response is the final one. Raise DaemonError if the daemon is silent, exits
-    or sends an invalid response.
+    Interim responses are of the kind PROGRESS; the next response of another kind is the
+    last one. Raise DaemonError if the daemon hangs, exits or sends invalid data.
     """
     accepted = False
     kind = wire_format.PROGRESS
@@ -81,7 +81,7 @@ def _receive_response(sock: _socket.socket) -> "tuple[bytes, bytes]":
 
 
 def receive_exactly(sock: _socket.socket, size: int) -> bytes:
-    """Return the next `size` bytes; raise EOFError if the connection closes before."""
+    """Return the next `size` bytes; raise EOFError if the connection closes early."""
     buffer = bytearray()
     while len(buffer) < size:
         data = sock.recv(min(size - len(buffer), 1 << 20))
@@ -94,41 +94,43 @@ def receive_exactly(sock: _socket.socket, size: int) -> bytes:
 def build_silent_error(paths: HookPaths) -> DaemonError:
     """Return the error for a daemon that hangs."""
     message = f"the stepper daemon does not respond (silent for {SILENCE_SECONDS} s)"
-    return DaemonError(message, f"stepper shutdown  # stops it; the log is {paths.log}")
+    hint = f"stepper shutdown  # stops the daemon; its log is {paths.log}"
+    return DaemonError(message, hint)
 
 
 def build_exited_error(paths: HookPaths, accepted: bool) -> DaemonExitedError:
     """Return the error for a daemon that exited.
 
-    `accepted`: it had accepted the request, so the cell may have run.
+    `accepted` means that the daemon had accepted the request, so the cell may have run.
     """
     message = "the stepper daemon exited"
     if accepted:
-        message += " while the cell ran"
-    hint = f"see {paths.log}; the next call starts the daemon again"
+        message += " before it finished the request"
+    hint = f"see {paths.log}; the next request starts the daemon again"
     return DaemonExitedError(message, hint)
 
 
 def connect(paths: HookPaths) -> _socket.socket | None:
-    """Return a socket connected to the daemon, or None if no daemon listens.
+    """Return a socket that is connected to the daemon, or None if no daemon listens.
 
-    Raise StepperError or OSError if the connection is not possible.
+    Raise StepperError if the daemon hangs or belongs to another user, or if the sandbox
+    denies sockets. Raise OSError if the connection fails for another reason.
     """
     try:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     except PermissionError:
         raise StepperError(SANDBOXED, SANDBOX_HINT) from None
     try:
-        # A send timeout of the system: if many clients connect at the same time,
-        # connect() waits for its turn. With `settimeout` it would fail immediately.
+        # If many clients connect at the same time, connect() waits. With `settimeout`
+        # instead of this send timeout, it would fail immediately.
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, SEND_TIMEOUT)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
         uid = wire_format.get_peer_uid(sock)
         if uid == NO_PEER_UID:  # the wait was interrupted by a stop signal
             raise BlockingIOError
-        # Another user's daemon would get our environment, and the agent would read what
-        # it sends.
+        # Another user's daemon would get this process's environment, and the agent
+        # would read the daemon's responses.
         if uid != posix.getuid():
             message = f"{paths.socket} belongs to another user (uid {uid})"
             raise DaemonError(message, f"ls -la {paths.runtime}  # shows the owner")
@@ -153,12 +155,13 @@ def send_request(
 ) -> "bytes | None":
     """Send a command to the daemon and return the bytes of its response.
 
-    `on_progress` is called with the bytes of each interim response; they are empty for
-    a heartbeat. `launch` starts the daemon if none runs; otherwise, None is returned in
-    that case. `on_connect` is called with the socket: if the caller closes its half of
+    `on_progress` is called with the body of each interim response, which is empty for a
+    heartbeat. If no daemon is running, start one if `launch` is true, or else return
+    None. `on_connect` is called with the socket: if the caller shuts down its half of
     the connection, the daemon interrupts the running cell and sends the result.
 
-    Raise StepperError as reported by the daemon, or DaemonError if it can't be reached.
+    Raise a StepperError that the daemon reports, or DaemonError if the daemon can't be
+    reached.
     """
     if environ is None:
         import os
@@ -188,14 +191,14 @@ def send_request(
         except DaemonExitedError as error:
             if is_last_attempt or error.accepted:
                 raise
-            # A daemon that exits may accept a connection without reading the request.
+            # A daemon that is exiting may accept a connection, but not the request.
             continue
         if kind == wire_format.OK:
             return body
         if kind == wire_format.FAILED:
             raise parse_error(body)
-        # STALE: the daemon has another version. It exits by itself and leaves its
-        # kernels to the next one.
+        # The response is STALE: the daemon has another version. It exits, and the next
+        # daemon takes over its kernels.
         from stepper.hook.start import wait_until_stopped
 
         wait_until_stopped(paths)
@@ -205,13 +208,13 @@ def send_request(
 
 
 def parse_error(body: bytes) -> StepperError:
-    """Return the StepperError that the daemon sent as JSON."""
+    """Return the StepperError in a JSON response of the daemon."""
     import json
 
     response = json.loads(body)
     error = StepperError(response["message"], response["hint"])
     error.exit_code = response["exit_code"]
-    # If the daemon itself failed, the cell may have run.
+    # After an internal error of the daemon, the cell may have run.
     error.accepted = error.exit_code == DaemonError.exit_code
     return error
 

@@ -1,8 +1,8 @@
-"""The hook JSON that the hook process needs without importing the daemon.
+"""Claude Code's hook JSON, as far as the hook process needs it.
 
-This module and `daemon/claude_code_json` are the only ones that know Claude Code's
-field names; they were measured, see docs/development/claude-code.md. The hook process
-imports this module only if the daemon can't respond, or to wait for hours.
+Only this module and `daemon/claude_code_json` contain Claude Code's field names, which
+were determined by tests: see docs/development/claude-code.md. The hook process imports
+this module if the daemon can't respond, or to wait until it can notify the agent.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from stepper.messages.marks import FAILED_MARK
 from stepper.messages.run_report import Report, format_not_run
 from stepper.policy.commands.command_lines import CommandLines
 
-PROBLEM_LIMIT = 2000  # characters of the problem of a new notebook
+PROBLEM_LIMIT = 2000  # the maximum length of a new notebook's problem, in characters
 SILENT = b""
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
 def get_object(data: Any, key: str) -> dict[str, Any]:
-    """Return the object at a key, or an empty one if the value is not an object."""
+    """Return the object at a key, or an empty object if the value is not an object."""
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def get_text(data: Any, key: str) -> str:
-    """Return the text at a key, or an empty one if the value is not a text."""
+    """Return the string at a key, or an empty string if the value is not a string."""
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, str) else ""
 
 
 def encode_json(data: dict[str, Any]) -> bytes:
-    """Return an object as JSON in UTF-8."""
+    """Return an object as JSON, encoded as UTF-8."""
     return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -59,7 +59,11 @@ def remove_notebook_copies(data: bytes) -> bytes:
 
 
 def format_context(event: str, report: Report | None) -> bytes:
-    """Return a hook's output: context for the agent, a line for the user, or a stop."""
+    """Return a hook's output with a report.
+
+    The output contains context for the agent and a line for the user, or stops the
+    agent. It is empty if the report is None.
+    """
     if report is None:
         return SILENT
     if report.stop:
@@ -74,7 +78,7 @@ def format_context(event: str, report: Report | None) -> bytes:
 def format_new_notebook(prompt: str) -> bytes:
     """Return the output of UserPromptSubmit for the prompt `new notebook PROBLEM`.
 
-    It is empty for all other prompts.
+    The output is empty for other prompts.
     """
     match = NEW_NOTEBOOK.fullmatch(prompt.strip())
     if not match:
@@ -89,7 +93,10 @@ def format_new_notebook(prompt: str) -> bytes:
 
 
 def respond_without_daemon(event: str, data: bytes) -> bytes:
-    """Return the output of a hook if no daemon runs and none should be started."""
+    """Return the output of a hook that needs no daemon.
+
+    The output is empty, except for the prompt `new notebook PROBLEM`.
+    """
     if event != "UserPromptSubmit":
         return SILENT
     try:
@@ -102,9 +109,10 @@ def respond_without_daemon(event: str, data: bytes) -> bytes:
 def format_failure(
     event: str, error: Exception, data: bytes = b"", project: str = ""
 ) -> bytes:
-    """Return the output of a hook that failed; it is empty unless a cell was edited.
+    """Return the output of a hook that failed.
 
-    `data` is the event's payload, which contains the notebook's path.
+    The output is empty unless the event is PostToolUse. `data` is the event's payload,
+    which contains the notebook's path.
     """
     if event != "PostToolUse":
         return SILENT
@@ -112,7 +120,7 @@ def format_failure(
         error = StepperError(f"{type(error).__name__}: {error}")
     hint = error.hint or ".stepper/env/bin/stepper doctor"
     report = format_not_run(error.message, hint)
-    if error.accepted:  # the daemon had the request, so the cell may have run
+    if error.accepted:  # the daemon accepted the request, so the cell may have run
         history = CommandLines(_get_edited_notebook(data, project)).shell("history")
         text = report.text.replace(
             "was NOT run", f"may or may not have run (see `{history}`)", 1
@@ -123,7 +131,10 @@ def format_failure(
 
 
 def _get_edited_notebook(data: bytes, project: str) -> str:
-    """Return the notebook in a payload, relative to the project; empty if none."""
+    """Return the path of the edited notebook, relative to the project if possible.
+
+    Return an empty string if the payload contains no path.
+    """
     try:
         arguments = get_object(json.loads(data), "tool_input")
     except ValueError:

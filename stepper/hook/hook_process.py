@@ -1,8 +1,8 @@
 """The hook process: forwards standard input to the daemon and prints the response.
 
-It imports only `stepper.common` and the client. The compiled client.c does the same as
-long as nothing fails, and executes this module in all other cases; PROTOCOL.md
-describes what both do.
+This module imports only `stepper.common` and the client of the daemon. The compiled
+client.c does the same, and executes this module if something fails. PROTOCOL.md
+specifies the behavior of both programs.
 """
 
 import _socket
@@ -26,7 +26,7 @@ if False:  # for the type checker: importing typing costs time
 ONLY_IN_PROGRESS = ("SessionStart", "UserPromptSubmit", "Stop")
 # Events that never start a daemon.
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
-# Events of the processes that wait, maybe for hours, to notify the agent.
+# Events of processes that wait, sometimes for hours, to notify the agent.
 NOTIFIERS = ("Wake", "Wake again", "Rearm")
 # client.c has the same values.
 RETRY_SECONDS = 0.5
@@ -34,11 +34,12 @@ DAEMON_WAIT_SECONDS = 20
 
 
 def hook() -> None:
-    """Forward standard input and print the response; the exit code is 0 in every case.
+    """Forward standard input to the daemon, print the response, and exit.
 
-    Another exit code would make the user's edit fail. The arguments of the process are
+    The exit code is 0, because another exit code would make the user's edit fail. Only
+    an event in NOTIFIERS exits with 2, to notify the agent. The process's arguments are
     the folder of this package, the result of the compiled client if it ran before, the
-    project's folder, and the name of the event.
+    project's folder and the name of the event.
     """
     *client_result, root, event = sys.argv[2:]
     payload_bytes = b""
@@ -57,7 +58,7 @@ def hook() -> None:
                 build_client_error(client_result[0], paths) if client_result else None
             )
             response = forward_event(paths, event, payload_bytes, error)
-        # The event is checked first: the payload of an edit holds the notebook twice.
+        # The event is checked first, because the payload of an edit is large.
         is_prompt = not response and event in NEVER_LAUNCH
         if is_prompt and b"notebook" in payload_bytes.lower():
             from stepper.hook import hook_json
@@ -83,11 +84,11 @@ def _is_in_progress(paths: HookPaths) -> bool:
 def forward_event(
     paths: HookPaths, event: str, payload: bytes, error: "StepperError | None"
 ) -> "bytes | None":
-    """Return the daemon's response to an event; raise as `send_request` does.
+    """Return the daemon's response to an event, or None if no daemon is running.
 
     `error` is the error of the compiled client, if it ran before. If the daemon exits
-    while a cell runs, the request is sent `again` to the next daemon, whose journal
-    contains what ran.
+    during a PostToolUse, repeat the request: the next daemon knows from the journal
+    which cells ran. Raise the same errors as `send_request`.
     """
     command = b"hook " + event.encode()
     on_progress = create_reader_check()
@@ -120,11 +121,11 @@ def forward_event(
 def notify_agent(
     paths: HookPaths, event: str, payload_bytes: bytes, client_result: str
 ) -> bool:
-    """Wait for a message to the agent and print it on standard error.
+    """Wait for a message to the agent, and print the message on standard error.
 
-    Return whether there was one: exit code 2 then notifies the agent. If the compiled
-    client ran before, its daemon exited: start one, and execute the compiled client
-    again, which needs less memory while it waits.
+    Return whether a message was printed. If the compiled client ran before, its daemon
+    has exited: start a daemon and execute the compiled client again, because it needs
+    less memory while it waits.
     """
     import os
     import time
@@ -158,7 +159,8 @@ def notify_agent(
             request = body[1:]  # the request for the next daemon
         elif body:
             try:
-                # Acknowledge before printing: otherwise the next daemon repeats it.
+                # Acknowledged before it is printed: otherwise, the next daemon would
+                # repeat the message.
                 sockets[-1].sendall(b"+")
             except OSError:
                 return
@@ -187,7 +189,10 @@ def notify_agent(
 
 
 def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
-    """Wait for the daemon that the hook of the edit starts; return whether it runs."""
+    """Wait until the daemon listens, which the hook of the edit starts.
+
+    Return False after DAEMON_WAIT_SECONDS, or if the client exited.
+    """
     import time
 
     from stepper.hook.daemon_client import connect
@@ -205,7 +210,7 @@ def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
 def ensure_daemon(
     paths: HookPaths, parent: int, event: str, client_result: str
 ) -> bool:
-    """Start a daemon unless one runs.
+    """Start a daemon if none is running, and return whether to continue.
 
     Return False if the client exited or no report is pending.
     """
@@ -234,10 +239,10 @@ def ensure_daemon(
 
 
 def can_notify(parent: int) -> bool:
-    """Return whether the client can notify its agent; client.c has the same rule.
+    """Return whether the client can notify its agent. client.c has the same rule.
 
-    A client that prints one response and exits (`claude -p`) can't, unless it reads a
-    stream of messages.
+    A client that prints one response and exits (`claude -p`) can notify its agent only
+    if it reads a stream of messages.
     """
     import _stat
     import select
@@ -267,9 +272,9 @@ def can_notify(parent: int) -> bool:
 
 
 def create_reader_check() -> "Callable[[bytes], None]":
-    """Return a progress handler that exits if Claude Code no longer reads the response.
+    """Return a progress handler that exits if Claude Code no longer reads the output.
 
-    The daemon then cancels the cell.
+    The daemon cancels the cell when this process exits.
     """
     parent = posix.getppid()
     is_first = True
@@ -287,8 +292,8 @@ def create_reader_check() -> "Callable[[bytes], None]":
         is_closed = any(
             events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)
         )
-        # If Claude Code is killed, only its end of our standard output is closed, or
-        # our parent process has changed.
+        # If Claude Code was killed, the other end of standard output is closed, or the
+        # parent process has changed.
         if is_closed or posix.getppid() != parent:
             posix._exit(0)
 
@@ -296,16 +301,16 @@ def create_reader_check() -> "Callable[[bytes], None]":
 
 
 def build_client_error(result: str, paths: HookPaths) -> StepperError:
-    """Return the error of the compiled client, by the result that it passes on.
+    """Return the error for a result of the compiled client.
 
-    For `failed`, the daemon's response is readable as file descriptor 3.
+    If the result is `failed`, file descriptor 3 contains the daemon's error response.
     """
     if result == "failed":
         with open(3, "rb") as stream:
             return parse_error(stream.read())
     error: StepperError
     if result.endswith("unread"):
-        error = StepperError("the hook can't read or buffer its standard input")
+        error = StepperError("the hook process can't read or store its standard input")
     elif result.endswith("gone"):
         error = build_exited_error(paths, True)
     else:

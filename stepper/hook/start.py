@@ -1,6 +1,6 @@
-"""Start of the project's daemon, under a lock, and the wait for one that stops.
+"""Start of the project's daemon, and the wait for a daemon that exits.
 
-Imported only if a daemon has to be started.
+This module is imported only if a daemon must be started.
 """
 
 import _socket
@@ -18,7 +18,7 @@ from stepper.common.paths import Paths
 
 START_SECONDS = 8.5
 POLL_SECONDS = 0.005
-MAX_QUOTED_BYTES = 1500  # of the daemon's output, in an error
+MAX_QUOTED_BYTES = 1500  # the maximum length of the daemon's output in an error
 
 # The daemon inherits no other variables. Kernels get their environment with the request
 # that starts them.
@@ -31,13 +31,13 @@ DAEMON_ENVIRON = (
     "PATH",
     "TMPDIR",
     "USER",
-    # How other hosts and clusters are reached: paths, no secrets.
+    # Access to other hosts and clusters. The values are paths, not secrets.
     "SSH_AUTH_SOCK",
     "KRB5CCNAME",
     "SLURM_CONF",
-    # Where this user's installations are recorded.
+    # The folder with the records of this user's installations.
     "XDG_STATE_HOME",
-    # Where running Jupyter servers are recorded.
+    # The folders with the records of running Jupyter servers.
     "JUPYTER_DATA_DIR",
     "JUPYTER_RUNTIME_DIR",
     "XDG_DATA_HOME",
@@ -47,10 +47,10 @@ DAEMON_ENVIRON = (
 def start_daemon(
     hook_paths: HookPaths, connect: Callable[[HookPaths], _socket.socket | None]
 ) -> _socket.socket:
-    """Start the daemon, or wait for another process that starts it.
+    """Start the daemon, or wait for another process that is starting it.
 
-    Return a connected socket. Raise DaemonError, with the end of the daemon's output,
-    if the daemon exits or does not listen within START_SECONDS.
+    Return a socket that is connected to the daemon. Raise DaemonError if the daemon
+    exits or does not listen within START_SECONDS.
     """
     paths = Paths(hook_paths.project)
     deadline = time.monotonic() + START_SECONDS
@@ -74,7 +74,8 @@ def start_daemon(
             if has_exited or time.monotonic() > deadline:
                 raise _build_start_error(paths, daemon, log_size)
             time.sleep(POLL_SECONDS)
-        # The daemon outlives this process. A return code avoids the ResourceWarning.
+        # The daemon runs longer than this process. A return code avoids a
+        # ResourceWarning.
         daemon.returncode = 0
         return sock
     finally:
@@ -98,28 +99,31 @@ def _spawn_daemon(paths: Paths, log: int) -> "subprocess.Popen[bytes]":
 def _build_start_error(
     paths: Paths, daemon: "subprocess.Popen[bytes]", log_size: int
 ) -> DaemonError:
-    """Return the error of a daemon that did not start, with the end of its log."""
+    """Return the error for a daemon that did not start, with the end of its output.
+
+    `log_size` is the size of the log before the start, in bytes.
+    """
     with open(paths.log, "rb") as stream:
         stream.seek(log_size)
         output = stream.read()[-MAX_QUOTED_BYTES:].decode("utf-8", "replace").strip()
     if daemon.returncode is None:
         problem = f"did not listen within {START_SECONDS} s"
     else:
-        problem = f"exited during its start (exit code {daemon.returncode})"
-    daemon.returncode = daemon.returncode or 0  # no ResourceWarning
+        problem = f"exited while it was starting (exit code {daemon.returncode})"
+    daemon.returncode = daemon.returncode or 0  # avoids a ResourceWarning
     message = f"the stepper daemon {problem}: {output or 'it wrote no message'}"
     return DaemonError(message, f"see {paths.log}")
 
 
 def open_lock_and_log(paths: Paths) -> tuple[int, int]:
-    """Open the start lock and the daemon's log; return their file descriptors.
+    """Open the start lock and the daemon's log, and return their file descriptors.
 
-    Raise DaemonError if they can't be written.
+    Raise DaemonError if a file can't be created or opened for writing.
     """
     try:
         paths.create_home_folder()
         paths.create_runtime_folder()
-        # Opened here because the daemon itself could not report the error.
+        # Opened because the daemon could not report an error about its lock.
         os.close(secure_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
         lock = secure_files.open_private(paths.start_lock, os.O_CREAT | os.O_RDWR)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
@@ -132,7 +136,10 @@ def open_lock_and_log(paths: Paths) -> tuple[int, int]:
 
 
 def acquire_lock(file: int, seconds: float) -> bool:
-    """Lock a file within `seconds`; return False if another process keeps the lock."""
+    """Lock a file, waiting up to `seconds`.
+
+    `file` is a file descriptor. Return False if another process has the lock.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -146,7 +153,10 @@ def acquire_lock(file: int, seconds: float) -> bool:
 
 
 def wait_until_stopped(paths: HookPaths) -> None:
-    """Wait until a daemon of another version no longer listens."""
+    """Wait until a daemon of another version no longer listens.
+
+    Return after START_SECONDS in any case.
+    """
     deadline = time.monotonic() + START_SECONDS
     while os.path.exists(paths.socket) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -91,7 +91,7 @@ def test_documented_setting_approves_calls(start: Start, installed: Path) -> Non
 
     assert (ended.returncode, client.model.unsaid) == (0, 0), ended
     ran, restarted = client.model.results
-    assert "1 of 1 cells ran ok" in ran.text or "ran ok" in ran.text, ran
+    assert "1 of 1 cell ran ok" in ran.text or "ran ok" in ran.text, ran
     assert "a new kernel is running" in restarted.text, restarted
     assert [*installed.rglob("canary.txt")]
 
