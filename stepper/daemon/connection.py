@@ -1,8 +1,7 @@
 """A client's connection: its request, heartbeats, progress events and the response.
 
-A client sends one request and then only two signals: a byte, which acknowledges a
-message to the agent, and the end of its half of the connection, by which it
-disconnects.
+A client sends one request. After that, it sends only signals: a byte to acknowledge a
+message to the agent, or the end of its half of the connection to disconnect.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import NamedTuple
 from stepper.common import wire_format
 from stepper.session import progress_events, responses
 
-REQUEST_SECONDS = 30.0  # for a whole request to arrive
-ACKNOWLEDGE_SECONDS = 5.0  # for a waiting hook process to accept a message
+REQUEST_SECONDS = 30.0  # the timeout for receiving a whole request
+ACKNOWLEDGE_SECONDS = 5.0  # the timeout for the acknowledgement of a message
 
 
 class ClientRequest(NamedTuple):
-    """The parts of a request, as sent: see `common/wire_format`."""
+    """The encoded parts of a request: see `common/wire_format`."""
 
     command: bytes
     version: bytes
@@ -29,7 +28,7 @@ class ClientRequest(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The final response to a request; `wire_format` has the kinds."""
+    """The final response to a request. `wire_format` defines the kinds."""
 
     kind: bytes
     body: bytes
@@ -48,24 +47,28 @@ class Connection:
     def check_peer(self) -> None:
         """Raise PermissionError if the client belongs to another user.
 
-        The permissions of the socket's folder already prevent that.
+        This should not happen, because only the user can access the socket's folder.
         """
         uid = wire_format.get_peer_uid(self._writer.get_extra_info("socket"))
         if uid != os.getuid():
             raise PermissionError(f"the client belongs to another user (uid {uid})")
 
     async def receive_request(self) -> ClientRequest:
-        """Return the client's request; raise FrameError if it is invalid.
+        """Receive and return the client's request.
 
-        Raise asyncio.TimeoutError if it does not arrive within REQUEST_SECONDS.
+        Raise FrameError if the request is invalid, and asyncio.TimeoutError if it does
+        not arrive within REQUEST_SECONDS.
         """
         parts = await read_parts(self._reader)
         if len(parts) != len(ClientRequest._fields):
-            raise wire_format.FrameError(f"the request has {len(parts)} parts")
+            expected = len(ClientRequest._fields)
+            raise wire_format.FrameError(
+                f"the request has {len(parts)} parts instead of {expected}"
+            )
         return ClientRequest(*parts)
 
     def watch_client(self) -> None:
-        """Start to wait for the client's next signal."""
+        """Start waiting for the client's next signal."""
         self._next_signal = asyncio.create_task(_read_signal(self._reader))
 
     def stop_watching(self) -> None:
@@ -80,9 +83,10 @@ class Connection:
         return signal is not None and signal.done() and signal.result() == b""
 
     async def wait(self, work: asyncio.Task[Response], limit: float) -> None:
-        """Wait until the work is done or the client sends a signal, `limit` s at most.
+        """Wait until the work is done or the client sends a signal.
 
-        After the client's signal, only the work counts.
+        Return after `limit` seconds in any case. If the client has already sent a
+        signal, wait only for the work.
         """
         tasks: list[asyncio.Task[Response] | asyncio.Task[bytes]] = [work]
         if self._next_signal and not self._next_signal.done():
@@ -90,7 +94,7 @@ class Connection:
         await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
 
     def send_heartbeat(self) -> None:
-        """Tell the client that the daemon still works on its request."""
+        """Inform the client that the daemon is still processing its request."""
         self._send(wire_format.PROGRESS, b"")
 
     def send_progress(
@@ -101,7 +105,7 @@ class Connection:
         self._send(wire_format.PROGRESS, body)
 
     def send_handover(self, request: bytes) -> None:
-        """Send the request that the client must send to the next daemon."""
+        """Send the request that the client must repeat if the daemon exits."""
         self._send(wire_format.PROGRESS, b"\0" + request)
 
     async def deliver(self, text: str) -> bool:
@@ -121,7 +125,7 @@ class Connection:
             await self._writer.drain()
 
     def _send(self, kind: bytes, body: bytes) -> None:
-        """Send a response, unless the connection is closed."""
+        """Send a frame, unless the connection is closed."""
         if not self._writer.is_closing():
             frame = wire_format.pack(kind, body)
             self._writer.write(frame)
@@ -132,18 +136,19 @@ class Connection:
 
 
 async def _read_signal(reader: asyncio.StreamReader) -> bytes:
-    """Return the next byte from a client, or nothing if it disconnects.
-
-    A client that is killed before it reads all responses resets the connection.
-    """
+    """Return the next byte from a client, or b"" if the client disconnects."""
     try:
         return await reader.read(1)
     except ConnectionError:
+        # A client that was killed before it read all responses resets the connection.
         return b""
 
 
 async def read_parts(reader: asyncio.StreamReader) -> list[bytes]:
-    """Return the parts of the next frame; raise asyncio.TimeoutError if it is late."""
+    """Read a frame, and return its parts.
+
+    Raise asyncio.TimeoutError if the frame is not complete after REQUEST_SECONDS.
+    """
     timer = asyncio.get_running_loop().call_later(
         REQUEST_SECONDS, reader.set_exception, asyncio.TimeoutError()
     )

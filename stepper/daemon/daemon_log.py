@@ -1,7 +1,7 @@
 """Logging of the daemon to a rotating file that only the user can read.
 
-The log may quote code and error messages, so every file of the rotation is created with
-private permissions.
+The log may contain code and error messages, so each log file is created with private
+permissions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from stepper.common import secure_files
 
-MAX_BYTES = 1 << 20  # of one log file, before it is rotated
+MAX_BYTES = 1 << 20  # the maximum size of a log file, before it is rotated
 
 
 class PrivateLogHandler(RotatingFileHandler):
-    """A rotating log handler whose files are readable by the user alone."""
+    """A rotating log handler that creates files which only the user can read."""
 
     def _open(self) -> Any:
         return open(

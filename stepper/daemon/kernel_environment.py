@@ -1,7 +1,7 @@
-"""The environment variables that a kernel gets, on every kernel backend.
+"""The environment variables of a kernel, on every kernel backend.
 
-They are those of the process that requested the kernel, without the agent's keys and
-settings and without stepper's own environment.
+A kernel inherits the variables of the process that requested it, without the agent's
+keys and settings and without stepper's own virtual environment.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 # Prefixes of variables that kernels don't inherit: the agent's keys and settings, and
-# what identifies the caller of stepper.
+# the variables that describe stepper's caller.
 HIDDEN_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AI_AGENT", "STEPPER_FACE", "STEPPER_MODE")
 
 
@@ -21,12 +21,13 @@ def build_kernel_environ(
     own_prefix: str,
     hidden: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return the environment of a kernel, as if its interpreter's one was activated.
+    """Return the environment variables of a kernel in an activated environment.
 
-    `environ` is the caller's environment, `python` the path of the kernel's interpreter
-    or '' if there is none. The folder of stepper's own environment, `own_prefix`, is
-    removed from PATH: otherwise `!pip install` in a cell would install into it.
-    `hidden` are names and patterns (`AWS_*`) of variables to leave out.
+    `environ` is the caller's environment. `python` is the path of the kernel's
+    interpreter, or an empty string. `own_prefix` is the folder of stepper's own
+    environment, which is removed from PATH, so that `!pip install` in a cell does not
+    install into it. `hidden` contains names and patterns (`AWS_*`) of variables to
+    leave out.
     """
     variables = {
         name: value

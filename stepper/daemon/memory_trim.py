@@ -1,7 +1,7 @@
-"""Return of the daemon's freed memory to the system, with glibc's malloc_trim.
+"""Release of the daemon's freed memory to the system, with glibc's malloc_trim.
 
-The daemon runs for days. Without a trim, glibc keeps the memory that large outputs and
-requests needed.
+The daemon runs for days. Without malloc_trim, glibc keeps the memory that was needed
+for large outputs and requests.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import gc
 
 import psutil
 
-# The growth since the last trim after which memory is trimmed again.
+# The growth of the process after which its memory is trimmed again.
 GROWTH_BYTES = 8 << 20
-# Larger blocks are mapped separately and returned to the system when they are freed.
+# Larger blocks are mapped separately, and released when they are freed.
 MMAP_THRESHOLD_BYTES = 256 << 10
 M_MMAP_THRESHOLD = -3  # a parameter of glibc's mallopt
 
 
 class MemoryTrimmer:
-    """Returns the freed memory of this process to the system."""
+    """Releases the freed memory of this process to the system."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None)
@@ -32,7 +32,10 @@ class MemoryTrimmer:
         self._trimmed_rss: int = self._process.memory_info().rss
 
     def trim_if_grown(self) -> None:
-        """Trim the memory if the process has grown since the last trim."""
+        """Trim the memory if the process has grown by GROWTH_BYTES since the last trim.
+
+        On systems without glibc, only collect garbage.
+        """
         if self._process.memory_info().rss <= self._trimmed_rss + GROWTH_BYTES:
             return
         gc.collect()

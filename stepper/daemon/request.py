@@ -1,4 +1,4 @@
-"""A request to the daemon: its caller, folder and channel for progress events."""
+"""Requests to the daemon, and progress events for their callers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from stepper.session import progress_events, status_queries
 from stepper.session.clients import Caller
 from stepper.session.session import Session
 
-PROGRESS_SECONDS = 1.0  # between two progress events about the running cell
+PROGRESS_SECONDS = 1.0  # the interval of progress events about the running cell
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request, and the facts about the daemon that a response may contain.
+    """A request to the daemon.
 
-    `progress` sends a progress event to the caller; `shut_down` stops the daemon once
-    the request is answered.
+    `cwd` is the caller's current folder. `progress` sends a progress event to the
+    caller. `daemon_info` contains the daemon's process ID, version and socket path.
+    `shut_down` makes the daemon exit when it has finished its requests.
     """
 
     workspace: Workspace
@@ -34,12 +35,15 @@ class Request:
 
     @property
     def owner(self) -> str:
-        """The Claude Code session whose shell ran the command, or an empty string."""
+        """The ID of the Claude Code session that sent the request.
+
+        It is empty if the user ran the command in a terminal.
+        """
         return self.caller.environ.get("STEPPER_SESSION", "")
 
     @property
     def consent(self) -> Consent:
-        """Whether the user approved the agent's actions, as far as the client says."""
+        """The user's consent: WITHHELD in the client's plan mode, otherwise ASKED."""
         if self.caller.environ.get("STEPPER_MODE") == "plan":
             return Consent.WITHHELD
         return Consent.ASKED
@@ -49,8 +53,8 @@ class Request:
 async def report_progress(request: Request, session: Session) -> AsyncIterator[None]:
     """Send progress events to the caller of a request until the block exits.
 
-    An MCP client gets the running cell every second; every caller gets the state of the
-    queue that the kernel waits in, when it changes.
+    An MCP client gets the running cell every second. All callers get the kernel's queue
+    status whenever it changes.
     """
 
     async def send_events() -> None:

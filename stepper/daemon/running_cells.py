@@ -1,6 +1,6 @@
-"""The files that list what runs: one for status lines, one for the FileChanged hook.
+"""The files that list running cells: for status lines, and for the FileChanged hook.
 
-The hook script and status lines read them without starting a process of stepper.
+Status lines and the hook script read these files without starting a stepper process.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from stepper.session.session import Session
 
 
 class RunningCellFiles:
-    """Writes the two files."""
+    """Writes and removes the files that list running cells."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.paths = workspace.paths
-        # Whether there are files: an earlier daemon may have left them.
+        # Whether the files may exist, for example from an earlier daemon.
         self.has_lines = True
         self._next_notice_at = 0.0
 
     def update(self) -> None:
-        """List what runs now, or remove the files if nothing runs."""
+        """Write the running cells to the files, or remove the files if none is running.
+
+        Scratch executions and waits for a kernel are listed too.
+        """
         sessions = list(self.workspace.sessions.values())
         lines = [status_queries.format_running(session) for session in sessions]
         lines = [line for line in lines if line]
@@ -52,11 +55,11 @@ class RunningCellFiles:
             self.has_lines = False
 
     def _needs_notice(self, sessions: Iterable[Session]) -> bool:
-        """Return whether the notice must be written now.
+        """Return whether the notice for the FileChanged hook must be written now.
 
-        Each change starts a hook process, so the notice about background runs changes
-        only from time to time. Claude Code shows a notice for five seconds and can't
-        remove it, so there is none for a run that probably finishes before that.
+        Each change of the notice starts a hook process, so a notice about background
+        runs is only updated every `heartbeat_seconds`. Claude Code shows a notice for
+        five seconds, so runs that probably finish within this time need no notice.
         """
         busy_sessions = [session for session in sessions if _is_busy(session)]
         if busy_sessions and all(map(status_queries.is_finishing_soon, busy_sessions)):
@@ -66,7 +69,7 @@ class RunningCellFiles:
         return time.monotonic() >= self._next_notice_at
 
     def _write_notice(self, lines: Iterable[str], sessions: Iterable[Session]) -> None:
-        """Write the notice; it contains the time, because it may be shown later."""
+        """Write the notice, which contains the time because it may be shown later."""
         intervals = [
             session.outputs.load_limits().heartbeat_seconds for session in sessions
         ]
@@ -76,7 +79,7 @@ class RunningCellFiles:
 
 
 def _is_busy(session: Session) -> bool:
-    """Return whether a notebook's kernel runs code or waits in a queue."""
+    """Return whether a notebook's kernel is running code or is queued."""
     return bool(
         session.state.running
         or session.requests.scratch_run
