@@ -80,7 +80,7 @@ ABOUT_COMMANDS = {
     ("mcp/mcp_wording.py", ""),  # turns these commands into tools
     ("messages/system_prompt.py", ""),  # for an agent that has no notebook yet
     ("session/notebook_commands.py", "`stepper eval`"),  # where a kernel died
-    ("web/access_control.py", "only the user who started this page"),
+    ("web/access_control.py", "only the user who started `stepper view`"),
     ("web/http_server.py", "stepper view"),
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
@@ -325,11 +325,11 @@ def test_view_page_names_the_notebook_if_there_are_several(tmp_path: Path) -> No
     shelf = NotebookList(Paths(str(project.folder)))
     book = shelf.get_view("notebooks/a.ipynb")
     assert book is not None
-    assert book.get_status("notebooks/a.ipynb")["run_stale"] == "stepper run --stale"
+    assert book.build_status("notebooks/a.ipynb")["run_stale"] == "stepper run --stale"
     project.notebook("b.ipynb")
     shelf.list_rows()
     assert (
-        book.get_status("notebooks/a.ipynb")["run_stale"]
+        book.build_status("notebooks/a.ipynb")["run_stale"]
         == "stepper run notebooks/a.ipynb --stale"
     )
 

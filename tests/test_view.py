@@ -487,7 +487,7 @@ def test_missing_notebook_is_reported_with_existing_ones(
     assert view.ask(f"/?notebook={there}").status == 200
     page.go(f"http://127.0.0.1:{view.port}/?notebook=notebooks/nosuch.ipynb")
     page.until(
-        "document.querySelector('.empty h2')?.textContent === 'There is no notebook notebooks/nosuch.ipynb'"
+        "document.querySelector('.empty h2')?.textContent === 'The notebook notebooks/nosuch.ipynb does not exist'"
     )
     page.until(
         f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {there!r})"
@@ -552,7 +552,7 @@ def test_notebook_deleted_while_open(project: Project, view: View, page: Page) -
     show(page, view, notebook)
     page.until("document.querySelector('.cell.done')")
     notebook.path.rename(notebook.path.with_name("gone_elsewhere.ipynb"))
-    page.until("document.querySelector('#state').textContent === 'the file is gone'")
+    page.until("document.querySelector('#state').textContent === 'the file is missing'")
     page.until(
         "[...document.querySelectorAll('#shelf a')].some(each => each.title.includes('gone_elsewhere'))"
     )
@@ -1049,7 +1049,7 @@ def test_viewer_does_not_keep_the_daemon_alive(untouched: Project) -> None:
         )  # it had been there, with one of another version looking on, and ended by itself
         assert other.request_snapshot(
             "a.ipynb", 0, 0, False
-        ) is None and other.error.startswith("no daemon is running")
+        ) is None and other.error.startswith("No daemon is running")
     assert not [*Path(untouched.paths.kernels).rglob("*.json")]
 
 

@@ -1,9 +1,9 @@
-"""Decide which HTTP requests are answered: those of the user who started the page.
+"""Access control for the page: only the user who started the server has access.
 
-A request must name this server in its Host header, must not come from a page of another
-origin, and must carry the cookie that the key in the address became. On Linux, its
-process must also belong to the same user or to root: cookies are shared between ports,
-and somebody may have seen the key.
+A request must contain this server in its Host header, must not come from a page of
+another origin, and must contain the cookie that is set for the address with the key. On
+Linux, the client's process must also belong to the same user or to root, because
+cookies are shared between ports, and other users may have seen the key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stepper.web.notebook_list import NotebookList
 from stepper.web.notebook_view import NotebookView
 
 HOST = "127.0.0.1"
-HTTP_PORT = 80  # browsers leave it out of the Host header
+HTTP_PORT = 80  # the port that browsers omit in the Host header
 PAGE_POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -59,8 +59,8 @@ REDIRECT_PAGE = (
 ERROR_TEXTS = {
     400: "the request is invalid",
     403: (
-        "only the user who started this page may open it: use the address with the key"
-        " that `stepper view` printed"
+        "only the user who started `stepper view` can open this page: use the address"
+        " with the key that `stepper view` printed"
     ),
     404: "not found",
     405: "this page is read-only",
@@ -73,7 +73,11 @@ CONNECTION_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 class ViewServer:
-    """The state that all requests share."""
+    """The state that all requests share.
+
+    `notebook` is the name of the notebook to show, or an empty string for the current
+    notebook.
+    """
 
     def __init__(
         self,
@@ -93,12 +97,15 @@ class ViewServer:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie. All ports of a host share their cookies."""
+        """The name of the cookie, which contains the port.
+
+        Browsers share cookies between all ports of a host.
+        """
         return f"stepper-{self.port}"
 
     @property
     def hosts(self) -> list[str]:
-        """The names of this server in the Host header."""
+        """The valid values of the Host header."""
         names = [HOST, "localhost"]
         if self.port == HTTP_PORT:
             return names
@@ -106,7 +113,7 @@ class ViewServer:
 
     @property
     def address(self) -> str:
-        """The address with the key."""
+        """The address of the page, including the key."""
         return f"http://{HOST}:{self.port}/?key={self.key}"
 
     async def refresh(self) -> None:
@@ -116,10 +123,10 @@ class ViewServer:
 
 
 class ViewHandler(web.RequestHandler):
-    """The base of all request handlers: checks access, and formats errors."""
+    """The base class of all request handlers: checks access, and formats errors."""
 
     def initialize(self, server: ViewServer) -> None:
-        """Set the shared state; tornado calls this."""
+        """Set the shared state. Called by tornado."""
         self.server = server
 
     def set_default_headers(self) -> None:
@@ -129,7 +136,7 @@ class ViewHandler(web.RequestHandler):
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        """Refuse requests that are not from the user's own page; raise HTTPError."""
+        """Raise HTTPError if the request does not come from the user's own page."""
         hosts = self.server.hosts
         headers = self.request.headers
         if headers.get("Host") not in hosts:
@@ -156,7 +163,7 @@ class ViewHandler(web.RequestHandler):
     def _is_same_user(self) -> bool:
         """Return whether the client's process belongs to this user or to root.
 
-        Also true if the system does not tell. The result is kept with the connection.
+        Return True if the owner is unknown. The owner is cached for the connection.
         """
         stream = self.request.connection.stream  # type: ignore[union-attr]
         if not hasattr(stream, "stepper_uid"):
@@ -166,7 +173,7 @@ class ViewHandler(web.RequestHandler):
     def _exchange_key(self, value: bytes) -> None:
         """Set the cookie for a request with the key, and redirect to the plain address.
 
-        Raises HTTPError if the key is wrong.
+        Raise HTTPError if the key is wrong.
         """
         if not self._is_key(value):
             raise web.HTTPError(403)
@@ -183,8 +190,8 @@ class ViewHandler(web.RequestHandler):
         if fetch_site in ("none", "same-origin"):
             self.redirect(target, status=303)
             return
-        # After a link from another site, the browser would not send a strict cookie
-        # with a redirect, but it does from a page of ours.
+        # After a link from another site, the browser does not send a strict cookie with
+        # a redirect, but it sends the cookie with a request from this page.
         self.finish(REDIRECT_PAGE.format(escape.xhtml_escape(target)))
 
     def _get_address_without_key(self) -> str:
@@ -198,14 +205,17 @@ class ViewHandler(web.RequestHandler):
         value: Any,
         tb: Any,
     ) -> None:
-        """Log an exception without the address, which may contain the key."""
+        """Log an exception without the query of the address, which may contain the key.
+
+        Expected errors are not logged.
+        """
         if isinstance(value, web.HTTPError | iostream.StreamClosedError):
             return
         path = self.request.path
         sys.stderr.write(f"stepper itself failed: {path}: {typ.__name__}: {value}\n")
 
     def write_error(self, status_code: int, **_: Any) -> None:
-        """Send a short error text."""
+        """Send an error response with a short text."""
         if status_code == 405:
             self.set_header("Allow", "GET")
         text = ERROR_TEXTS.get(status_code, INTERNAL_ERROR_TEXT)
@@ -213,7 +223,10 @@ class ViewHandler(web.RequestHandler):
         self.finish(f"{status_code}: {text}\n")
 
     def get_view(self) -> NotebookView:
-        """Return the view of the requested notebook; raise HTTPError."""
+        """Return the view of the requested notebook.
+
+        Raise HTTPError if the notebook does not exist.
+        """
         name = self.get_query_argument("notebook", "")
         view = self.server.notebooks.get_view(name)
         if view is None:
@@ -227,7 +240,7 @@ class ViewHandler(web.RequestHandler):
 
 
 def encode_json(value: object) -> bytes:
-    """Return a value as JSON in one line, in ASCII."""
+    """Return a value as JSON on one line, in ASCII."""
     text = json.dumps(
         value,
         ensure_ascii=True,
@@ -238,9 +251,9 @@ def encode_json(value: object) -> bytes:
 
 
 def get_peer_uid(sock: socket.socket) -> int | None:
-    """Return the user id of the process at the other end of a loopback connection.
+    """Return the user ID of the process at the other end of a loopback connection.
 
-    Returns None if the system does not tell.
+    Return None if it is unknown, for example on systems without /proc.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         host, port = sock.getsockname()[:2]
@@ -260,7 +273,11 @@ def _find_connection_uid(
     local: str,
     remote: str,
 ) -> int | None:
-    """Return the user id of the connection between two addresses, or None."""
+    """Return the user ID of the owner of a connection's socket.
+
+    `local` and `remote` are addresses in the format of `table`, a file in /proc/net.
+    Return None if the table does not contain the connection.
+    """
     with open(table, encoding="ascii") as lines:
         for line in lines:
             fields = line.split()

@@ -1,7 +1,6 @@
-"""Ask the project's daemon for the state that only it knows.
+"""The client that requests a notebook's live state from the project's daemon.
 
-A view never starts the daemon, keeps it alive or stops it. The daemon may start and
-exit at any time.
+A view never starts or stops the daemon. The daemon may start and exit at any time.
 """
 
 from __future__ import annotations
@@ -15,15 +14,21 @@ from stepper.common.errors import StepperError
 from stepper.common.hook_paths import HookPaths, encode_path
 from stepper.hook import daemon_client
 
-NOT_RUNNING = "no daemon is running, so this view shows the journal only"
-NOT_RESPONDING = "the daemon does not respond"
-OTHER_VERSION = "the daemon has version {}, but this view {}: restart this view"
-TIMEOUT_SECONDS = 3.0  # the daemon acknowledges a request at once
+# view.js recognizes this text by its start.
+NOT_RUNNING = "No daemon is running, so this view shows only the journal."
+NOT_RESPONDING = "The daemon does not respond."
+OTHER_VERSION = (
+    "The daemon has version {}, but this view has version {}. Restart this view."
+)
+TIMEOUT_SECONDS = 3.0  # the daemon acknowledges a request immediately
 REQUEST = b"look"
 
 
 class DaemonClient:
-    """Requests snapshots from the daemon; `error` says why the last one failed."""
+    """Requests snapshots from the daemon.
+
+    `error` is the reason why the last request failed, or an empty string.
+    """
 
     def __init__(self, project: str) -> None:
         self.project = project
@@ -36,10 +41,11 @@ class DaemonClient:
         changes: int,
         marks: bool,
     ) -> dict[str, Any] | None:
-        """Return the live state of a notebook, or None if there is none.
+        """Return the live state of a notebook, or None if the request fails.
 
-        `run` and `changes` describe the outputs that the caller has: the daemon sends
-        outputs only if they changed. `marks` requests the stale cells.
+        `run` and `changes` identify the outputs that the caller already has, because
+        the daemon sends only changed outputs. If `marks` is true, the response contains
+        the stale cells.
         """
         request = json.dumps(
             {"notebook": notebook, "run": run, "changes": changes, "marks": marks}
@@ -63,7 +69,7 @@ class DaemonClient:
         return snapshot if isinstance(snapshot, dict) else None
 
     def _exchange(self, request: bytes) -> tuple[bytes, bytes] | None:
-        """Return the kind and body of the response; None if no daemon is running."""
+        """Return the kind and body of the response, or None if no daemon is running."""
         # The path of the socket may change if another user took its folder.
         paths = HookPaths(self.project)
         sock = daemon_client.connect(paths)

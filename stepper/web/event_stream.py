@@ -1,7 +1,7 @@
-"""The page's server-sent events.
+"""The server-sent events for the page.
 
-An event replaces a part of the page, and is sent only if the part changed. `runs`
-events contain only the runs that are new.
+An event replaces a part of the page, and is sent only if the part has changed. `runs`
+events contain only new runs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stepper.messages.status_text import CELL_NOTES, OUTCOME_NAMES, STATUS_NOTES
 from stepper.web.access_control import ViewHandler, ViewServer, encode_json
 from stepper.web.notebook_view import NotebookView
 
-CHECK_SECONDS = 0.15  # between two checks of a notebook
-LIST_SECONDS = 1.0  # between two checks of the list of notebooks
-# An event is sent after this time, so that both sides notice a broken connection.
+CHECK_SECONDS = 0.15  # the time between two checks of a notebook
+LIST_SECONDS = 1.0  # the time between two checks of the list of notebooks
+# The maximum time without an event, so that both sides notice a broken connection.
 HEARTBEAT_SECONDS = 10.0
 NO_RUNS = -1
 
@@ -28,19 +28,19 @@ class EventsHandler(ViewHandler):
     """Sends the changes of a notebook until the page is closed."""
 
     def initialize(self, server: ViewServer) -> None:
-        """Set the state of the stream; tornado calls this."""
+        """Initialize the state of the stream. Called by tornado."""
         super().initialize(server)
         self.is_closed = False
         self.sent_parts = dict[str, bytes]()
         self.view: NotebookView | None = None
         self.view_name = ""
-        # How many runs of the history were sent, and of which generation.
+        # The number of runs that were sent, and the generation of their history.
         self.sent_runs = NO_RUNS
         self.generation = 0
         self.heartbeat_at = time.monotonic() + HEARTBEAT_SECONDS
 
     def on_connection_close(self) -> None:
-        """Stop when the page is closed; tornado calls this."""
+        """Stop the stream when the page is closed. Called by tornado."""
         self.is_closed = True
 
     async def get(self) -> None:
@@ -63,7 +63,7 @@ class EventsHandler(ViewHandler):
         hello = {
             "now": round(1000 * time.time()),
             "project": self.server.paths.project,
-            # The page has no tables of its own for them.
+            # The texts for marks and states, which the page does not define itself.
             "marks": dict(MARKS),
             "step_notes": STATUS_NOTES,
             "cell_notes": CELL_NOTES,
@@ -72,7 +72,7 @@ class EventsHandler(ViewHandler):
         await self._send("hello", encode_json(hello))
 
     async def _send_changes(self) -> None:
-        """Send the parts of the page that changed, and the new runs."""
+        """Send the changed parts of the page and the new runs."""
         self._choose_view()
         parts: dict[str, object] = {
             "project": self._get_project(),
@@ -91,7 +91,11 @@ class EventsHandler(ViewHandler):
                 await self._send(name, data)
 
     def _choose_view(self) -> None:
-        """Select the requested notebook, else the server's, else the current one."""
+        """Select the notebook to show.
+
+        This is the notebook in the request, or the server's notebook, or the current
+        notebook.
+        """
         requested = self.get_query_argument("notebook", "")
         name = requested or self.server.notebook or self.server.current_name
         if self.view is not None and name == self.view_name:
@@ -101,9 +105,10 @@ class EventsHandler(ViewHandler):
         self.sent_runs = NO_RUNS
 
     def _get_project(self) -> dict[str, object]:
-        """Return the list of notebooks.
+        """Return the notebooks of the project and the project's current notebook.
 
-        `missing` is a notebook that does not exist, `new` the command that creates one.
+        `missing` is the requested notebook if it does not exist, `new` is the command
+        that creates a notebook, and `trouble` is an error.
         """
         notebooks = self.server.notebooks
         return {
@@ -115,6 +120,7 @@ class EventsHandler(ViewHandler):
         }
 
     async def _send_new_runs(self, view: NotebookView) -> None:
+        """Send the runs that were not sent before, or all runs of a new history."""
         history = view.history
         if history.generation != self.generation:
             self.generation = history.generation

@@ -1,6 +1,6 @@
-"""Parse HTML that consists of tables only, such as that of a DataFrame.
+"""A parser for HTML that contains only tables, such as the HTML of a DataFrame.
 
-The page receives the texts of the cells, so no HTML of a notebook reaches it.
+The page gets the texts of the table cells instead of HTML from a notebook.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALLOWED_TAGS = frozenset(
     ]
 )
 VOID_TAGS = ("br", "col")
-# Cells that are parsed, of all tables. Rows after them are only counted.
+# The maximum number of parsed cells of all tables. Further rows are only counted.
 MAX_CELLS = 2_000
 MAX_SPAN = 1_000
 
@@ -57,7 +57,10 @@ class TableParser(HTMLParser):
         self.cell_count = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Start a table, a row or a cell."""
+        """Start a table, a row or a cell.
+
+        Raise NotATableError if the tag is not allowed.
+        """
         has_handler = any(name.startswith("on") for name, _ in attrs)
         if tag not in ALLOWED_TAGS or has_handler:
             raise NotATableError
@@ -101,7 +104,7 @@ class TableParser(HTMLParser):
         self.cell = cell
 
     def handle_endtag(self, tag: str) -> None:
-        """Close a tag, and all tags that are open inside it."""
+        """Close a tag, and all open tags inside it."""
         if tag in ("td", "th"):
             self.cell = None
         while tag in self.open_tags:
@@ -109,7 +112,7 @@ class TableParser(HTMLParser):
                 break
 
     def handle_data(self, data: str) -> None:
-        """Add a text to the cell, or to the lines below the table."""
+        """Add a text to the open cell, or to the text below the table."""
         if "style" in self.open_tags:
             _check_style(data)
         elif self.cell is not None:
@@ -118,7 +121,10 @@ class TableParser(HTMLParser):
             self._add_foot(data)
 
     def _add_foot(self, data: str) -> None:
-        """Add a text outside of cells, such as "5 rows × 2 columns"."""
+        """Add a text that is not in a cell, such as "5 rows × 2 columns".
+
+        Raise NotATableError if the text is not a caption and not below a table.
+        """
         in_table = "table" in self.open_tags
         if in_table and self.tables[-1]["left"]:
             return  # the text of a row that is not parsed
@@ -130,7 +136,7 @@ class TableParser(HTMLParser):
         self.tables[-1]["foot"] += f"{words} "
 
     def _get_rows(self) -> list[list[Cell]]:
-        """Return the rows of the part of the table that is open."""
+        """Return the rows of the open table's head or body."""
         if not self.tables:
             return []
         part = "head" if "thead" in self.open_tags else "body"
@@ -139,9 +145,9 @@ class TableParser(HTMLParser):
 
 
 def _check_style(css: str) -> None:
-    """Raise NotATableError unless a style sheet is the one of a plain DataFrame.
+    """Raise NotATableError unless a style sheet belongs to a plain DataFrame.
 
-    A Styler's colours have a meaning, so its HTML is not reduced to text.
+    HTML from a pandas Styler is not parsed, because its colours would be lost.
     """
     is_dataframe = "dataframe" in css and "}" in css
     if not is_dataframe or "background" in css or "#T_" in css:
@@ -149,10 +155,10 @@ def _check_style(css: str) -> None:
 
 
 def parse_tables(html: str) -> list[Table]:
-    """Return the tables of a piece of HTML; an empty list if there is anything else.
+    """Return the tables in HTML, or an empty list if it contains anything else.
 
-    A table has the keys `head` and `body` (lists of rows of cells), `foot` (a text) and
-    `left` (the number of rows that were not parsed).
+    A table has the keys `head` and `body` (lists of rows of cells), `foot` (the text
+    below the table) and `left` (the number of rows that were not parsed).
     """
     parser = TableParser()
     try:

@@ -1,4 +1,4 @@
-"""The HTTP server of the page: on 127.0.0.1, GET requests only, until Ctrl-C."""
+"""The HTTP server of `stepper view`, which accepts only GET requests on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ STATIC_TYPES = {
     "view.js": "text/javascript; charset=utf-8",
     "view.css": "text/css; charset=utf-8",
 }
-# For the HTML of an output: no scripts, no requests, no origin, and only our own page
-# may show it in a frame.
+# The policy for the HTML of an output: no scripts, no requests, no origin, and only
+# the page of this server may show the HTML in a frame.
 OUTPUT_POLICY = "; ".join(
     [
         "sandbox",
@@ -45,7 +45,7 @@ OUTPUT_POLICY = "; ".join(
 MAX_DIGITS = 9
 MAX_BODY_BYTES = 1 << 16
 MAX_HEADER_BYTES = 1 << 15
-# Time for the event streams to finish when the server stops.
+# The time for event streams to finish when the server stops.
 STREAM_SECONDS = 2 * CHECK_SECONDS
 CLOSE_SECONDS = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,9 +55,9 @@ class PageHandler(ViewHandler):
     """Sends the page, its script and its style sheet."""
 
     def get(self, name: str = "") -> None:
-        """Send one of the files."""
+        """Send the file `name`, or the page if `name` is empty."""
         if not name and self._is_notebook_missing():
-            # The page says so, and shows the notebook when it exists.
+            # The page reports this, and shows the notebook as soon as it exists.
             self.set_status(404)
         self.set_header("Content-Type", STATIC_TYPES.get(name, HTML_TYPE))
         path = PAGE_FOLDER / (name or PAGE_FILE)
@@ -72,7 +72,7 @@ class CellHandler(ViewHandler):
     """Sends the source and the outputs of a cell."""
 
     def get(self) -> None:
-        """Send them as JSON."""
+        """Send the source and the outputs as JSON."""
         view = self.get_view()
         cell_id = self.get_query_argument("cell", "")
         _, _, outputs = view.get_cell(cell_id)
@@ -84,7 +84,10 @@ class CellHandler(ViewHandler):
 
 
 def _find_source(view: NotebookView, cell_id: str) -> str:
-    """Return the source of a cell: in the file, else of its running or last run."""
+    """Return the source of a cell in the file, or else in its latest run.
+
+    Return an empty string if the source is unknown.
+    """
     cell, _, _ = view.get_cell(cell_id)
     if cell is not None:
         return cell.source
@@ -102,7 +105,7 @@ class RunHandler(ViewHandler):
     """Sends the source and the report of a run."""
 
     def get(self) -> None:
-        """Send them as JSON."""
+        """Send the source and the report as JSON."""
         number = _parse_number(self.get_query_argument("run", ""))
         run = self.get_view().history.read_run(number or 0)
         self.send_json(run)
@@ -112,7 +115,7 @@ class OutputHandler(ViewHandler):
     """Sends a complete output: an image, a text, or HTML for a sandboxed frame."""
 
     def get(self) -> None:
-        """Send the output."""
+        """Send the output; raise HTTPError if it does not exist."""
         cell_id = self.get_query_argument("cell", "")
         index = _parse_number(self.get_query_argument("n", ""))
         _, _, outputs = self.get_view().get_cell(cell_id)
@@ -128,15 +131,15 @@ class OutputHandler(ViewHandler):
 
 
 class NotFoundHandler(ViewHandler):
-    """Answers requests for all other addresses."""
+    """Responds to requests for unknown addresses."""
 
     def get(self) -> None:
-        """Raise HTTPError."""
+        """Raise HTTPError with the status 404."""
         raise web.HTTPError(404)
 
 
 def _parse_number(text: str) -> int | None:
-    """Return a number from an address; None if the text is not one."""
+    """Return a number in an address, or None if the text is not a number."""
     if text.isdecimal() and len(text) <= MAX_DIGITS:
         return int(text)
     return None
@@ -192,9 +195,9 @@ async def serve(
     listener: socket.socket,
     on_start: Callable[[], None],
 ) -> None:
-    """Answer requests until a signal stops the server.
+    """Serve requests until a signal stops the server.
 
-    `on_start` is called when the server accepts connections.
+    `on_start` is called as soon as the server accepts connections.
     """
     http_server = httpserver.HTTPServer(
         create_application(server),

@@ -1,7 +1,6 @@
-"""The runs and the state of a notebook, read from its growing journal.
+"""The runs and the state of a notebook, read from its journal.
 
-Only the new lines are read. Views never write: they do not even move an unreadable
-journal aside.
+Only new lines are read. Views never write, so an unreadable journal stays as it is.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from stepper.policy import journal_events, journal_reducer
 from stepper.policy.model import Verdict
 from stepper.policy.notebook_state import State
 
-# How a line of a report with a warning starts. Lines that a cell printed start with `|
-# `.
-WARNING_PREFIXES = ("Warning: ", "Doubt: ")  # the second one in older journals
-CHUNK_BYTES = 1 << 26  # of a journal, read at a time
+# The prefixes of warnings in a report. Lines that a cell printed start with `| `. Older
+# journals contain "Doubt: ".
+WARNING_PREFIXES = ("Warning: ", "Doubt: ")
+CHUNK_BYTES = 1 << 26  # the number of bytes to read at a time
 REASON_CHARACTERS = 300
 CLIENT_CHARACTERS = 10
-NO_FILE = 0  # an inode
+NO_FILE = 0  # the inode number if there is no file
 INVALID_EVENT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 RunEvent = journal_events.RunEnded | journal_events.PreflightFailed
@@ -35,62 +34,66 @@ RunEvent = journal_events.RunEnded | journal_events.PreflightFailed
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run in the timeline of the page. The page uses the same names."""
+    """A run in the page's timeline. The field names are also used by view.js."""
 
     run: int
     cell: str
     step: int | None
-    at: str  # when it started
-    took: float  # seconds
+    at: str  # the start time
+    took: float  # the duration in seconds
     outcome: str
-    fine: bool
-    why: str  # why it failed, or why its criterion is false
+    fine: bool  # whether the verdict is FINE
+    why: str  # the error, or the reason why the criterion is false
     by: str  # the client
-    repeat: int  # how often stepper had repeated it
-    held: bool = False  # the preflight check stopped it
+    repeat: int  # the number of earlier attempts that stepper repeated
+    held: bool = False  # whether the preflight check prevented the run
 
 
 class LinePosition(NamedTuple):
-    """Where a line is in the journal, in bytes."""
+    """The offset and the size of a line in the journal, in bytes."""
 
     start: int
     size: int
 
 
 class RunHistory:
-    """The contents of one journal. Several threads may use it."""
+    """The runs and the state in a journal, which several threads may use.
+
+    `path` is the journal's path, or a function that returns the path.
+    """
 
     def __init__(self, path: str | Callable[[], str]) -> None:
-        # The journal of a path is another one after a notebook was renamed to it.
+        # The path of the journal changes if another notebook is renamed to this name.
         self._get_path = path if callable(path) else lambda: path
         self.path = self._get_path()
         self.lock = threading.RLock()
-        self.changes = 0  # the number of events
-        self.generation = 0  # the number of journals that the path has led to
+        self.changes = 0  # the number of events read
+        self.generation = 0  # the number of journals that were read
         self._reset()
 
     def _reset(self) -> None:
-        """Forget all events: the path leads to another journal."""
+        """Discard all events before another journal is read."""
         self.generation += 1
         self.state = State()
         self.runs = list[PastRun]()
-        # By run, as in its report.
+        # The warnings in the report of each run.
         self.warnings: dict[int, list[str]] = {}
-        self.kernel_at = ""  # when the present kernel was started
-        # Of the events about a run, by kind of event and run.
+        self.kernel_at = ""  # the start time of the current kernel
+        # The positions of events about runs, by kind of event and run.
         self.positions: dict[tuple[str, int], LinePosition] = {}
         self.read_bytes = 0
         self.inode = NO_FILE
 
     def refresh(self) -> bool:
-        """Read the new events; return whether there were any."""
+        """Read new events from the journal, and return whether there were any."""
         with self.lock:
             before = self.changes, self.generation
             self._read_new_lines()
             return (self.changes, self.generation) != before
 
     def _read_new_lines(self) -> None:
-        with contextlib.suppress(StepperError):  # the configuration is invalid
+        # If the configuration is invalid, the former path is used.
+        with contextlib.suppress(StepperError):
             self.path = self._get_path()
         try:
             status = os.stat(self.path)
@@ -115,7 +118,7 @@ class RunHistory:
         return status.st_ino == self.inode and status.st_size == self.read_bytes
 
     def _read_lines(self, handle: int) -> None:
-        """Read all complete lines that are new."""
+        """Read the new lines, without an incomplete last line."""
         while True:
             data = os.pread(handle, CHUNK_BYTES, self.read_bytes)
             end = data.rfind(b"\n") + 1
@@ -156,13 +159,16 @@ class RunHistory:
         self.positions[kind, run] = LinePosition(self.read_bytes, len(line))
 
     def read_run(self, run: int) -> dict[str, Any]:
-        """Return the source and the report of a run; both are None if unknown."""
+        """Return the source and the report of a run, each of which may be None."""
         start = self._read_event(journal_events.RunStarted.kind, run)
         report = self._read_event(journal_events.RunReported.kind, run)
         return {"source": start.get("source"), "report": report.get("text")}
 
     def _read_event(self, kind: str, run: int) -> dict[str, Any]:
-        """Return an event from the journal, or {}."""
+        """Read an event about a run from the journal.
+
+        Return an empty dictionary if the event does not exist or can't be read.
+        """
         position = self.positions.get((kind, run))
         if position is None:
             return {}
@@ -181,7 +187,7 @@ class RunHistory:
 
 
 def _find_warnings(report: str) -> list[str]:
-    """Return the warnings of a report."""
+    """Return the warnings in a report, without their prefixes."""
     warnings = []
     for line in report.splitlines():
         for prefix in WARNING_PREFIXES:

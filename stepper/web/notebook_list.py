@@ -1,4 +1,4 @@
-"""The notebooks of a project, with their progress according to their journals."""
+"""The list of a project's notebooks, with the progress from their journals."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Row = dict[str, Any]
 
 
 class NotebookList:
-    """The notebooks of one project.
+    """The notebooks of a project, with cached views and histories.
 
-    Views and histories are kept, because they read only what is new in their files.
+    A cached view or history reads only the new parts of its files.
     """
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.notebook_paths = NotebookPaths(paths, Config(paths))
-        # How the user's shell calls stepper.
+        # The command for stepper in the user's shell.
         search_path = os.environ.get("PATH", os.defpath)
         self.program = find_program(paths, search_path, paths.project)
         self.error = ""  # why the notebooks can't be listed
@@ -41,7 +41,7 @@ class NotebookList:
         self._names: list[str] = []
 
     def find_current(self) -> str:
-        """Return the name of the project's current notebook, or ""."""
+        """Return the name of the project's current notebook, or an empty string."""
         try:
             state = json.loads(secure_files.read(self.paths.state))
         except (OSError, ValueError):
@@ -50,15 +50,18 @@ class NotebookList:
         return name if isinstance(name, str) else ""
 
     def resolve_name(self, name: str, cwd: str) -> str:
-        """Return the path in the project of a notebook that the user named.
+        """Return the path of a notebook relative to the project, by its name.
 
-        Raises UsageError if there is no such notebook.
+        Raise UsageError if the notebook does not exist.
         """
         path = self.notebook_paths.find(name, cwd)
         return self.paths.relpath(path)
 
     def get_view(self, name: str) -> NotebookView | None:
-        """Return the view of a notebook; None if there never was such a notebook."""
+        """Return the view of a notebook.
+
+        Return None if the notebook has neither a file nor a journal.
+        """
         if name in self._views:
             return self._views[name]
         project = self.paths.project
@@ -84,15 +87,16 @@ class NotebookList:
         return view
 
     def get_commands(self, name: str, current: str) -> CommandLines:
-        """Return the commands for a notebook; they name it if that is necessary.
+        """Return the commands for a notebook.
 
+        The commands include the notebook's name unless it is the only notebook.
         `current` is the name of the project's current notebook.
         """
         is_named = name != current or self._has_several()
         return CommandLines(name if is_named else "", self.program)
 
     def _has_several(self) -> bool:
-        """Return whether the project is known to have more than one notebook."""
+        """Return whether more than one notebook of the project is known."""
         if not self._names:
             with contextlib.suppress(UsageError):
                 self._names = self.notebook_paths.list_notebooks()
@@ -103,7 +107,7 @@ class NotebookList:
         return os.path.join(self.paths.journals, journal_name)
 
     def list_rows(self) -> list[Row]:
-        """Return all notebooks with their progress, the last changed first."""
+        """Return all notebooks with their progress, most recently changed first."""
         try:
             self._names = self.notebook_paths.list_notebooks()
             self.error = ""
@@ -117,7 +121,7 @@ class NotebookList:
         return sorted(rows, key=lambda row: (-row["changed"], row["notebook"]))
 
     def _make_row(self, name: str) -> Row | None:
-        """Return the progress of a notebook; None if its file is gone."""
+        """Return the progress of a notebook, or None if its file can't be accessed."""
         history = self._get_history(name)
         try:
             status = os.stat(os.path.join(self.paths.project, name))
@@ -142,7 +146,10 @@ class NotebookList:
             }
 
     def _get_history(self, name: str) -> RunHistory | None:
-        """Return the history of a notebook, with all that is new in its journal."""
+        """Return the history of a notebook, updated from its journal.
+
+        Return None if the notebook's path is not valid.
+        """
         if name in self._views:
             history = self._views[name].history
         elif name in self._histories:

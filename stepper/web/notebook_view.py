@@ -1,7 +1,7 @@
-"""What a view shows of one notebook, from its journal, its file and the daemon.
+"""The state of a notebook for views, from its journal, its file and the daemon.
 
 `refresh` runs in a thread and returns the parts of the page. All viewers of a notebook
-share one `NotebookView`, so only one of them asks the daemon at a time.
+share one `NotebookView`, which sends only one request to the daemon at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stepper.policy.model import Cell, Plan, Step, parse_moment
 from stepper.web.daemon_client import DaemonClient
 from stepper.web.journal_reader import PastRun, RunHistory
 
-# Between two requests to the daemon, while a cell runs and otherwise.
+# The time between two requests to the daemon, while a cell is running and otherwise.
 RUNNING_SECONDS = 0.25
 IDLE_SECONDS = 1.0
-# Stale cells are requested again after this many times the duration of the last
-# request.
+# The pause before stale cells are requested again, as a multiple of the duration of the
+# last request.
 STALE_COST_FACTOR = 10
 TITLE_CHARACTERS = 300
 NO_SNAPSHOT: dict[str, Any] = {
@@ -49,7 +49,10 @@ Row = dict[str, Any]
 
 
 class ShownCell(NamedTuple):
-    """A cell of the file, its JSON, and the outputs to show."""
+    """A cell, its JSON in the file, and the outputs to show.
+
+    `cell` is None, and `raw` is empty, if the file does not contain the cell.
+    """
 
     cell: Cell | None
     raw: Mapping[str, Any]
@@ -57,10 +60,10 @@ class ShownCell(NamedTuple):
 
 
 class NotebookView:
-    """The state of one notebook, by its name in the project.
+    """The state of the notebook `name`, for views.
 
-    `get_commands` returns the commands for a notebook, from its name and the name of
-    the current notebook.
+    `get_commands` returns the suggested commands for a notebook. Its arguments are the
+    names of the notebook and of the current notebook.
     """
 
     def __init__(
@@ -90,21 +93,22 @@ class NotebookView:
         self.marks_due_at = 0.0
         self.needs_marks = True
         self.seen_changes = -1
-        # What the parts were made from.
+        # The version of the sources from which the parts were created.
         self.parts_version: tuple[object, ...] = ()
         self.parts: Row = {}
 
     # --- updates, in a thread
 
     def refresh(self, current: str) -> Row:
-        """Read what is new, ask the daemon if it is time, and return the page's parts.
+        """Update the state of the notebook, and return the parts of the page.
 
+        Requests are sent to the daemon at most every RUNNING_SECONDS or IDLE_SECONDS.
         `current` is the name of the project's current notebook.
         """
         with self.history.lock:
             self.history.refresh()
             changes = self.history.changes + self.history.generation
-            # The list of notebooks may have refreshed the history already.
+            # Compared because the list of notebooks may also refresh the history.
             has_events = changes != self.seen_changes
             self.seen_changes = changes
             has_new_file = self._read_file()
@@ -124,14 +128,14 @@ class NotebookView:
             if version != self.parts_version:
                 self.parts_version = version
                 self.parts = {
-                    "status": self.get_status(current),
+                    "status": self.build_status(current),
                     "cells": self.list_cells(),
-                    "live": self.get_live_state(),
+                    "live": self.build_live_state(),
                 }
             return self.parts
 
     def _get_parts_version(self, current: str) -> tuple[object, ...]:
-        """Return values that differ if the parts have to be made again."""
+        """Return a version that changes whenever the parts must be created again."""
         return (
             self.seen_changes,
             id(self.document),
@@ -142,21 +146,24 @@ class NotebookView:
         )
 
     def _read_file(self) -> bool:
-        """Read the notebook file; return whether the document or the error changed."""
+        """Read the notebook file.
+
+        Return whether the document or the error has changed.
+        """
         old_document = self.document
         old_error = self.file_error
         try:
             self.document = self.file.read()
             self.file_error = ""
         except NotebookError as error:
-            # The last document is still shown, or the journal's cells.
+            # The view continues to show the last document or the journal's cells.
             self.file_error = error.message
         if self.document is not None and self.document is not old_document:
             self.file_rows = _make_file_rows(self.document)
         return self.document is not old_document or self.file_error != old_error
 
     def _request_snapshot(self) -> None:
-        """Ask the daemon for the live state, and for stale cells if they are due."""
+        """Request the live state from the daemon, and the stale cells if necessary."""
         started_at = time.monotonic()
         with_marks = self.needs_marks and started_at > self.marks_due_at
         snapshot = self.daemon.request_snapshot(
@@ -185,9 +192,9 @@ class NotebookView:
 
     # --- parts of the page
 
-    def get_status(self, current: str) -> Row:
+    def build_status(self, current: str) -> Row:
         """Return the plan, the state, the stop and the errors of the notebook."""
-        self._compare_sources()
+        self._update_changed_cells()
         state = self.history.state
         state.commands = self.get_commands(self.name, current)
         planned = self._get_plan()
@@ -198,7 +205,7 @@ class NotebookView:
             "state": state.status_name if exists else "gone",
             "trouble": self.file_error,
             "daemon": self.daemon.error,
-            "steps": [self._get_step(step) for step in planned.steps]
+            "steps": [self._build_step(step) for step in planned.steps]
             if planned
             else [],
             "off_plan": [
@@ -215,23 +222,24 @@ class NotebookView:
         }
 
     def _get_plan(self) -> Plan | None:
-        """Return the plan of the journal, else that of the file."""
+        """Return the plan in the journal, or else the plan in the file, or None."""
         journal_plan = self.history.state.plan
         if journal_plan.steps:
             return journal_plan
         return plan.from_json(self.document.plan if self.document else None)
 
-    def _compare_sources(self) -> None:
-        """Find the cells that changed since they ran.
+    def _update_changed_cells(self) -> None:
+        """Record in the state which cells have changed since they ran.
 
-        `session/undelivered_reports` does the same in the daemon.
+        In the daemon, `session/undelivered_reports` records this.
         """
         if self.document is not None:
             state = self.history.state
             state.stale_ids = set(self.marks)
             state.compare_with_notebook(self.document.cells)
 
-    def _get_step(self, step: Step) -> Row:
+    def _build_step(self, step: Step) -> Row:
+        """Return a step of the plan with its status and its attempts."""
         state = self.history.state
         progress = state.get_or_add_progress(step.id)
         status: str = state.get_step_status(step.id)
@@ -254,7 +262,10 @@ class NotebookView:
         }
 
     def _get_stop(self) -> Row | None:
-        """Return why the notebook is stopped, and the commands that resume it."""
+        """Return why the notebook is stopped and the commands that resume the notebook.
+
+        Return None if the notebook is not stopped.
+        """
         state = self.history.state
         stop = state.stop
         if stop is None:
@@ -271,7 +282,10 @@ class NotebookView:
         }
 
     def _get_verification(self) -> Row | None:
-        """Return the result of the last `stepper verify`."""
+        """Return the result of the last `stepper verify`, or None if there is none.
+
+        `holds` is false if a cell has changed since then.
+        """
         verdict = self.history.state.verified
         if verdict is None:
             return None
@@ -287,9 +301,9 @@ class NotebookView:
         }
 
     def list_cells(self) -> list[Row]:
-        """Return the cells, each with a mark that differs if its contents differ.
+        """Return the cells, each with a mark that changes when the cell changes.
 
-        Without a file, return the cells that the journal knows.
+        If there is no file, return the cells in the journal.
         """
         last_runs = {run.cell: run for run in self.history.runs}
         rows = self.file_rows or _make_journal_rows(last_runs)
@@ -304,7 +318,8 @@ class NotebookView:
             number = run.run if run else 0
             warnings = self.history.warnings.get(number, [])
             cells.append({**row, "run": number, "doubts": warnings})
-        # The file may lack the running cell: it was deleted, or was not read yet.
+        # The running cell may be missing in the file, because it was deleted or the
+        # file was not read again.
         cell_ids = {row["id"] for row in rows}
         if running is not None and running.cell_id not in cell_ids:
             cells.append(
@@ -321,7 +336,7 @@ class NotebookView:
         mark = f"{running.run}.{self.snapshot['changes']}"
         return {"run": running.run, "doubts": [], "mark": mark}
 
-    def get_live_state(self) -> Row:
+    def build_live_state(self) -> Row:
         """Return the running cell and the state of the kernel."""
         kernel = self.snapshot["kernel"]
         rss_bytes = kernel.get("rss_bytes")
@@ -338,7 +353,7 @@ class NotebookView:
         }
 
     def _get_running_cell(self) -> Row | None:
-        """Return the running cell: from the daemon, else from the journal."""
+        """Return the running cell from the daemon or the journal, or None."""
         running = self.history.state.running
         cell = self.snapshot["running"]
         is_same = cell and running and cell["cell_id"] == running.cell_id
@@ -357,7 +372,7 @@ class NotebookView:
         if started_at:
             milliseconds = 1000 * parse_moment(started_at).timestamp()
         else:
-            # Rounded to seconds, so that the part does not change all the time.
+            # Rounded to seconds, so that the part of the page changes less often.
             seconds = time.time() - cell.get("seconds", 0)
             milliseconds = round(1000 * seconds, -3)
         return {
@@ -370,11 +385,11 @@ class NotebookView:
         }
 
     def list_runs(self, start: int) -> list[Row]:
-        """Return the runs of the history from an index on."""
+        """Return the runs of the history, starting at index `start`."""
         return [asdict(run) for run in self.history.runs[start:]]
 
     def get_cell(self, cell_id: str) -> ShownCell:
-        """Return a cell of the file; for the running cell, with its outputs so far."""
+        """Return a cell with its outputs. A running cell has its outputs so far."""
         cell, raw = self._find_cell(cell_id)
         outputs = raw.get("outputs")
         running = self.history.state.running
@@ -400,7 +415,7 @@ def _format_run_name(running: RunStarted) -> str:
 
 
 def _make_journal_rows(last_runs: Mapping[str, PastRun]) -> list[Row]:
-    """Return the cells of the journal, in the order of their first runs."""
+    """Return the cells in the journal, in the order of their first runs."""
     return [
         {"id": cell_id, "number": number, "type": "code", "mark": str(run.run)}
         for number, (cell_id, run) in enumerate(last_runs.items(), 1)
@@ -408,7 +423,7 @@ def _make_journal_rows(last_runs: Mapping[str, PastRun]) -> list[Row]:
 
 
 def _make_file_rows(document: Document) -> list[Row]:
-    """Return the cells of a file, each with a checksum of its contents."""
+    """Return the cells in a file, each with a checksum of its contents."""
     rows = []
     for cell in document.cells:
         raw = document.raw["cells"][cell.index]

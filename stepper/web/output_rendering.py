@@ -1,8 +1,8 @@
-"""Prepare the outputs of a cell for the page.
+"""Rendering of a cell's outputs for the page.
 
-Texts are truncated, tables become rows of texts, images become addresses. No HTML of a
-notebook reaches the page: it is parsed as a table, or shown in a sandboxed frame that
-runs no scripts (`get_full_output`).
+Texts are truncated, tables become rows of texts, and images become addresses. HTML from
+a notebook is never part of the page: it is parsed as a table, or shown in a sandboxed
+frame without scripts (`get_full_output`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stepper.common.text import apply_carriage_returns
+from stepper.common.text import apply_carriage_returns, format_count
 from stepper.notebooks.widget_state import REFERENCE, STATE, VIEW
 from stepper.web.html_tables import parse_tables
 from stepper.web.plotly_svg import PLOTLY, render_svg
 
-# Characters at the start and the end of a text that the page gets.
+# The page gets this many characters from the start and from the end of a text.
 HEAD_CHARACTERS = 4_000
 TAIL_CHARACTERS = 12_000
-# Characters of all texts of a cell. Later texts are reduced to a small share.
+# If the texts of a cell are longer than this, the limits for the next texts of the cell
+# are multiplied by SMALL_SHARE.
 CELL_CHARACTERS = 300_000
 SMALL_SHARE = 0.05
-MAX_OUTPUTS = 400  # of a cell
-MAX_HTML_CHARACTERS = 200_000  # that are parsed as tables
+MAX_OUTPUTS = 400  # the maximum number of outputs of a cell
+MAX_HTML_CHARACTERS = 200_000  # the maximum length of HTML that is parsed as tables
 MAX_ALT_CHARACTERS = 200
 MAX_LABEL_CHARACTERS = 200
 MAX_VALUE_CHARACTERS = 2_000
@@ -46,30 +47,30 @@ JSON = "application/json"
 TEXT_TYPES = (MARKDOWN, "text/latex", JSON, PLAIN)
 TEXT_RESPONSE = "text/plain; charset=utf-8"
 HTML_RESPONSE = "text/html; charset=utf-8"
-# The style sheet of a frame, before that of the output.
+# The style sheet of a frame, which precedes the output's own style sheet.
 FRAME_STYLE = """<!doctype html><meta name="color-scheme" content="light dark"><style>
 body{margin:0;font:14px/1.5 system-ui,sans-serif}
 table{border-collapse:collapse}
 td,th{padding:2px 8px;text-align:right}
 </style>"""
 
-# What the page shows of an output; `kind` selects how.
+# The description of an output for the page. `kind` selects how the page shows it.
 RenderedOutput = dict[str, Any]
 Models = Mapping[str, Any]
 Data = Mapping[str, Any]
 
 
 class FullOutput(NamedTuple):
-    """A complete output with its MIME type, for an address of its own."""
+    """A complete output with its MIME type."""
 
     mime: str
     data: bytes
 
 
 def render_outputs(outputs: Sequence[Any], widgets: Models) -> list[RenderedOutput]:
-    """Return what the page shows of outputs.
+    """Return the descriptions of a cell's outputs for the page.
 
-    `widgets` are the widget models of the notebook.
+    `widgets` are the widget models in the notebook's metadata.
     """
     rendered_outputs = list[RenderedOutput]()
     characters = 0
@@ -82,13 +83,14 @@ def render_outputs(outputs: Sequence[Any], widgets: Models) -> list[RenderedOutp
             characters += len(rendered.get("tail", ""))
     omitted = len(outputs) - MAX_OUTPUTS
     if omitted > 0:
-        note = f"… {omitted:,} more outputs are in the notebook"
+        verb = "is" if omitted == 1 else "are"
+        note = f"… {format_count(omitted, 'more output')} {verb} in the notebook"
         rendered_outputs.append(_make_note(note))
     return rendered_outputs
 
 
 def _make_note(text: str) -> RenderedOutput:
-    """Return a sentence in place of an output."""
+    """Return a note that is shown instead of an output."""
     return {"kind": "words", "text": text}
 
 
@@ -98,7 +100,7 @@ def _render_output(
     widgets: Models,
     share: float,
 ) -> RenderedOutput:
-    """Return what the page shows of an output; `share` reduces the limits of texts."""
+    """Return the description of an output. `share` is a factor for the text limits."""
     output_type = output.get("output_type")
     if output_type == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
@@ -117,7 +119,7 @@ def _render_data(
     widgets: Models,
     share: float,
 ) -> RenderedOutput:
-    """Return what the page shows of a MIME bundle: its richest supported type."""
+    """Return the description of a MIME bundle, from its richest supported type."""
     image = _render_image(data, index)
     if image is not None:
         return image
@@ -130,7 +132,10 @@ def _render_data(
 
 
 def _render_image(data: Data, index: int) -> RenderedOutput | None:
-    """Return an image or a Plotly figure, or None if there is none."""
+    """Return the description of an image or a Plotly figure, or None if neither exists.
+
+    A Plotly figure that can't be drawn as SVG is described by a note.
+    """
     alt = _join(data.get(PLAIN))[:MAX_ALT_CHARACTERS]
     raster_type = _find_raster_type(data)
     if raster_type is not None:
@@ -173,7 +178,10 @@ def _make_image(
 
 
 def _make_address(data: Data, index: int) -> RenderedOutput:
-    """Return the parts of an output's address: its index, and a checksum for caches."""
+    """Return the parameters of an output's address: its index and a checksum.
+
+    The checksum makes browsers load an output again after a change.
+    """
     text = repr(data).encode("utf-8", "replace")
     return {"n": index, "v": f"{zlib.crc32(text):08x}"}
 
@@ -188,11 +196,14 @@ def _render_widget(
     if rows:
         return {"kind": "widget", "rows": rows}
     text = _join(data.get(PLAIN))[:300]
-    return _make_note(text or "a widget")
+    return _make_note(text or "a widget without saved state")
 
 
 def _render_html(data: Data, index: int) -> RenderedOutput:
-    """Return HTML as tables, else the address and the height of a frame."""
+    """Return HTML as tables or, if it contains anything else, as a frame.
+
+    `lines` is the height of the frame.
+    """
     html = _join(data[HTML])
     address = _make_address(data, index)
     if len(html) <= MAX_HTML_CHARACTERS:
@@ -212,7 +223,9 @@ def _render_plain(
     mime_type = next(filter(data.__contains__, TEXT_TYPES), None)
     if mime_type is None:
         mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
-        return _make_note(f"an output of the type {mime_types or 'none'}")
+        if not mime_types:
+            return _make_note("an output without data")
+        return _make_note(f"an output of a type that the page can't show: {mime_types}")
     if mime_type == MARKDOWN:
         text = _join(data[mime_type])
         limit = HEAD_CHARACTERS + TAIL_CHARACTERS
@@ -231,7 +244,10 @@ def _render_text(
     name: str,
     share: float,
 ) -> RenderedOutput:
-    """Return a text; of a long one, the start and the end, split at lines."""
+    """Return the description of a text. A long text is reduced to its start and end.
+
+    `left` is the number of omitted characters.
+    """
     if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")
         text = "\n".join(map(apply_carriage_returns, lines))
@@ -265,7 +281,7 @@ def _format_traceback(output: Mapping[str, Any]) -> str:
 
 
 def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
-    """Return the complete output with an index; None if there is none."""
+    """Return the complete output at an index, or None if it does not exist."""
     if not 0 <= index < len(outputs):
         return None
     output = outputs[index]
@@ -305,9 +321,10 @@ def _list_widget_rows(
     models: Models,
     visited: set[str],
 ) -> list[RenderedOutput]:
-    """Return the static form of a widget: a row for each value in it.
+    """Return a static description of a widget, with a row for each value.
 
-    A progress bar becomes a bar, a box the rows of its children.
+    A progress bar becomes a row with a bar. A box is replaced by the rows of its
+    children.
     """
     model = models.get(model_id)
     if model_id in visited or len(visited) > MAX_WIDGETS:
@@ -351,7 +368,7 @@ def _render_model(model_name: str, state: Data) -> list[RenderedOutput]:
 
 
 def _render_progress(label: str, state: Data) -> RenderedOutput | None:
-    """Return the row of a progress bar; None if its values are not valid."""
+    """Return the row of a progress bar, or None if its values are not valid."""
     value = state.get("value")
     low = state.get("min", 0)
     high = state.get("max", 100)
@@ -368,7 +385,7 @@ def _render_progress(label: str, state: Data) -> RenderedOutput | None:
 
 
 def _get_widget_value(state: Data) -> Any:
-    """Return the value of a widget: for a selection, the label of the option."""
+    """Return the value of a widget. For a selection, this is the option's label."""
     index = state.get("index")
     options = state.get("_options_labels")
     if not isinstance(index, int) or not isinstance(options, list):
@@ -379,7 +396,7 @@ def _get_widget_value(state: Data) -> Any:
 
 
 def get_widget_models(metadata: Any) -> Models:
-    """Return the widget models in a notebook's metadata, by their ids."""
+    """Return the widget models in a notebook's metadata by their ids."""
     models = metadata
     for key in ("widgets", STATE, "state"):
         models = models.get(key) if isinstance(models, dict) else None
@@ -387,7 +404,7 @@ def get_widget_models(metadata: Any) -> Models:
 
 
 def _join(value: Any) -> str:
-    """Return a text that nbformat may store as a list of lines."""
+    """Return a text, which nbformat may store as a list of lines."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -403,7 +420,10 @@ def _decode_base64(value: Any) -> bytes:
 
 
 def _get_png_size(png: bytes) -> tuple[int, int]:
-    """Return the width and height of a PNG, so that the page reserves its space."""
+    """Return the width and height of a PNG in pixels, or (0, 0) if it is not valid.
+
+    With the size, the page can reserve space for an image before it is loaded.
+    """
     if not png.startswith(PNG_SIGNATURE) or len(png) <= 24:
         return (0, 0)
     width, height = struct.unpack(">II", png[16:24])

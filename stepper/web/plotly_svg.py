@@ -1,7 +1,7 @@
-"""Draw a Plotly figure as static SVG: lines, points and bars on plain axes.
+"""Rendering of Plotly figures as static SVG: lines, points and bars on plain axes.
 
-No script is needed. Figures with other traces (maps, surfaces, heatmaps and so on) are
-not drawn.
+The SVG contains no scripts. Figures with other traces (maps, surfaces, heatmaps and so
+on) are not supported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLOT_WIDTH = WIDTH - LEFT - RIGHT
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 AXIS_Y = HEIGHT - BOTTOM
 MAX_TRACES = 40
-MAX_POINTS = 5_000  # of a trace
+MAX_POINTS = 5_000  # the maximum number of points of a trace
 MAX_CATEGORIES = 200
 MAX_CATEGORY_LABELS = 10
 MAX_LEGEND_ENTRIES = 8
@@ -38,10 +38,10 @@ LEGEND_CHARACTERS = 24
 CATEGORY_CHARACTERS = 14
 TITLE_CHARACTERS = 80
 AXIS_TITLE_CHARACTERS = 60
-MARKER_LIMIT = 20  # points of a trace that Plotly marks by default
+MARKER_LIMIT = 20  # traces with more points have no markers by default
 MIN_BINS = 5
 MAX_BINS = 40
-BAR_SHARE = 0.8  # of the space between two categories
+BAR_SHARE = 0.8  # the share of the space between two categories that bars use
 RANGE_MARGIN = 0.04
 TICK_COUNT = 5
 COLOURS = (
@@ -57,7 +57,7 @@ COLOURS = (
 GRID_COLOUR = "#e3e6ee"
 AXIS_COLOUR = "#8a90a0"
 TITLE_FONT = 'font-size="15" font-weight="600"'
-# The codes of Plotly 6 for the types of base64 data → those of Python's array module.
+# The type codes of Python's array module by Plotly's type codes for base64 data.
 ARRAY_TYPES = {
     "i1": "b",
     "u1": "B",
@@ -71,7 +71,7 @@ ARRAY_TYPES = {
 
 
 class Trace(NamedTuple):
-    """The points of one trace, with numbers, times or category names on the x axis."""
+    """The points of a trace, with numbers, times or category names as x values."""
 
     name: str
     kind: str  # "bar" or "scatter"
@@ -87,15 +87,16 @@ class Range(NamedTuple):
     high: float
 
     def get_position(self, value: float) -> float:
-        """Return the position of a value, from 0 to 1."""
+        """Return the position of a value within the limits, from 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Converts values to positions in the picture.
+    """Converts values to positions in the image.
 
-    `categories` are the names on the x axis, empty if it has numbers or times.
+    `categories` contains the names on the x axis. It is empty if the x values are
+    numbers or times.
     """
 
     categories: list[str]
@@ -103,7 +104,7 @@ class Axes:
     y_range: Range
 
     def get_x(self, value: Any) -> float:
-        """Return the horizontal position of a value."""
+        """Return the horizontal position of an x value in the image."""
         if self.categories:
             number: float = self.categories.index(str(value))
         else:
@@ -112,17 +113,17 @@ class Axes:
         return LEFT + PLOT_WIDTH * position
 
     def get_y(self, value: float) -> float:
-        """Return the vertical position of a value."""
+        """Return the vertical position of a y value in the image."""
         position = self.y_range.get_position(value)
         return TOP + PLOT_HEIGHT * (1 - position)
 
 
 def render_svg(figure: Mapping[str, Any]) -> str:
-    """Return a figure as SVG, or "" if it contains something that is not supported."""
+    """Return a figure as SVG, or an empty string if the figure is not supported."""
     try:
         return _render_figure(figure)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # Plotly did not make this figure.
+        # The figure is not valid, so Plotly did not create it.
         return ""
 
 
@@ -153,7 +154,7 @@ def _render_figure(figure: Mapping[str, Any]) -> str:
 
 
 def _parse_traces(data: Any) -> list[Trace]:
-    """Return the traces; an empty list if one of them is not supported."""
+    """Return the traces, or an empty list if a trace is not supported."""
     if not isinstance(data, list):
         return []
     items = [item for item in data if isinstance(item, dict)]
@@ -167,7 +168,7 @@ def _parse_traces(data: Any) -> list[Trace]:
 
 
 def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
-    """Return a trace, or None if it is not supported."""
+    """Return a trace, or None if the trace is not supported."""
     trace_type = str(item.get("type") or "scatter")
     if trace_type not in SUPPORTED_TYPES or item.get("orientation") == "h":
         return None
@@ -186,7 +187,7 @@ def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
 
 
 def _make_histogram(name: str, values: Sequence[float]) -> Trace | None:
-    """Return a histogram as bars."""
+    """Return a histogram as a bar trace, or None if no value is finite."""
     finite = list(filter(math.isfinite, values))
     if not finite:
         return None
@@ -205,7 +206,10 @@ def _make_histogram(name: str, values: Sequence[float]) -> Trace | None:
 
 
 def _parse_values(values: Any) -> list[Any]:
-    """Return the values of a column: a list, or base64 data as in Plotly 6."""
+    """Return up to MAX_POINTS values from a list or from Plotly's base64 data.
+
+    Return an empty list if the values are not valid.
+    """
     if isinstance(values, list):
         return values[:MAX_POINTS]
     column = _as_object(values)
@@ -222,7 +226,7 @@ def _parse_values(values: Any) -> list[Any]:
 
 
 def _to_number(value: Any) -> float:
-    """Return a number, or the timestamp of a time; NaN for other values."""
+    """Return a value as a number: a timestamp for a time, NaN for other values."""
     if isinstance(value, int | float):
         return float(value)
     try:
@@ -235,7 +239,7 @@ def _to_number(value: Any) -> float:
 
 
 def _make_axes(traces: Sequence[Trace]) -> Axes:
-    """Return the axes for all points; bars start at zero."""
+    """Return axes that include all points, and zero if there are bars."""
     x_values = [x for trace in traces for x in trace.x]
     y_values = [y for trace in traces for y in trace.y]
     if any(trace.kind == "bar" for trace in traces):
@@ -253,7 +257,10 @@ def _make_axes(traces: Sequence[Trace]) -> Axes:
 
 
 def _get_range(values: Sequence[float], margin: float) -> Range:
-    """Return the range of the finite values, with a margin on both sides."""
+    """Return the range of the finite values.
+
+    `margin` is the margin on both sides, as a share of the range.
+    """
     finite = list(filter(math.isfinite, values))
     if not finite:
         finite = [0.0, 1.0]
@@ -272,7 +279,10 @@ def _draw_bars(
     position: int,
     trace_count: int,
 ) -> list[str]:
-    """Return the bars of a trace: the one at a position among the bar traces."""
+    """Return the SVG elements for the bars of a trace.
+
+    `position` is the index of the trace among the `trace_count` bar traces.
+    """
     slot_count = len(axes.categories)
     if not axes.categories:
         distinct_values = set(map(str, trace.x))
@@ -297,7 +307,7 @@ def _draw_line(
     colour: str,
     axes: Axes,
 ) -> list[str]:
-    """Return the line and the markers of a trace, depending on its mode."""
+    """Return the SVG elements for the line and the markers of a trace."""
     points = _get_points(trace, axes)
     parts = []
     if "lines" in trace.mode:
@@ -315,7 +325,7 @@ def _draw_line(
 
 
 def _get_points(trace: Trace, axes: Axes) -> list[tuple[float, float]]:
-    """Return the positions of a trace's points; missing values are left out."""
+    """Return the positions of a trace's points, without missing values."""
     return [
         (axes.get_x(x), axes.get_y(y))
         for x, y in zip(trace.x, trace.y, strict=False)
@@ -348,7 +358,7 @@ def _draw_axes(
     traces: Sequence[Trace],
     axes: Axes,
 ) -> list[str]:
-    """Return the grid, the labels of both axes, and the titles."""
+    """Return the SVG elements for the grid, the axis labels and the titles."""
     parts = []
     for value in _get_ticks(axes.y_range):
         y = axes.get_y(value)
@@ -375,7 +385,7 @@ def _list_x_labels(
     traces: Sequence[Trace],
     axes: Axes,
 ) -> list[tuple[float, str]]:
-    """Return the labels of the x axis with their positions."""
+    """Return the horizontal positions and the texts of the x axis labels."""
     categories = axes.categories
     if categories:
         step = max(1, len(categories) // MAX_CATEGORY_LABELS)
@@ -398,7 +408,7 @@ def _has_times(trace: Trace) -> bool:
 
 
 def _draw_titles(layout: Mapping[str, Any]) -> list[str]:
-    """Return the titles of the figure and of its axes."""
+    """Return the SVG elements for the titles of the figure and its axes."""
     parts = []
     title = _get_title(layout)[:TITLE_CHARACTERS]
     if title:
@@ -427,14 +437,17 @@ def _get_ticks(limits: Range) -> list[float]:
     steps = [power * factor for factor in (1, 2, 5, 10)]
     step = next(step for step in steps if step >= min_step)
     first = math.ceil(limits.low / step)
-    # The small number makes up for rounding errors.
+    # The small number compensates for rounding errors.
     span = limits.high - first * step
     count = int(span / step + 1e-9) + 1
     return [round((first + index) * step, 12) for index in range(count)]
 
 
 def _get_title(item: Any) -> str:
-    """Return the title of a layout or an axis: an object with a text, or a text."""
+    """Return the title of a layout or an axis, or an empty string.
+
+    A title is a string, or an object with the key `text`.
+    """
     title = _as_object(item).get("title")
     if isinstance(title, dict):
         title = title.get("text")

@@ -30,14 +30,19 @@ def view(
     port: int,
     quiet: bool,
 ) -> None:
-    """Serve the page until Ctrl-C; raise StepperError if that is not possible."""
+    """Serve the page until Ctrl-C is pressed.
+
+    `port` is 0 for a free port. If `quiet` is true, don't open a browser. Raise
+    StepperError if the notebook does not exist or the port is not available.
+    """
     notebooks = NotebookList(paths)
     name = ""
     if notebook:
         name = notebooks.resolve_name(notebook, daemon_client.get_current_folder())
     listener = bind_socket(port)
-    # The browser opens a private file that redirects to the address: all users can see
-    # the command lines of processes, and the address contains the key.
+    # The browser opens a private file that redirects to the address. The address must
+    # not be an argument of the browser, because all users can see the arguments of
+    # processes, and the address contains the key.
     redirect_path = os.path.join(paths.runtime, f"view-{os.getpid()}.html")
     _remove_stale_redirects(paths.runtime)
     # tornado would log addresses with the key.
@@ -48,9 +53,9 @@ def view(
 
     def announce() -> None:
         sys.stdout.write(
-            f"stepper: {name or 'the current notebook'} at {server.address}\n"
-            f"         Only you can open the page; it is read-only and on {HOST}."
-            " To stop, press Ctrl-C.\n"
+            f"stepper: serving {name or 'the current notebook'} at {server.address}\n"
+            f"         The page is read-only and available only to you, on {HOST}."
+            " To stop the server, press Ctrl-C.\n"
         )
         sys.stdout.flush()
         if not quiet and _has_browser():
@@ -67,7 +72,7 @@ def view(
 
 
 def _remove_stale_redirects(folder: str) -> None:
-    """Remove the files of views that were killed."""
+    """Remove the redirect files of views that were killed."""
     try:
         names = os.listdir(folder)
     except OSError:  # the folder does not exist yet
@@ -79,7 +84,7 @@ def _remove_stale_redirects(folder: str) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file if it exists."""
+    """Remove a file if possible."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -87,7 +92,7 @@ def remove_file(path: str) -> None:
 def _has_browser() -> bool:
     """Return whether a browser can open a window.
 
-    Without a display, the browser would run in the terminal.
+    Without a display, the browser would start in the terminal.
     """
     if sys.platform == "darwin":
         return True

@@ -1,6 +1,6 @@
 """`stepper watch`: live progress of a notebook in the terminal, until Ctrl-C.
 
-Shows the plan, the running cell, the last report and a stop.
+The screen shows the plan, the running cell, the last report and a stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
-from stepper.common.text import clean, one_line
+from stepper.common.text import clean, format_count, one_line
 from stepper.hook import daemon_client
 from stepper.messages.marks import STOP_SIGN
 from stepper.messages.quoted_output import format_span, get_output_text
@@ -32,11 +32,11 @@ from stepper.web.notebook_list import NotebookList
 from stepper.web.notebook_view import NotebookView, Row
 
 REFRESH_SECONDS = 0.25
-OUTPUT_LINES = 8  # of the running cell
-OUTPUT_CHARACTERS = 300  # of a line
+OUTPUT_LINES = 8  # the number of output lines of the running cell
+OUTPUT_CHARACTERS = 300  # the maximum length of an output line
 LAST_OUTPUTS = 3
 REPORT_LINES = 14
-MARK_COLUMN = 2  # of a step
+MARK_COLUMN = 2  # the column of a step's mark
 COLOURS = {
     "done": "green",
     "complete": "green",
@@ -52,7 +52,11 @@ FINISHED = ("done", "skipped")
 
 
 def watch(paths: Paths, notebook: str | None) -> None:
-    """Show live progress until Ctrl-C; raise UsageError without a terminal."""
+    """Show live progress until Ctrl-C is pressed.
+
+    Raise UsageError if standard output is not a terminal or the notebook does not
+    exist.
+    """
     is_dumb = os.environ.get("TERM") == "dumb"
     if is_dumb or not sys.stdout.isatty():
         commands = CommandLines(notebook or "")
@@ -84,7 +88,7 @@ def watch(paths: Paths, notebook: str | None) -> None:
 class InterruptFlag:
     """A context manager that records whether Ctrl-C was pressed.
 
-    Python drops a KeyboardInterrupt that is raised in a finalizer.
+    This is necessary because Python ignores a KeyboardInterrupt in a finalizer.
     """
 
     def __init__(self) -> None:
@@ -107,9 +111,10 @@ def render(
     error: str = "",
     program: str = PROGRAM,
 ) -> RenderableType:
-    """Return everything that is shown, for a terminal of this height.
+    """Return the contents of the screen.
 
-    `program` is how the user's shell calls stepper.
+    `height` is the number of lines of the terminal, `error` is shown if there is no
+    view, and `program` is the command for stepper in the user's shell.
     """
     if view is None:
         return Text(one_line(error) or format_no_notebook(program))
@@ -133,13 +138,15 @@ def render(
 
 
 def _render_report(view: NotebookView, run: int) -> Panel:
-    """Return the first lines of a report."""
+    """Return a panel with the first lines of a run's report."""
     report = view.history.read_run(run)["report"] or ""
     lines = list(filter(None, clean(report).splitlines()))
     omitted = len(lines) - REPORT_LINES
     if omitted > 0:
         command = view.history.state.commands.terminal("report")
-        lines[REPORT_LINES:] = [f"… {omitted} more lines: {command}"]
+        omitted_lines = format_count(omitted, "more line")
+        note = f"… {omitted_lines}. To see the whole report, run: {command}"
+        lines[REPORT_LINES:] = [note]
     return Panel(
         Text("\n".join(lines)),
         title="last report",
@@ -171,7 +178,7 @@ def render_header(status: Row, live: Row) -> Text:
 
 
 def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
-    """Return the steps; of many, those around the first that is not finished."""
+    """Return up to `limit` steps, around the first step that is not finished."""
     first_open = 0
     for index, step in enumerate(steps):
         if step["status"] not in FINISHED:
@@ -183,7 +190,8 @@ def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
     lines = list(map(_render_step, shown_steps))
     omitted = len(steps) - len(shown_steps)
     if omitted > 0:
-        lines.append(Text(f"    … {omitted} more", style="dim"))
+        note = format_count(omitted, "more step")
+        lines.append(Text(f"    … {note}", style="dim"))
     return lines
 
 
@@ -197,7 +205,7 @@ def _render_step(step: Row) -> Text:
 
 
 def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
-    """Return the running cell with its duration and the last lines of its output."""
+    """Return a panel with the running cell's duration and last output lines."""
     started_at = cell["at"] / 1000
     duration = max(0.0, time.time() - started_at)
     timeout = cell["timeout"]
@@ -224,7 +232,7 @@ def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Pane
 
 
 def render_stop(stop: Row) -> Panel:
-    """Return why the notebook is stopped, and the commands that resume it."""
+    """Return a panel with the cause of a stop and the commands to resume."""
     headline, _, details = stop["block"].partition("\n")
     lines = details.splitlines()
     if stop["question"]:

@@ -2,16 +2,16 @@
 // HTML.
 //
 // The server sends events with the parts of the page (`connect`). Each event updates
-// `state`, and `draw` updates the elements whose data changed.
+// `state`, and `draw` updates the elements with changed data.
 "use strict";
 
-const NO_DAEMON = "no daemon is running";
+const NO_DAEMON = "No daemon is running"; // the start of a text of the server
 const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86400;
 const LONG_SOURCE_LINES = 16;
 const FOLLOW_MARGIN = 30; // pixels from the end of an output
-const MAX_ATTEMPTS = 50; // that a cell lists
+const MAX_ATTEMPTS = 50; // in the list of a cell's attempts
 const MAX_RUNS = 200; // in the list of runs
 const MAX_DAYS = 8; // in the timeline
 const COPIED_MS = 1600;
@@ -20,7 +20,7 @@ const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const requestedNotebook = new URLSearchParams(location.search).get("notebook") || "";
 const state = {
   project: { notebooks: [] },
-  // From the server's tables, by status or outcome.
+  // Tables from the server, by status or outcome.
   marks: {},
   stepNotes: {},
   cellNotes: {},
@@ -29,14 +29,14 @@ const state = {
   cells: [],
   runs: [],
   live: null,
-  day: "", // that the timeline shows
+  day: "", // the day that the timeline shows
   isFollowing: true,
   isConnected: false, // a status has arrived
   connectionError: "",
   announcement: "",
 };
 const cards = new Map(); // cell id → Card
-let clockOffset = 0; // how far the server's clock is ahead, in milliseconds
+let clockOffset = 0; // the server's time minus the browser's time, in milliseconds
 
 // --- elements
 
@@ -503,8 +503,8 @@ class Card {
     this.row = {};
     this.isNear = false;
     this.isLoading = false;
-    this.loadedMark = ""; // of the contents that are shown
-    this.reportedRun = null; // the newest run whose report is in the journal
+    this.loadedMark = ""; // the mark of the contents that are shown
+    this.reportedRun = null; // the latest run with a report in the journal
     this.box = type === "code" ? this.createCodeBox() : this.createTextBox();
     this.box.card = this;
     nearObserver.observe(this.box);
@@ -641,7 +641,7 @@ class Card {
     const isStopped = Boolean(stop) && stop.cell === this.id;
     const status = this.getStatus(step, lastRun);
     const { number, doubts } = this.row;
-    // The end of a run can arrive before its report is in the journal.
+    // A run can finish before its report is in the journal.
     if (lastRun && state.status.last === lastRun.run) this.reportedRun = lastRun.run;
     const data = [status, step, lastRun, runs.length, staleReason, doubts];
     if (isShown(this.head, [...data, isStopped, number, this.reportedRun])) return;
@@ -726,7 +726,7 @@ class Card {
     if (box.children.length > 1) return;
     const { report } = await fetchJson("run", { run });
     if (box.children.length > 1) return;
-    const text = report || "The journal has no report of this run.";
+    const text = report || "The journal contains no report of this run.";
     box.append(h("pre", { tabindex: "0" }, text));
   }
 }
@@ -743,11 +743,11 @@ async function toggleRun(button, run) {
   }
   const { source, report } = await fetchJson("run", { run: run.run });
   const code = renderSource(
-    source || "The journal does not have the source of this run.",
+    source || "The journal does not contain the source of this run.",
   );
   button.after(
     h("pre", { tabindex: "0" }, h("code", {}, ...code)),
-    h("pre", { tabindex: "0" }, report || "The journal has no report of this run."),
+    h("pre", { tabindex: "0" }, report || "The journal contains no report of this run."),
   );
 }
 
@@ -907,7 +907,7 @@ function drawHead() {
   const notebookState = getRunningCell() ? "running" : status.state;
   $("title").textContent = status.title || removeFolderAndSuffix(name);
   $("state").textContent =
-    notebookState === "gone" ? "the file is gone" : notebookState;
+    notebookState === "gone" ? "the file is missing" : notebookState;
   $("state").className = `pill ${notebookState}`;
   document.title = formatPageTitle(status, notebookState);
   const facts = [["file", name]];
@@ -956,7 +956,7 @@ function formatKernelAge(started) {
 function formatVerification(verification) {
   const age = formatAge(getServerTime() - new Date(verification.at));
   const verdict = verification.reproduces ? "reproduces" : "does not reproduce";
-  const note = verification.holds ? "" : "; cells changed since";
+  const note = verification.holds ? "" : "; cells have changed since then";
   return `${age}: ${verdict} (${verification.text})${note}`;
 }
 
@@ -982,10 +982,10 @@ function listNotices() {
   const { status, live, project } = state;
   const notices = [status.trouble, project.trouble];
   if (status.state === "gone") {
-    notices[0] = "The notebook's file is gone. The page shows the journal instead.";
+    notices[0] = "The notebook's file is missing. This page shows the journal instead.";
   }
   if (status.daemon && getRunningCell()) {
-    notices.push(`${status.daemon}; the kernel may still be running`);
+    notices.push(`${status.daemon} The kernel may still be running.`);
   } else if (status.daemon && !status.daemon.startsWith(NO_DAEMON)) {
     notices.push(status.daemon);
   }
@@ -1079,7 +1079,7 @@ const AXIS_HEIGHT = 20;
 const RUN_GAP = 3;
 const MAX_RUN_WIDTH = 160;
 const LABEL_WIDTH = 62;
-const PAUSE_MS = 600000; // between two runs, that the timeline shows as a gap
+const PAUSE_MS = 600000; // the pause between two runs that is shown as a gap
 const NAMES_WIDTH = 200;
 
 function drawRuns() {
@@ -1246,7 +1246,7 @@ function formatTimelineLabel(day, runs) {
   const failedCount = runs.filter((run) => !run.fine).length;
   const runCount = count(runs.length, "run", "runs");
   const summary = `${runCount} on ${day}, ${failedCount} failed.`;
-  return `${summary} The list below contains all runs.`;
+  return `${summary} The runs are also in the list below.`;
 }
 
 function createChart(width, laneCount, label) {
@@ -1286,7 +1286,9 @@ function drawHistory() {
   const numbers = getCellNumbers();
   const headers = HISTORY_COLUMNS.map((name) => h("th", { scope: "col" }, name));
   const rows = runs.map((run) => createHistoryRow(run, numbers));
-  const note = `The last ${MAX_RUNS}. To see ${omitted} earlier ones: stepper history`;
+  const earlier = count(omitted, "earlier run", "earlier runs");
+  const note =
+    `The latest ${MAX_RUNS} runs. To see also the ${earlier}, run: stepper history`;
   replaceChildren(
     $("ran"),
     h("thead", {}, h("tr", {}, ...headers)),
@@ -1356,8 +1358,8 @@ function setFollowing(isFollowing) {
   if (isFollowing) scrollToLastRun();
 }
 
-// Whether this page scrolled last, and not the user. While cells above grow, the page
-// then scrolls again.
+// Whether the last scroll was by this page, not by the user. If so, the page scrolls
+// again while cells above grow.
 let hasScrolled = false;
 
 /** Scroll to the running cell, or to the cell of the last run, if following. */
@@ -1397,7 +1399,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem("theme", theme);
   } catch {
-    // Without storage, the setting applies to this page only.
+    // Without storage, the setting applies only to this page.
   }
 }
 
@@ -1455,8 +1457,8 @@ function drawEmptyProject() {
   replaceChildren($("notices"), notice);
   $("notices").shownVersion = "";
   $("planned").parentNode.hidden = true;
-  let title = hasNotebooks ? "No notebook is current" : "There is no notebook yet";
-  if (project.missing) title = `There is no notebook ${project.missing}`;
+  let title = hasNotebooks ? "There is no current notebook" : "There is no notebook yet";
+  if (project.missing) title = `The notebook ${project.missing} does not exist`;
   const text = hasNotebooks
     ? "Choose a notebook, or create one:"
     : "Ask Claude Code for an analysis, or create a notebook:";
@@ -1465,7 +1467,7 @@ function drawEmptyProject() {
   document.title = "stepper";
 }
 
-/** Show a text, links to notebooks and a command in place of the cells. */
+/** Show a text, links to notebooks and a command instead of cells. */
 function drawPlaceholder(title, text, command, notebooks = []) {
   if (isShown($("cells"), [title, text, notebooks])) return;
   cards.clear();
@@ -1540,7 +1542,7 @@ const EVENT_HANDLERS = {
   },
 };
 
-/** Forget everything about the notebook that was shown. */
+/** Reset the state before another notebook is shown. */
 function resetNotebook() {
   cards.forEach((card) => card.remove());
   cards.clear();
@@ -1566,8 +1568,8 @@ function connect() {
   }
   source.onerror = () => {
     state.connectionError =
-      "`stepper view` does not respond: it was stopped, or it is starting." +
-      " To open the page again, run: stepper view";
+      "`stepper view` does not respond. The server may have been stopped or be" +
+      " starting. To open the page again, run: stepper view";
     if (state.status) scheduleDraw();
     else replaceChildren($("notices"), createNotice(state.connectionError));
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
