@@ -327,7 +327,7 @@ def test_view_page_names_the_notebook_if_there_are_several(tmp_path: Path) -> No
     assert book is not None
     assert book.build_status("notebooks/a.ipynb")["run_stale"] == "stepper run --stale"
     project.notebook("b.ipynb")
-    shelf.list_rows()
+    shelf.refresh_rows()
     assert (
         book.build_status("notebooks/a.ipynb")["run_stale"]
         == "stepper run notebooks/a.ipynb --stale"

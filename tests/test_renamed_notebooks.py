@@ -201,7 +201,7 @@ def test_viewer_in_another_process_sees_the_history_under_the_new_name(
     viewed = NotebookList(project.paths)
 
     def runs(name: str) -> int | None:
-        rows = {row["notebook"]: row["runs"] for row in viewed.list_rows()}
+        rows = {row["notebook"]: row["runs"] for row in viewed.refresh_rows()}
         return rows.get(f"notebooks/{name}.ipynb")
 
     notebook = project.new()

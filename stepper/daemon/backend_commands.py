@@ -32,7 +32,7 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
     accepted or can't be contacted.
     """
     workspace = request.workspace
-    limits = workspace.config.limits()
+    limits = workspace.config.load_limits()
     if name != kernel_config.LOCAL and name not in limits.kernels:
         raise UsageError(
             format_unknown_backend(name, limits),
@@ -58,7 +58,7 @@ async def use_backend(
     that backend.
     """
     metadata = await get_metadata(request, name)
-    default = request.workspace.config.limits().kernel
+    default = request.workspace.config.load_limits().kernel
     former = session.state.plan.kernel or default
     choice = "" if name == default else name
     notebook_commands.use_kernel(session, choice, metadata)
@@ -107,7 +107,7 @@ async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
     """
     workspace = request.workspace
     environ = request.caller.environ
-    limits = workspace.config.limits()
+    limits = workspace.config.load_limits()
     python = workspace.paths.find_python(limits.python)
     is_reachable = True
     problem = hint = ""

@@ -120,7 +120,7 @@ def _check_approval(
         raise StepperError(edit_gate.PLAN_FIRST)
     if not command.runs_code:
         return
-    limits = request.workspace.config.limits()
+    limits = request.workspace.config.load_limits()
     reason = edit_gate.check_approval(request.consent, limits)
     if reason:
         notebook = getattr(arguments, "notebook", None) or ""
@@ -348,7 +348,7 @@ async def _create_notebook(
     workspace = request.workspace
     new_plan = parse_plan(arguments.problem, arguments.steps or [])
     slug = plan.make_slug(arguments.name or arguments.problem)
-    kernel = arguments.kernel or workspace.config.limits().kernel
+    kernel = arguments.kernel or workspace.config.load_limits().kernel
     # Validate the kernel and the cells before the notebook is created.
     metadata = None
     if kernel != Limits.kernel:
@@ -371,7 +371,7 @@ async def _create_notebook(
         from stepper.daemon import mcp_handlers
 
         first_run = await mcp_handlers.add_first_cells(request, session, arguments)
-    limits = workspace.config.limits()
+    limits = workspace.config.load_limits()
     cwd = limits.kernel_cwd
     backend = limits.kernels.get(kernel)
     if backend is not None and backend.description.has_own_folder:

@@ -308,7 +308,7 @@ class Config:
         self._limits = Limits()
         self._stamp: tuple[int, ...] = ()  # of the file when the limits were read
 
-    def limits(self) -> Limits:
+    def load_limits(self) -> Limits:
         """Return the current limits; raise UsageError if the file is not valid."""
         stamp: tuple[int, ...] = ()
         try:

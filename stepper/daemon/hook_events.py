@@ -150,13 +150,18 @@ async def handle_edit(
     if result is not None and result.stop:
         is_turn_over = True
     if is_turn_over:
-        workspace.running_turns.pop(event.session, None)
         workspace.restored_mtimes.discard(path)
-        # The file may have been deleted; the report is more important.
-        with contextlib.suppress(StepperError):
-            session.file.touch()
+        _finish_turn(workspace, session, event.session)
     workspace.update_markers()
     return claude_code_json.format_context("PostToolUse", result)
+
+
+def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
+    """Record that the agent of a client session stopped, and touch the notebook."""
+    workspace.running_turns.pop(client, None)
+    # The file may have been deleted, but the report must be delivered anyway.
+    with contextlib.suppress(StepperError):
+        session.file.touch()
 
 
 def _report_uncovered(
@@ -415,21 +420,42 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
         texts.append(undelivered_report.text)
         lines.append(undelivered_report.line)
     # Execute the command.
-    if refusal:
-        texts.append(refusal)
-        lines.append(refusal)
-    elif session is not None and command is not None:
-        response = await _execute_command(workspace, session, owner, command)
-        texts.append(response)
-        lines.append(_format_user_line(command, response))
-    elif session is not None and session.state.stop and not event.is_slash_command:
-        texts.append(
-            command_messages.format_prompt_while_stopped(
-                session.name, session.state.stop, session.state
-            )
-        )
+    response = PromptResponse(refusal, refusal)
+    if not refusal and session is not None:
+        response = await _respond_to_prompt(workspace, session, event, command)
+    texts.append(response.text)
+    lines.append(response.line)
     workspace.update_markers()
     return _format_output("UserPromptSubmit", texts, lines)
+
+
+class PromptResponse(NamedTuple):
+    """The response to a prompt: a text for the agent, and a line for the user."""
+
+    text: str = ""
+    line: str = ""
+
+
+async def _respond_to_prompt(
+    workspace: Workspace,
+    session: Session,
+    event: Event,
+    command: PromptCommand | None,
+) -> PromptResponse:
+    """Execute the command in a prompt, or remind the agent that a notebook is stopped.
+
+    The response is empty if there is neither a command nor a stop.
+    """
+    if command is not None:
+        text = await _execute_command(workspace, session, event.session, command)
+        return PromptResponse(text, _format_user_line(command, text))
+    stop = session.state.stop
+    if stop is None or event.is_slash_command:
+        return PromptResponse()
+    reminder = command_messages.format_prompt_while_stopped(
+        session.name, stop, session.state
+    )
+    return PromptResponse(reminder)
 
 
 def _reset_turn(workspace: Workspace, event: Event) -> None:

@@ -93,14 +93,14 @@ async def _write_cells(
     consent = request.consent
     caller.call_id = arguments.call
 
-    def work() -> run_waiting.Work:
+    def start_work() -> run_waiting.Work:
         if isinstance(arguments, mcp_commands.CellRun):
             return cell_operations.run_cell(session, arguments, caller, consent)
         return cell_operations.add_cells(session, arguments, caller, consent)
 
     async with report_progress(request, session):
         return await run_waiting.run_with_limit(
-            session, request.owner, caller, arguments.wait_seconds, work
+            session, request.owner, caller, arguments.wait_seconds, start_work
         )
 
 
@@ -113,7 +113,7 @@ async def run_cells(
     return an interim response, and continue the run in the background.
     """
 
-    async def work() -> run_waiting.CellRunReport:
+    async def run_selected() -> run_waiting.CellRunReport:
         finished: list[RunSummary] = []
         response = await notebook_commands.run(
             session, selection, request.caller, request.progress, finished
@@ -122,7 +122,7 @@ async def run_cells(
 
     async with report_progress(request, session):
         return await run_waiting.run_with_limit(
-            session, request.owner, request.caller, wait_seconds, work
+            session, request.owner, request.caller, wait_seconds, run_selected
         )
 
 

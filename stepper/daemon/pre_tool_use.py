@@ -33,7 +33,7 @@ async def handle_read(workspace: Workspace, event: Event) -> bytes:
     Code does not show hook messages above the question about an edit.
     """
     workspace.resolve(event.read_path)
-    limits = workspace.config.limits()
+    limits = workspace.config.load_limits()
     must_approve = edit_gate.check_approval(event.consent, limits)
     if not event.asks_for_each_edit or must_approve:
         return claude_code_json.SILENT
@@ -105,7 +105,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
         return claude_code_json.format_decision("ask", reason)
     if not running_command:
         return claude_code_json.SILENT
-    limits = workspace.config.limits()
+    limits = workspace.config.load_limits()
     unapproved = edit_gate.check_approval(consent, limits)
     unapproved = unapproved or edit_gate.check_delegation(consent, limits)
     if not unapproved:

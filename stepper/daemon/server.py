@@ -115,7 +115,7 @@ class Daemon:
             JournalFile(os.path.join(self.paths.journals, store + ".jsonl")),
             os.path.join(self.paths.kernels, store + ".json"),
             os.path.join(self.paths.figures, store),
-            workspace.config.limits,
+            workspace.config.load_limits,
             partial(workspace.get_launch_config, path),
         )
         relocate = partial(workspace.renames.follow_missing, session)
@@ -287,7 +287,7 @@ class Daemon:
 
         with contextlib.suppress(StepperError, OSError):
             trusted_backends = []
-            for backend in self.workspace.config.limits().kernels.values():
+            for backend in self.workspace.config.load_limits().kernels.values():
                 if self.paths.trusts_backend(backend.definition):
                     trusted_backends.append(backend)
             await backend_registry.remove_orphans(
@@ -391,7 +391,7 @@ class Daemon:
 
         If there are too many idle kernels, the most recently used ones keep running.
         """
-        limits = self.workspace.config.limits()
+        limits = self.workspace.config.load_limits()
         sessions = self.workspace.sessions.values()
         idle_sessions = [session for session in sessions if session.is_idle]
         idle_sessions.sort(key=lambda session: session.requests.last_used, reverse=True)

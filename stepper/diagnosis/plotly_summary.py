@@ -104,12 +104,12 @@ class PlotlyFigure:
 
 def parse_figure(content: Any) -> PlotlyFigure | None:
     """Return the facts about a figure, or None if the JSON is not that of a figure."""
-    data = _as_object(content).get("data")
+    data = _ensure_object(content).get("data")
     if not isinstance(data, list):
         return None
     traces = [trace for trace in data if isinstance(trace, dict)]
     first_traces = traces[:MAX_TRACES]
-    layout = _as_object(content.get("layout"))
+    layout = _ensure_object(content.get("layout"))
     names = [_as_text(trace.get("name")) for trace in first_traces]
     distinct_names = dict.fromkeys(names)
     frame_count = 0
@@ -161,7 +161,7 @@ def _count_points(trace: Mapping[str, Any]) -> int | None:
 
 def _get_binary_data(values: Any) -> BinaryData | None:
     """Return an array that is in plotly 6's format, or None for other values."""
-    specification = _as_object(values)
+    specification = _ensure_object(values)
     dtype = str(specification.get("dtype"))
     type_code = TYPE_CODES.get(dtype)
     content = specification.get("bdata")
@@ -201,7 +201,7 @@ def _parse_axes(
             read_columns = []
         letter = name[0]
         number = name[1:]
-        axis_layout = _as_object(layout.get(f"{letter}axis{number}"))
+        axis_layout = _ensure_object(layout.get(f"{letter}axis{number}"))
         yield _parse_axis(name, read_columns, axis_layout)
 
 
@@ -315,7 +315,7 @@ def _as_text(value: Any) -> str:
     return ""
 
 
-def _as_object(value: Any) -> dict[str, Any]:
+def _ensure_object(value: Any) -> dict[str, Any]:
     """Return a JSON object, or an empty one for other values."""
     if isinstance(value, dict):
         return value

@@ -128,7 +128,6 @@ def notify_agent(
     less memory while it waits.
     """
     import os
-    import time
 
     from stepper.hook import hook_json
 
@@ -148,6 +147,18 @@ def notify_agent(
         os.lseek(0, 0, os.SEEK_SET)
         arguments = [sys.executable, sys.argv[1], sys.argv[-2], event]
         os.execv(compiled_client, [compiled_client, *arguments])  # noqa: S606
+    return wait_for_message(paths, event, request, parent)
+
+
+def wait_for_message(paths: HookPaths, event: str, request: bytes, parent: int) -> bool:
+    """Send an event to the daemon, and print the message to the agent.
+
+    If the daemon exits, repeat the request. Return whether a message was printed: the
+    daemon may have no message, or the client may have exited.
+    """
+    import os
+    import time
+
     check_reader = create_reader_check()
     messages = list[bytes]()
     sockets = list[_socket.socket]()

@@ -119,7 +119,7 @@ class ViewServer:
     async def refresh(self) -> None:
         """Update the list of notebooks."""
         self.current_name = self.notebooks.find_current()
-        self.rows = await asyncio.to_thread(self.notebooks.list_rows)
+        self.rows = await asyncio.to_thread(self.notebooks.refresh_rows)
 
 
 class ViewHandler(web.RequestHandler):

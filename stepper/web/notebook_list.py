@@ -106,7 +106,7 @@ class NotebookList:
         journal_name = self.notebook_paths.get_store(path) + ".jsonl"
         return os.path.join(self.paths.journals, journal_name)
 
-    def list_rows(self) -> list[Row]:
+    def refresh_rows(self) -> list[Row]:
         """Return all notebooks with their progress, most recently changed first."""
         try:
             self._names = self.notebook_paths.list_notebooks()

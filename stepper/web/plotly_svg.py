@@ -131,7 +131,7 @@ def _render_figure(figure: Mapping[str, Any]) -> str:
     traces = _parse_traces(figure.get("data"))
     if not traces:
         return ""
-    layout = _as_object(figure.get("layout"))
+    layout = _ensure_object(figure.get("layout"))
     axes = _make_axes(traces)
     parts = _draw_axes(layout, traces, axes)
     bar_traces = [trace for trace in traces if trace.kind == "bar"]
@@ -212,7 +212,7 @@ def _parse_values(values: Any) -> list[Any]:
     """
     if isinstance(values, list):
         return values[:MAX_POINTS]
-    column = _as_object(values)
+    column = _ensure_object(values)
     array_type = ARRAY_TYPES.get(str(column.get("dtype")))
     data = column.get("bdata")
     if array_type is None or not isinstance(data, str):
@@ -448,7 +448,7 @@ def _get_title(item: Any) -> str:
 
     A title is a string, or an object with the key `text`.
     """
-    title = _as_object(item).get("title")
+    title = _ensure_object(item).get("title")
     if isinstance(title, dict):
         title = title.get("text")
     return str(title or "")
@@ -468,5 +468,5 @@ def _draw_text(
     )
 
 
-def _as_object(value: Any) -> dict[str, Any]:
+def _ensure_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -50,7 +50,7 @@ class FolderSnapshot:
         self.bytes_left = MAX_TOTAL_BYTES
         # Whether the folder has more files than were listed.
         self.is_truncated = False
-        stamps = self._list_stamps()
+        stamps = self._scan_stamps()
         self.before: dict[str, FileState] = {}
         # Small files come first, to hash as many files as possible within the limit.
         for name in sorted(stamps, key=lambda name: stamps[name].size):
@@ -61,7 +61,7 @@ class FolderSnapshot:
     def list_changes(self) -> list[FileChange]:
         """Return the files that were created, changed or deleted since the snapshot."""
         was_truncated = self.is_truncated
-        stamps = self._list_stamps()
+        stamps = self._scan_stamps()
         changes = list[FileChange]()
         for name in sorted({*self.before, *stamps}):
             before = self.before.get(name)
@@ -93,7 +93,7 @@ class FolderSnapshot:
             name, change, before.stamp.size, stamp.size
         )
 
-    def _list_stamps(self) -> dict[str, Stamp]:
+    def _scan_stamps(self) -> dict[str, Stamp]:
         """Return the stamps of the files by relative path."""
         tree = walk(self.folder)
         self.is_truncated = tree.truncated

@@ -88,7 +88,7 @@ async def verify_notebook(
     # An invalid notebook is reported before a folder is created or a lock acquired.
     _read_notebook(session, options)
     backend_name = options.kernel or session.state.plan.kernel
-    limits = workspace.config.limits()
+    limits = workspace.config.load_limits()
     backend = limits.kernels.get(backend_name or limits.kernel)
     _check_backend(backend, options, session.name)
     metadata = None

@@ -59,7 +59,7 @@ class NotebookPaths:
 
         Raise UsageError if `notebooks:` includes no folder.
         """
-        patterns = self.config.limits().patterns
+        patterns = self.config.load_limits().patterns
         folder = notebook_globs.choose_new_notebook_folder(patterns)
         if folder is None:
             raise UsageError(
@@ -71,7 +71,7 @@ class NotebookPaths:
     @property
     def _default_folder(self) -> str:
         """The folder whose notebooks have stores without a prefix."""
-        return os.path.realpath(self._join(self.config.limits().notebooks_dir))
+        return os.path.realpath(self._join(self.config.load_limits().notebooks_dir))
 
     def _join(self, name: str) -> str:
         return os.path.join(self.paths.project, name)
@@ -79,7 +79,7 @@ class NotebookPaths:
     def list_patterns(self) -> list[str]:
         """Return the patterns of `notebooks:`, with symbolic links resolved."""
         patterns = []
-        for pattern in map(os.path.normpath, self.config.limits().patterns):
+        for pattern in map(os.path.normpath, self.config.load_limits().patterns):
             folder = notebook_globs.get_base_folder(pattern)
             real_folder = self.paths.relpath(os.path.realpath(self._join(folder)))
             if real_folder == (folder or "."):
@@ -138,7 +138,7 @@ class NotebookPaths:
 
     def list_folders(self) -> list[str]:
         """Return the paths of the folders to search for a notebook by name."""
-        patterns = self.config.limits().patterns
+        patterns = self.config.load_limits().patterns
         return [self._join(notebook_globs.get_base_folder(item)) for item in patterns]
 
     def find(self, name: str, cwd: str) -> str:
@@ -236,7 +236,7 @@ class NotebookPaths:
         """Return whether a notebook's name matches a pattern of `notebooks:`."""
         # If the path contains no link, neither does its folder, so the patterns need
         # not be resolved.
-        patterns = self.config.limits().patterns
+        patterns = self.config.load_limits().patterns
         if not is_linked and notebook_globs.includes(patterns, name):
             return True
         return notebook_globs.includes(self.list_patterns(), name)
@@ -246,7 +246,7 @@ class NotebookPaths:
 
         The error is an UncoveredError unless only the target of a link is outside.
         """
-        patterns = self.config.limits().patterns
+        patterns = self.config.load_limits().patterns
         name = self.paths.relpath(path)
         pattern_names = []
         for pattern in patterns:

@@ -63,7 +63,7 @@ class NotebookRows:
         status = os.stat(path)
         signature = get_file_signature(status)
         age = round(max(0.0, time.time() - status.st_mtime), 1)
-        limits = notebooks.config.limits()
+        limits = notebooks.config.load_limits()
         if cached is not None and self._is_valid(cached, limits, signature):
             self._cache[name] = cached
             is_current = cached.row.notebook == current

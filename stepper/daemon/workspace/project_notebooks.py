@@ -464,7 +464,7 @@ class Workspace:
         `backend_name` replaces the backend from the project's configuration. Raise
         KernelError if the kernel can't run on the backend.
         """
-        limits = self.config.limits()
+        limits = self.config.load_limits()
         return build_launch_config(self.paths, limits, path, environ, backend_name)
 
     def has_other_skill(self, name: str) -> bool:

@@ -10,6 +10,7 @@ const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86400;
 const LONG_SOURCE_LINES = 16;
+const NO_REPORT = "The journal contains no report of this run.";
 const FOLLOW_MARGIN = 30; // pixels from the end of an output
 const MAX_ATTEMPTS = 50; // in the list of a cell's attempts
 const MAX_RUNS = 200; // in the list of runs
@@ -75,15 +76,15 @@ function replaceChildren(element, ...children) {
   element.replaceChildren(...children.filter(isPresent));
 }
 
-/** Return whether an element shows this data already, and remember the data. */
-function isShown(element, data) {
+/** Record the data of an element. Return whether the element already shows the data. */
+function recordShown(element, data) {
   const version = JSON.stringify(data);
   if (element.shownVersion === version) return true;
   element.shownVersion = version;
   return false;
 }
 
-/** Return the mark of a status; a status without a mark has that of pending. */
+/** Return the mark of a status. The default is the mark of `pending`. */
 function getMark(status) {
   return state.marks[status] || state.marks.pending;
 }
@@ -119,7 +120,7 @@ async function copy(event, text, source) {
   setTimeout(() => button.classList.remove("copied"), COPIED_MS);
 }
 
-/** Have screen readers read a text. */
+/** Announce a text to users of screen readers. */
 function announce(text) {
   if (text === state.announcement) return;
   state.announcement = text;
@@ -495,7 +496,7 @@ function renderWidgetRow(row) {
 
 // --- cells
 
-/** The element of a cell. Its contents are loaded only while it is near the screen. */
+/** A cell on the page. Contents are loaded only while the cell is near the screen. */
 class Card {
   constructor(id, type) {
     this.id = id;
@@ -540,7 +541,7 @@ class Card {
     if (row.mark !== this.loadedMark) this.load();
   }
 
-  /** Load the contents near the screen; far from it, keep only the height. */
+  /** Load the contents of a cell near the screen; otherwise, keep only the height. */
   setNear(isNear) {
     this.isNear = isNear;
     if (isNear) {
@@ -578,7 +579,7 @@ class Card {
       this.showText(contents.source);
       return;
     }
-    if (!isShown(this.source, contents.source)) {
+    if (!recordShown(this.source, contents.source)) {
       replaceChildren(this.source, h("code", {}, ...renderSource(contents.source)));
       const lineCount = contents.source.split("\n").length;
       this.source.classList.toggle("long", lineCount > LONG_SOURCE_LINES);
@@ -587,7 +588,7 @@ class Card {
   }
 
   showText(source) {
-    if (!isShown(this.box, source)) {
+    if (!recordShown(this.box, source)) {
       replaceChildren(this.box, ...renderMarkdown(source));
     }
     // The page shows the title of the notebook above the cells.
@@ -644,7 +645,7 @@ class Card {
     // A run can finish before its report is in the journal.
     if (lastRun && state.status.last === lastRun.run) this.reportedRun = lastRun.run;
     const data = [status, step, lastRun, runs.length, staleReason, doubts];
-    if (isShown(this.head, [...data, isStopped, number, this.reportedRun])) return;
+    if (recordShown(this.head, [...data, isStopped, number, this.reportedRun])) return;
     this.box.className = `cell ${status}${isStopped ? " stopped" : ""}`;
     replaceChildren(
       this.head,
@@ -726,7 +727,7 @@ class Card {
     if (box.children.length > 1) return;
     const { report } = await fetchJson("run", { run });
     if (box.children.length > 1) return;
-    const text = report || "The journal contains no report of this run.";
+    const text = report || NO_REPORT;
     box.append(h("pre", { tabindex: "0" }, text));
   }
 }
@@ -747,7 +748,7 @@ async function toggleRun(button, run) {
   );
   button.after(
     h("pre", { tabindex: "0" }, h("code", {}, ...code)),
-    h("pre", { tabindex: "0" }, report || "The journal contains no report of this run."),
+    h("pre", { tabindex: "0" }, report || NO_REPORT),
   );
 }
 
@@ -794,11 +795,12 @@ function drawCells() {
 
 function drawSidebar() {
   const { project, status } = state;
-  if (status && !isShown($("plan"), [status.steps, status.marks, status.off_plan])) {
+  const planData = status && [status.steps, status.marks, status.off_plan];
+  if (status && !recordShown($("plan"), planData)) {
     drawPlan(status);
   }
   const current = status && status.notebook;
-  if (!isShown($("shelf"), [project.notebooks, current])) {
+  if (!recordShown($("shelf"), [project.notebooks, current])) {
     const items = project.notebooks.map((row) => createNotebookItem(row, current));
     replaceChildren($("shelf"), ...items);
   }
@@ -851,7 +853,7 @@ function createOffPlanItem(cell) {
   return h("li", {}, link);
 }
 
-/** Return a status for screen readers: they do not read the marks. */
+/** Return a status as text for screen readers, which do not read the marks. */
 function createHiddenStatus(status) {
   return h("span", { class: "visually-hidden" }, `: ${status}`);
 }
@@ -913,7 +915,7 @@ function drawHead() {
   const facts = [["file", name]];
   if (live) facts.push(...listKernelFacts(status, live));
   if (status.verified) facts.push(["verified", formatVerification(status.verified)]);
-  if (isShown($("facts"), facts)) return;
+  if (recordShown($("facts"), facts)) return;
   const rows = facts.map(([term, value]) => {
     return h("div", {}, h("dt", {}, term), h("dd", {}, value));
   });
@@ -965,7 +967,7 @@ function drawNotices() {
   const staleCount = Object.keys(status.marks).length;
   const texts = listNotices();
   const data = [status.stop, staleCount, status.run_stale, texts, connectionError];
-  if (isShown($("notices"), data)) return;
+  if (recordShown($("notices"), data)) return;
   const notices = [];
   if (connectionError) notices.push(createNotice(connectionError));
   if (status.stop) notices.push(createStop(status.stop));
@@ -1033,7 +1035,7 @@ function drawRunningCell() {
   if (!running) return;
   const steps = state.status.steps;
   const step = steps.find((each) => each.cell === running.cell);
-  if (!isShown(box, [running.cell, running.timeout, step])) {
+  if (!recordShown(box, [running.cell, running.timeout, step])) {
     const title = step
       ? `Step ${step.id} of ${steps.length}: ${step.title}`
       : running.name;
@@ -1088,7 +1090,7 @@ function drawRuns() {
   const today = names[names.length - 1] || "";
   const day = days.has(state.day) ? state.day : today;
   $("line").hidden = !state.runs.length;
-  if (!isShown($("days"), [names, day])) {
+  if (!recordShown($("days"), [names, day])) {
     const buttons = names
       .slice(-MAX_DAYS)
       .reverse()
@@ -1102,7 +1104,7 @@ function drawRuns() {
   const steps = state.status.steps.map((step) => [step.id, step.title, step.cell]);
   const firstRun = runs.length && runs[0].run;
   const data = [day, runs.length, firstRun, steps, running && running.cell];
-  if (isShown($("lanes"), data)) return;
+  if (recordShown($("lanes"), data)) return;
   drawTimeline(day, runs, running);
   drawHistory();
 }
@@ -1457,7 +1459,8 @@ function drawEmptyProject() {
   replaceChildren($("notices"), notice);
   $("notices").shownVersion = "";
   $("planned").parentNode.hidden = true;
-  let title = hasNotebooks ? "There is no current notebook" : "There is no notebook yet";
+  let title = "There is no notebook yet";
+  if (hasNotebooks) title = "There is no current notebook";
   if (project.missing) title = `The notebook ${project.missing} does not exist`;
   const text = hasNotebooks
     ? "Choose a notebook, or create one:"
@@ -1469,7 +1472,7 @@ function drawEmptyProject() {
 
 /** Show a text, links to notebooks and a command instead of cells. */
 function drawPlaceholder(title, text, command, notebooks = []) {
-  if (isShown($("cells"), [title, text, notebooks])) return;
+  if (recordShown($("cells"), [title, text, notebooks])) return;
   cards.clear();
   const links = notebooks.map((name) => {
     return h("p", {}, h("a", { href: makeNotebookAddress(name) }, name));
