@@ -107,7 +107,7 @@ class NotebookList:
         return os.path.join(self.paths.journals, journal_name)
 
     def refresh_rows(self) -> list[Row]:
-        """Return all notebooks with their progress, most recently changed first."""
+        """Search for notebooks, and return their progress, latest change first."""
         try:
             self._names = self.notebook_paths.list_notebooks()
             self.error = ""
