@@ -130,7 +130,7 @@ def _report_internal_error(error: Exception) -> None:
 
 
 class SubcommandGroup(click.Group):
-    """A command with subcommands, of which `show` is the default.
+    """A command with subcommands. The default subcommand is `show`.
 
     `stepper plan [NOTEBOOK]` shows the plan, and `stepper plan add …` changes the plan.
     `stepper kernels` lists the backends, and `stepper kernels wait` waits for a kernel.

@@ -160,7 +160,8 @@ def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
         raise UsageError(f"{file_name} is larger than {MAX_CHARACTERS:,} characters")
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise UsageError(
-            f"{file_name} was not read: its YAML contains more than {MAX_BRACKETS} brackets"
+            f"{file_name} was not read: its YAML contains more than {MAX_BRACKETS}"
+            " brackets"
         )
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
