@@ -112,7 +112,7 @@ def make(kind: str, path: str) -> None:
     ("kind", "said"),
     [
         ("missing", "no longer exists"),
-        ("dangling", "target does not exist"),
+        ("dangling", "which does not exist"),
         ("folder", "is a folder"),
         ("fifo", "not a regular file"),
         ("not json", "not valid JSON"),
