@@ -82,7 +82,7 @@ def test_next_prompt_after_escape_reports_the_cell_once(
     )
     assert (
         f"an edit of notebooks/{notebook.path.name} WAS applied" in told
-        and "was rejected" in told
+        and "reported a rejection" in told
     )
     assert (
         f"Cell 2 (id {cell_id}) was CANCELLED after" in told
