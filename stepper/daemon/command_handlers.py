@@ -137,7 +137,7 @@ def load_arguments(payload: bytes) -> dict[str, Any]:
     try:
         values = load_json(payload or b"{}")
     except ValueError as error:
-        message = f"the request's arguments are not valid JSON: {error}"
+        message = f"the request's arguments can't be read: {error}"
         raise UsageError(message) from None
     if not isinstance(values, dict):
         raise UsageError("the request's arguments are not a JSON object")

@@ -84,7 +84,7 @@ async def _handle_event(
     except ValueError as error:
         problem = "the hook's payload is empty"
         if data.strip():
-            problem = f"the hook's payload is not valid JSON: {error}"
+            problem = f"the hook's payload can't be read: {error}"
         return claude_code_json.format_failure(name, StepperError(problem))
     if name in AGENT_EVENTS:
         workspace.running_turns[event.session] = caller.is_alive
