@@ -69,7 +69,8 @@ def test_symlinked_destination_is_refused(
             install_options.parse_arguments([str(repo), "--python", str(kernel)])
         )
     assert (
-        str(treasure) in refused.value.message and "rm the link" in refused.value.hint
+        str(treasure) in refused.value.message
+        and "remove the link" in refused.value.hint
     )
     with pytest.raises(StepperError, match=re.escape(str(place))):
         install_checks.print_plan(

@@ -81,7 +81,7 @@ def test_mcp_only_installs_everything_except_claude_code_files(
     assert "without hooks, skills and .claude/" in said
     assert "stepper mcp --config claude|cursor|" in said
     assert "/new-notebook" not in said
-    assert "claude, then" not in said
+    assert "&& claude" not in said
     names = sorted(path.name for path in repo.iterdir())
     assert names == [".gitignore", ".stepper", "notebooks"]
     record = read_install_record(str(repo))
