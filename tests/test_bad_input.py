@@ -364,8 +364,8 @@ def test_lone_surrogate_in_source_is_reported(project: Project) -> None:
     text = book.write([code("x = 1\n'\ud800'", "half")]).text
     assert (
         "was NOT run" in text
-        and "line 2 of the source contains half of a character (U+D800" in text
+        and "line 2 of the source has an unpaired surrogate (U+D800" in text
     )
     assert "ran ok" in book.write([code("1", "whole")]).text
     done = project.stepper("eval", "'\udcff'", check=2)
-    assert "line 1 of the source contains half of a character (U+DCFF" in done.stderr
+    assert "line 1 of the source has an unpaired surrogate (U+DCFF" in done.stderr

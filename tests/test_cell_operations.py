@@ -342,7 +342,7 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
             {"source": "1", "cell_type": "html"},
             "'cell_type' must be one of code, markdown, raw",
         ),
-        ({"source": "a = '\ud800'"}, "half of a character"),
+        ({"source": "a = '\ud800'"}, "has an unpaired surrogate"),
         (
             {"source": "1", "wait_seconds": float("nan")},
             "'wait_seconds' is out of range",
@@ -455,7 +455,7 @@ def test_notebook_is_created_with_cells(agent: Agent) -> None:
     assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
     assert agent.ask("new", problem="p")["cells"] is None
     for cells, told in [
-        ([{"source": "a = '\ud800'"}], "half of a character"),
+        ([{"source": "a = '\ud800'"}], "has an unpaired surrogate"),
         ([{"cell": "1"}], "a string `source`"),
     ]:
         with pytest.raises(StepperError, match=told):
@@ -552,7 +552,7 @@ def test_refused_cell_is_not_written(agent: Agent) -> None:
     agent.project.config("max_cells: 3\n")
     assert agent.add("x = 1", "y = 1", after="cell-0")["state"] == "refused"
     assert (
-        "4 code cells are more than the limit of 3"
+        "4 code cells exceed the limit of 3"
         in agent.add("x = 1", "y = 1", after="cell-0")["text"]
     )
 

@@ -160,7 +160,7 @@ TWO = [cell(0), cell(1)]
             Limits(max_cells=1),
             True,
             CellAction.REFUSE,
-            "2 code cells are more than the limit of 1",
+            "2 code cells exceed the limit of 1",
         ),
         ((), cell(1), GIVEN, Limits(max_cells=1), False, CellAction.RUN, ""),
     ],

@@ -5,7 +5,7 @@ The hook process loads this module, so it imports nothing.
 
 
 class StepperError(Exception):
-    """An error that the user can act on: a message, and a command that fixes it.
+    """An error with a message for the user, and a command that fixes the problem.
 
     `exit_code` is the exit code of the command line: 1 the work failed, 2 wrong usage,
     3 stepper itself failed.
@@ -31,14 +31,14 @@ class UsageError(StepperError):
 
 
 class NotebookError(StepperError):
-    """A notebook cannot be read or written: missing, a folder, or not a notebook."""
+    """A notebook cannot be read or written, for example because it does not exist."""
 
 
 class KernelError(StepperError):
     """A kernel could not be started.
 
-    If `stops_notebook` is true, no known command fixes the error, and the notebook
-    stops.
+    If `stops_notebook` is true, no known command fixes the problem, so the notebook is
+    stopped.
     """
 
     stops_notebook = False

@@ -52,10 +52,11 @@ class HookPaths:
         self.socket = f"{self.runtime}/daemon.sock"
 
     def _find_runtime_folder(self, name: str) -> str:
-        """Return the socket's folder: below the first root that we can use, else home.
+        """Return the folder of the socket, below the first usable root or else home.
 
-        All processes choose the same folder: only the owner of `/tmp/stepper-UID` can
-        change which root is used.
+        A root is usable if `stepper-UID` in it does not exist or is the user's folder.
+        All processes choose the same root, because only the owner of this folder can
+        change that.
         """
         for root in RUNTIME_ROOTS:
             folder = f"{root}/stepper-{posix.getuid()}"

@@ -57,7 +57,7 @@ def decode_valid_items(cls: type[T], values: Any) -> list[T]:
 
 
 def _build_dataclass_decoder(cls: Any) -> Decoder:
-    """Return a decoder that makes an instance of a dataclass from a JSON object."""
+    """Return a function that decodes a JSON object into an instance of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
     decoders = {}
     required = set()
@@ -164,7 +164,7 @@ def _decode_union(options: list[tuple[Any, Decoder]], value: Any) -> Any:
 
 
 def _get_json_type(hint: Any) -> Any:
-    """Return the class, or classes, that a value of a type has in parsed JSON."""
+    """Return the class or classes of parsed JSON values that a type hint accepts."""
     if is_dataclass(hint):
         return dict
     origin = get_origin(hint) or hint
@@ -172,7 +172,7 @@ def _get_json_type(hint: Any) -> Any:
 
 
 def _require_type(json_type: Any, value: Any) -> Any:
-    """Return the value; raise TypeError if it is not of the type."""
+    """Return the value. Raise TypeError if it does not have the type."""
     if not isinstance(value, json_type):
         raise TypeError(f"unexpected value: {value!r:.100}")
     return value

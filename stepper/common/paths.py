@@ -88,8 +88,8 @@ def get_record_folder(project: str) -> str:
 def read_install_record(project: str) -> "dict[str, Any]":
     """Return this user's installation record of a checkout.
 
-    Returns {} if there is none, or if it belongs to another checkout that was at the
-    same path earlier: the token in `.stepper/` must match the token in the record.
+    Return {} if there is no record, or if the record belongs to another checkout that
+    had the same path. The token in `.stepper/` must match the token in the record.
     """
     import json
 
@@ -134,7 +134,10 @@ def get_ipykernel_folder(env: str, version: str = "") -> str:
 
 
 class Paths(HookPaths):
-    """The files of one project. `project` is resolved, so all processes agree on it."""
+    """The paths of a project's files.
+
+    `project` must be a resolved path, so that all processes use the same paths.
+    """
 
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
@@ -176,7 +179,8 @@ class Paths(HookPaths):
     def find_file(self, name: str) -> str:
         """Return the path of a project file.
 
-        A linked worktree uses the main checkout's file if it has none of its own.
+        If a linked worktree does not contain the file, use the file of the main
+        checkout.
         """
         paths = [os.path.join(folder, name) for folder in self.checkouts]
         own_path = paths[0]
@@ -213,8 +217,8 @@ class Paths(HookPaths):
     def find_python(self, configured: "str | None") -> str:
         """Return the Python interpreter for kernels.
 
-        This is the configured one, else the recorded one, else that of `.venv`. Check
-        `trusts_python` before running it.
+        This is the configured interpreter, the recorded one, or the interpreter of
+        `.venv`. Check `trusts_python` before you run it.
         """
         if configured:
             return self.find_file(os.path.expanduser(configured))
@@ -240,7 +244,10 @@ class Paths(HookPaths):
         return False
 
     def find_trusted_python(self, configured: "str | None") -> str:
-        """Return the interpreter for kernels, or "" if it is missing or not trusted."""
+        """Return the Python interpreter for kernels.
+
+        Return an empty string if it is missing or not trusted.
+        """
         python = self.find_python(configured)
         is_executable = os.access(python, os.X_OK)
         if is_executable and self.trusts_python(python):
@@ -329,7 +336,10 @@ class Paths(HookPaths):
 
 
 def _create_own_folder(folder: str) -> None:
-    """Create a folder with mode 0700; raise DaemonError if it is another user's."""
+    """Create a folder with mode 0700.
+
+    Raise DaemonError if it cannot be created or belongs to another user.
+    """
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
@@ -365,7 +375,7 @@ def is_installed_worktree(folder: str) -> bool:
 
 
 def _has_home(folder: str) -> bool:
-    """Return whether a folder contains `.stepper`."""
+    """Return whether a folder contains the folder `.stepper`."""
     home = os.path.join(folder, HOME)
     return os.path.isdir(home)
 
@@ -387,8 +397,8 @@ def find_project(start: str) -> "str | None":
 def resolve_project(start: str, prefix: str) -> "str | None":
     """Return the project of the environment `prefix`.
 
-    Returns the project of the folder `start` if the environment's project was deleted,
-    or if the folder is in a worktree that uses the same environment.
+    If this project was deleted, or if the folder `start` is in a worktree that uses the
+    same environment, return the project of the folder `start`.
     """
     project_link = os.path.join(prefix, "project")
     env_project = os.path.realpath(project_link)

@@ -1,4 +1,4 @@
-"""How the user's shell calls stepper: by its name if that works, else by a path."""
+"""Find the command with which the user's shell calls stepper: its name or a path."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def find_program(
     search_path: str,
     folder: str,
 ) -> str:
-    """Return how a shell calls stepper, quoted for the shell.
+    """Return the command that calls stepper, quoted for the shell.
 
-    This is its name if the shell finds it on its PATH (`search_path`), else its path in
-    the project, relative to the shell's `folder`. If that does not exist either, return
-    the name.
+    This is the name if `search_path`, the shell's PATH, contains stepper. Otherwise, it
+    is the path in the project, relative to `folder`, the shell's working folder. If
+    this path does not exist either, return the name.
     """
     program = shutil.which(NAME, path=search_path)
     if program is not None and _is_our_script(program):
@@ -40,7 +40,7 @@ def find_program(
 
 
 def _is_our_script(path: str) -> bool:
-    """Return whether a program is stepper: other packages may have the same name."""
+    """Return whether a program is stepper, not another program with the same name."""
     try:
         with open(path, "rb") as stream:
             start = stream.read(SCRIPT_BYTES)

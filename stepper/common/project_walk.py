@@ -20,7 +20,7 @@ ENVIRONMENT_MARKERS = ("pyvenv.cfg", "conda-meta")
 
 
 class Tree(NamedTuple):
-    """The paths that a walk found, relative to its root."""
+    """The paths that were found, relative to the root of the walk."""
 
     files: list[str]  # everything but folders, symbolic links included
     folders: list[str]
@@ -28,7 +28,7 @@ class Tree(NamedTuple):
 
 
 def walk(root: str) -> Tree:
-    """Return the files and folders below `root`, those nearest to it first.
+    """Return the files and folders below `root`, the nearest ones first.
 
     Hidden folders and Python environments are skipped.
     """
@@ -76,7 +76,10 @@ def scan_folder(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def find_notebooks(project: str, folders: Iterable[str]) -> Tree:
-    """Return the notebooks in folders of a project, relative to the project."""
+    """Return the notebooks in folders of a project, as paths relative to the project.
+
+    `folders` of the result is empty.
+    """
     paths = set[str]()
     truncated = False
     for folder in folders:

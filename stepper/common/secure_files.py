@@ -92,7 +92,10 @@ def open_parent(path: str, create: bool = False) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def _open_private_parent(path: str, create: bool = False) -> Iterator[tuple[int, str]]:
-    """Like `open_parent`, but the folder must be the user's; its mode becomes 0700."""
+    """Yield the same values as `open_parent`, for one of stepper's own files.
+
+    The folder must belong to the user. Its mode is set to 0700.
+    """
     with open_parent(path, create) as (handle, name):
         status = os.fstat(handle)
         _check_owner(os.path.dirname(path), status)
@@ -103,7 +106,7 @@ def _open_private_parent(path: str, create: bool = False) -> Iterator[tuple[int,
 
 
 def _remove_others(status: os.stat_result) -> int:
-    """Return a file's permission bits without those of other users."""
+    """Return the permission bits of a file without the bits for group and others."""
     permissions = stat.S_IMODE(status.st_mode)
     return permissions & ~OTHERS_BITS
 
@@ -133,7 +136,10 @@ def open_private(
 
 
 def create_folder(folder: str) -> None:
-    """Create one of stepper's own folders with mode 0700; raise OSError."""
+    """Create one of stepper's own folders with mode 0700.
+
+    Raise OSError if the folder cannot be created or belongs to another user.
+    """
     with _open_private_parent(os.path.join(folder, "."), create=True):
         pass
 
@@ -152,7 +158,10 @@ def read(path: str) -> bytes:
 
 
 def replace(path: str, data: bytes) -> None:
-    """Replace one of stepper's own files atomically; raise OSError."""
+    """Replace one of stepper's own files atomically.
+
+    Raise OSError if the file cannot be written.
+    """
     with _open_private_parent(path, create=True) as (folder, name):
         # The name is always the same, so the next write removes the temporary file of
         # a daemon that was killed.
@@ -171,16 +180,20 @@ def replace(path: str, data: bytes) -> None:
 
 
 def rename(path: str, name: str) -> None:
-    """Rename one of stepper's own files within its folder; raise OSError.
+    """Rename one of stepper's own files within its folder.
 
-    The path may also lead to a link or a special file.
+    The path may lead to a link or a special file, too. Raise OSError if the file cannot
+    be renamed.
     """
     with _open_private_parent(path) as (folder, old_name):
         os.rename(old_name, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove(path: str) -> None:
-    """Remove one of stepper's own files if it exists; raise OSError."""
+    """Remove one of stepper's own files if it exists.
+
+    Raise OSError if the file cannot be removed.
+    """
     with (
         contextlib.suppress(FileNotFoundError),
         _open_private_parent(path) as (folder, name),
@@ -232,7 +245,7 @@ def check_regular(path: str) -> None:
 
 
 def _open_folder(folder: str, create: bool) -> int:
-    """Return a descriptor of a folder; the caller closes it."""
+    """Return a descriptor of a folder, which the caller must close."""
     with _folder_cache_lock:
         cached = _folder_cache.get(folder)
         if cached is not None:

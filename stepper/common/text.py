@@ -1,7 +1,7 @@
-"""Functions that make untrusted text safe to show, and format counts and ages.
+"""Make untrusted text safe to display, and format counts and ages.
 
-Names, titles and outputs may come from anybody. They may contain terminal escapes,
-control characters, and characters that change the writing direction.
+Names, titles and outputs are untrusted. They may contain terminal escapes, control
+characters, and characters that change the writing direction.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def format_steps_done(
     total: int,
     noun: str,
 ) -> str:
-    """Return the number of steps or cells that are done.
+    """Return how many steps or cells are done, such as "2 of 5 steps done".
 
-    Skipped ones are counted separately.
+    Skipped steps are counted separately: "5 steps: 2 done, 1 skipped".
     """
     if skipped:
         count = format_count(total, noun)
@@ -93,7 +93,7 @@ def apply_carriage_returns(line: str) -> str:
 
 
 def escape_controls(name: str) -> str:
-    """Return a name or path with its control characters escaped."""
+    """Return a name or path with escaped control characters, such as `\\n`."""
     return NAME_CONTROLS.sub(_escape_character, name)
 
 

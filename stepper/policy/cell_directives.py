@@ -1,7 +1,8 @@
 """Directives in a cell's first line.
 
-`# stepper: step=3 timeout=6h wait=45s wake="loss.*nan" scratch`. The line is a comment
-of the cell's language. If it is not one, the kernel reports its own syntax error.
+For example: `# stepper: step=3 timeout=6h wait=45s wake="loss.*nan" scratch`. The line
+must be a comment in the language of the cell; otherwise, the kernel reports a syntax
+error.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ SYNTAX = 'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", s
 class Directive:
     """The options of a cell's first line.
 
-    `step` assigns the cell to a step, `scratch` to no step. Options that were not
-    understood are in `problems`, as messages.
+    `step` assigns the cell to a step, `scratch` to no step. `problems` are messages
+    about options that are unknown or invalid.
     """
 
     step: int | None = None
@@ -76,7 +77,7 @@ class Directive:
 
 
 class _Option(NamedTuple):
-    """An option as it is written, with the texts before and after its `=`."""
+    """An option, with the texts before and after its `=`."""
 
     text: str
     key: str
@@ -142,7 +143,7 @@ def _find_wake_problem(option: _Option) -> str:
 
 
 def _parse_duration(text: str) -> float | None:
-    """Return a duration in seconds (inf for `none`), or None if it is not valid."""
+    """Return a duration in seconds (infinity for `none`), or None if it is invalid."""
     if text == "none":
         return inf
     match = DURATION.fullmatch(text)
@@ -152,7 +153,10 @@ def _parse_duration(text: str) -> float | None:
 
 
 def get_comment_marker(language: str) -> str:
-    """Return the characters that start a comment in a language; `#` if unknown."""
+    """Return the characters that start a comment in a language.
+
+    Return `#` for an unknown language.
+    """
     return COMMENT_MARKERS.get(language.lower(), DEFAULT_COMMENT_MARKER)
 
 
@@ -164,6 +168,6 @@ def select_deadline(
 ) -> float:
     """Return the deadline of a cell in seconds.
 
-    A timeout in the tool call takes precedence over the directive's.
+    The timeout of the tool call takes precedence over the timeout of the directive.
     """
     return min(call_timeout or directive.timeout or default, maximum)

@@ -18,7 +18,7 @@ HASH_LENGTH = 16
 
 
 class CellChanges(NamedTuple):
-    """Changes of a notebook since its cells ran."""
+    """The cells that changed since they ran, and the ids of outdated cells."""
 
     # Runnable cells that are new or changed.
     cells: list[Cell]
@@ -27,7 +27,7 @@ class CellChanges(NamedTuple):
 
 
 def hash_source(source: str) -> str:
-    """Return a hash of a cell's source without white space at the end."""
+    """Return a hash of a cell's source; white space at the end is ignored."""
     data = source.rstrip().encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()[:HASH_LENGTH]
 
@@ -42,7 +42,7 @@ def select_runnable(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def select_not_run(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
-    """Return the runnable cells that did not run with their present source.
+    """Return the runnable cells that did not run with their current source.
 
     `sources` are the hashes of the sources that ran, by cell id.
     """
@@ -54,7 +54,11 @@ def select_not_run(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Ce
 
 
 def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
-    """Return the cells of `select_not_run`, but not cells without ids that moved."""
+    """Return the runnable cells that are new, or changed since they ran.
+
+    `sources` are the hashes of the sources that ran, by cell id. A cell without an id
+    that only moved is not included.
+    """
     hashes = set(sources.values())
     changed = []
     for cell in select_not_run(cells, sources):
@@ -65,7 +69,10 @@ def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Ce
 
 
 def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChanges:
-    """Return the changes since the cells ran with the sources of these hashes."""
+    """Return the changes of a notebook since its cells ran.
+
+    `sources` are the hashes of the sources that ran, by cell id.
+    """
     changed = select_changed(cells, sources)
     outdated_ids = {cell.id for cell in changed if cell.id in sources}
     if changed:
@@ -88,5 +95,5 @@ def find_encoding_problem(source: str) -> str | None:
     except UnicodeEncodeError as error:
         line = source.count("\n", 0, error.start) + 1
         code_point = f"U+{ord(source[error.start]):04X}"
-        return f"line {line} of the source contains half of a character ({code_point})"
+        return f"line {line} of the source has an unpaired surrogate ({code_point})"
     return None

@@ -173,8 +173,8 @@ def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
     if count <= limits.max_cells:
         return None
     return (
-        f"{count} code cells are more than the limit of {limits.max_cells}"
-        " (max_cells in .stepper/config.yaml)"
+        f"{count} code cells exceed the limit of {limits.max_cells}"
+        " (`max_cells` in .stepper/config.yaml)"
     )
 
 

@@ -1,7 +1,6 @@
-"""Check whether the agent's last message of a turn explains why steps remain.
+"""Check whether the agent's last message of a turn explains why steps remain open.
 
-If steps of the plan are open and the message does not explain that, the agent is
-reminded of them.
+If it does not, the agent is reminded of the open steps.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def asks_question(message: str) -> bool:
 
 
 def lacks_explanation(message: str) -> bool:
-    """Return whether a message does not explain why open steps remain.
+    """Return whether a message does not explain why steps remain open.
 
-    A message that claims that all work is done does not explain that either.
+    The claim that all work is done is not an explanation.
     """
     if asks_question(message):
         return False

@@ -1,4 +1,4 @@
-"""The time that a cell itself ran, from the timestamps of the kernel's messages."""
+"""Measure how long a cell ran, from the timestamps of the kernel's messages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TOLERANCE_SECONDS = 0.1
 def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
     """Return how long the kernel was busy with a request that took `elapsed` seconds.
 
-    `timings` are those of nbclient, from the headers of the kernel's messages. Without
-    them, or if they cannot be right, return `elapsed`.
+    `timings` has the keys of nbclient's cell metadata, such as `iopub.status.busy`. If
+    the timings are missing, imprecise or impossible, return `elapsed`.
     """
     try:
         busy = parse_moment(timings["iopub.status.busy"])
@@ -33,7 +33,10 @@ def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
 def note_waiting_time(
     busy_seconds: float, elapsed: float, has_reconnected: bool
 ) -> list[str]:
-    """Return a note on the time that the cell did not run, if the time is notable."""
+    """Return a note on the time that a request waited, in addition to the cell's run.
+
+    The list is empty if the time is short.
+    """
     waiting_seconds = elapsed - busy_seconds
     if waiting_seconds < NOTABLE_SECONDS:
         return []

@@ -22,12 +22,15 @@ Key = int | str
 
 
 def parse_moment(text: Moment) -> datetime:
-    """Return the time of a text in ISO 8601."""
+    """Parse a time in ISO 8601 format."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def validate_moment(text: str) -> Moment:
-    """Return a text in ISO 8601 with a time zone; raise TypeError or ValueError."""
+    """Return a time in ISO 8601 format if it is valid and has a time zone.
+
+    Raise TypeError or ValueError if it is not.
+    """
     if not isinstance(text, str) or parse_moment(text).tzinfo is None:
         raise TypeError(f"not a time with a time zone: {text!r:.100}")
     return text
@@ -37,13 +40,13 @@ Moment = Annotated[str, validate_moment]
 
 
 class StringEnum(str, Enum):
-    """Base of enums that are formatted as their values, also in Python 3.10."""
+    """Base class of enums with string values, which `str` and f-strings return."""
 
     __str__ = str.__str__
 
 
 class Outcome(StringEnum):
-    """How the execution of a cell ended."""
+    """The outcome of a cell's execution."""
 
     OK = "ok"
     ERROR = "error"
@@ -77,7 +80,7 @@ class StepStatus(StringEnum):
 
 
 class Consent(Enum):
-    """How the client's permission mode handles edits."""
+    """The client's permission mode, by its effect on edits."""
 
     GIVEN = "given"  # edits are accepted without asking
     DELEGATED = "judged"  # the client itself decides on each edit (auto mode)
@@ -222,7 +225,7 @@ class Run:
 
     @property
     def error(self) -> str:
-        """The error of the run in one line."""
+        """The error of the run on one line."""
         if self.fault is None:
             return "failed"
         ename = one_line(self.fault.ename, 100)

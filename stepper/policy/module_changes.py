@@ -1,4 +1,4 @@
-"""Changed modules of the project: which ones the helper reloaded before a cell.
+"""The project's modules that changed and that the helper reloaded before a cell.
 
 The helper sends these dataclasses as JSON, so their field names are also in
 `kernels/in_kernel/module_reload.py`.
@@ -13,14 +13,20 @@ from dataclasses import dataclass
 class OldModule:
     """A module that was not reloaded although its file has changed.
 
-    `error` and `line` are set if an exception prevented the reload.
+    `error` and `line` are set if an exception prevented the reload. `why` is one of:
+
+    - "deleted": the file was deleted.
+    - "compiled": the module has no Python source.
+    - "syntax": the new source has a syntax error.
+    - "raised": the new source raised an exception.
+    - "dependent": the module uses a changed module when it is imported.
+    - "interrupted": the reload was interrupted.
+    - "warn": the setting `local_modules: warn` only reports changes.
+    - "autoreload": the user's `%autoreload` is active.
     """
 
     name: str
     file: str
-    # "deleted": the file. "compiled": a module without Python source. "syntax",
-    # "raised": by the new source. "dependent": it uses a changed module at its import.
-    # "interrupted": the reload. "warn": the setting. "autoreload": by the user's own.
     why: str
     error: str = ""
     line: int = 0
@@ -28,14 +34,13 @@ class OldModule:
 
 @dataclass(frozen=True)
 class ModuleChanges:
-    """The modules that were reloaded, and those that were not."""
+    """The changed modules that were reloaded, and the ones that were not (`old`)."""
 
     reloaded: tuple[str, ...] = ()
-    # Reloaded because they compute values from a changed module when imported.
+    # Modules that were reloaded because they use a changed module when imported.
     dependents: tuple[str, ...] = ()
     old: tuple[OldModule, ...] = ()
-    # Names that the notebook imported and the reloaded module no longer has, each with
-    # the module.
+    # Imported names that a reloaded module no longer defines, each with the module.
     lost: tuple[tuple[str, ...], ...] = ()
     # Whether a reloaded module defines classes, whose old instances remain.
     classes: bool = False

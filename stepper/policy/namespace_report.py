@@ -27,9 +27,9 @@ class Variable:
 
 @dataclass(frozen=True)
 class KernelEnvironment:
-    """What seldom changes in a kernel. The helper sends it only after a change.
+    """The properties of a kernel that seldom change.
 
-    `mark` identifies the state.
+    The helper sends them only if they changed. `mark` identifies this version.
     """
 
     mark: str
@@ -49,7 +49,7 @@ class KernelEnvironment:
 
 @dataclass(frozen=True)
 class Namespace:
-    """The user's names.
+    """The names that the user defined in a kernel.
 
     `modules` maps aliases to modules, `functions` maps names to signatures.
     """
@@ -58,7 +58,7 @@ class Namespace:
     functions: Texts = field(default_factory=dict)
     classes: Names = ()
     variables: dict[str, Variable] = field(default_factory=dict)
-    # All names that a cell can read, including builtins; empty if not known.
+    # All names that a cell can read, including builtins; empty if unknown.
     names: Names = ()
     own_input: bool = False  # whether the user assigned `input`
     cwd: str = ""

@@ -16,7 +16,7 @@ Hashes = Mapping[str, str]
 
 
 def hash_code_cells(cells: Iterable[Cell]) -> dict[str, str]:
-    """Return the source hashes of the code cells that have an id, by that id."""
+    """Return the source hashes by cell id of the code cells that have an id."""
     return {
         cell.id: hash_source(cell.source)
         for cell in cells
@@ -27,7 +27,7 @@ def hash_code_cells(cells: Iterable[Cell]) -> dict[str, str]:
 def list_run_hashes(state: State) -> dict[str, str]:
     """Return the source hash of the last run of each cell, by cell id.
 
-    A run in progress counts.
+    The running cell is included.
     """
     hashes = dict(state.last_sources)
     running = state.running
@@ -39,7 +39,7 @@ def list_run_hashes(state: State) -> dict[str, str]:
 def count_unchanged(cells: Hashes, runs: Hashes) -> int:
     """Return the number of cells that are unchanged since their last run.
 
-    The result is 0 unless at least half of the cells that ran still exist.
+    Return 0 if fewer than half of the cells that ran still exist.
     """
     shared_ids = cells.keys() & runs.keys()
     if 2 * len(shared_ids) < len(runs):
@@ -52,9 +52,9 @@ def count_unchanged(cells: Hashes, runs: Hashes) -> int:
 
 
 def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
-    """Return the marks that distinguish a notebook from another one.
+    """Return the marks of a notebook, which distinguish it from other notebooks.
 
-    These are the ids and source hashes of its code cells, and its plan.
+    The marks are the ids and source hashes of its code cells, and a hash of its plan.
     """
     marks = set[str]()
     for cell in cells:
@@ -70,10 +70,10 @@ def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
 
 
 def list_known_marks(state: State) -> set[str]:
-    """Return the marks of a stopped notebook.
+    """Return the marks of a stopped notebook that the journal contains.
 
-    These are the cells that ran or failed the preflight check, and what the agent wrote
-    since the stop.
+    The marks are those of cells that ran or failed the preflight check, and of the
+    content that the agent wrote since the stop.
     """
     hashes = list_run_hashes(state)
     preflight_failures = {
@@ -94,9 +94,9 @@ def list_known_marks(state: State) -> set[str]:
 def is_replaced(state: State, cells: Iterable[Cell], plan: Plan | None) -> bool:
     """Return whether the file of a stopped notebook contains another notebook.
 
-    The other notebook has only unknown code cells, or a plan of its own, and the agent
-    did not write it. If no cell of the stopped notebook is known, the notebook counts
-    as the same.
+    A notebook is another one if the journal knows none of its code cells, or if its
+    plan is different and was not written by the agent. If no code cell is known in the
+    file or in the journal, the notebook counts as the same.
     """
     cell_marks = list_marks(cells, None)
     known_marks = list_known_marks(state)
@@ -129,7 +129,7 @@ def _is_different_plan(plan: Plan, former: Plan) -> bool:
 
 
 def is_different_notebook(cells: Hashes, runs: Hashes) -> bool:
-    """Return whether none of the cells that ran exists in the notebook."""
+    """Return whether cells have run, but the notebook contains none of them."""
     if not runs:
         return False
     return cells.keys().isdisjoint(runs)

@@ -41,7 +41,7 @@ CounterKey = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """A share that was printed so many seconds after the start of the cell."""
+    """A printed share, and the time in seconds since the cell started."""
 
     seconds: float
     share: float
@@ -57,14 +57,14 @@ class Share(NamedTuple):
 
 @dataclass
 class Counter:
-    """A share that grows, with a sample for each change."""
+    """A share that appears repeatedly, with a sample for each change."""
 
     item: float
     samples: list[Sample] = field(default_factory=list)
     has_fallen: bool = False
 
     def add_sample(self, seconds: float, share: float) -> None:
-        """Add the share that is displayed now, if it has changed."""
+        """Add a sample, if the share differs from the last one."""
         last_share = -1.0
         if self.samples:
             last_share = self.samples[-1].share
@@ -78,7 +78,7 @@ class Counter:
 
     @property
     def is_at_start(self) -> bool:
-        """Whether the counter has not moved from where a counter starts."""
+        """Whether the counter has only shown a share at which counters start."""
         if len(self.samples) != 1:
             return False
         sample = self.samples[0]
@@ -140,7 +140,7 @@ def _compute_growth_rate(first: Sample, last: Sample) -> float:
 
 
 class Estimate:
-    """The estimate for one cell, updated from the last lines of its output."""
+    """Estimates the remaining time of one cell from the last lines of its output."""
 
     def __init__(self) -> None:
         self.counters: dict[CounterKey, Counter] = {}
@@ -177,7 +177,11 @@ class Estimate:
         counter.add_sample(now, share.value)
 
     def _select_counter(self, shares: dict[CounterKey, Share]) -> Counter | None:
-        """Return the first counter that is running, or None if it is not clear."""
+        """Return the first counter that is running.
+
+        Return None if there is none, or if a counter above has just started and may be
+        the outer loop.
+        """
         for key, share in shares.items():
             counter = self.counters.get(key)
             if counter is None or counter.has_fallen:

@@ -1,6 +1,7 @@
-"""Attempts that repeat: the same source after the same error, or the same error again.
+"""Find attempts that repeat an earlier attempt: its source or its error.
 
-`find_repeated_run` prevents a run, the other functions return notes for the report.
+A run that `find_repeated_run` finds is not repeated. The `note_…` functions return
+notes for the report.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
 
 def get_error_key(run: Run) -> tuple[str, str] | None:
-    """Return class and message of a run's error; None if the run did not raise one.
+    """Return the class and the message of a run's error, without memory addresses.
 
-    Equal errors of different runs have equal keys.
+    Equal errors of different runs have equal keys. Return None if the run did not raise
+    an error, or if its verdict is not RECOVERABLE.
     """
     fault = run.fault
     if fault is None:
@@ -53,9 +55,10 @@ def list_attempts(state: State, key: Key) -> Sequence[Run]:
 
 
 def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
-    """Return the run that the same source would only repeat, or None.
+    """Return the last run if running a source again would give the same error.
 
-    This is the last run of the notebook if it raised an error.
+    Return None if the last run was another step, cell or source, if it did not raise an
+    error, or if anything changed since.
     """
     if not state.runs or not state.unchanged:
         return None
@@ -78,9 +81,9 @@ def explain_repeated_run(state: State, last: Run) -> str:
 
 
 def note_same_error(state: State, run: Run) -> list[str]:
-    """Return a note if other sources raised the same error, else an empty list.
+    """Return a note if earlier attempts raised the same error from other sources.
 
-    `run` is not in the state yet.
+    Otherwise, return an empty list. `run` is not in the state yet.
     """
     error = get_error_key(run)
     if error is None:
@@ -104,7 +107,10 @@ def note_same_error(state: State, run: Run) -> list[str]:
 
 
 def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]:
-    """Return a note if a source is that of an earlier attempt, else an empty list."""
+    """Return a note if an earlier attempt had the same source, or an empty list.
+
+    The last attempt is not considered.
+    """
     earlier_runs = [
         run for run in list_attempts(state, key)[:-1] if run.source_hash == source_hash
     ]

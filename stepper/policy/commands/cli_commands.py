@@ -1,8 +1,9 @@
-"""The commands of the command line, each with typed arguments and its help text.
+"""The commands of the command line, each with typed arguments and a help text.
 
-The daemon executes them (`daemon/command_handlers.py`), the command line renders their
-results (`cli/rendering.py`), and `policy/edit_gate.py` decides which ones agents may
-call. MCP tools (`mcp/tools.py`) take the same arguments, and also hidden ones.
+The daemon executes the commands (`daemon/command_handlers.py`), the command line
+renders the results (`cli/rendering.py`), and `policy/edit_gate.py` decides which
+commands agents may call. MCP tools (`mcp/tools.py`) take the same arguments, and also
+the hidden arguments.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ STEP_HELP = 'The step: "TITLE" or "TITLE :: CRITERION".'
 STEP_ID_HELP = "The number of the step."
 WAIT_FOR_CELL_HELP = (
     "Wait until the running cell has finished, then run. Without this option, a call"
-    " from an agent's shell fails at once while a cell runs; in your own terminal the"
-    " command waits."
+    " from an agent's shell fails immediately if a cell is running; in your own"
+    " terminal, the command waits."
 )
 CELLS_WAIT_HELP = (
     "How many seconds to wait for the cells. If they take longer, they keep running;"
@@ -76,7 +77,7 @@ def declare_notebook_option() -> Any:
 
 
 def declare_wait(default: float | None) -> Any:
-    """Declare how many seconds a request waits for cells."""
+    """Declare the number of seconds that a request waits for cells."""
     return hidden(
         CELLS_WAIT_HELP,
         default,
@@ -588,10 +589,10 @@ class Doctor(Arguments, name="doctor", needs_daemon=False, group=SETUP):
 
 
 class Trust(Arguments, name="trust", needs_user=True, needs_daemon=False, group=SETUP):
-    """Show what this checkout can run, ask, and accept it.
+    """Show what this checkout can run, and ask you to accept it.
 
-    This is the interpreter, the environment and the kernel backends that its files
-    name.
+    This includes the interpreter, the environment and the kernel backends that its
+    files specify.
     """
 
     yes: bool = option("Accept without asking, for scripts.", default=False)

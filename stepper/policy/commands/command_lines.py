@@ -1,11 +1,11 @@
-"""Commands in texts, for one notebook: as shell commands and as slash commands.
+"""Format the commands that messages contain, as shell commands and slash commands.
 
 A command without a notebook acts on the current one. If the project has several
 notebooks, each printed command names its notebook. No other module adds a notebook to a
 command.
 
-In an agent's shell, `stepper` is on the PATH. In the user's terminal it may not be:
-`terminal` and `replace_program` write commands as they work there.
+In an agent's shell, `stepper` is on the PATH. In the user's terminal, it may not be on
+the PATH: `terminal` and `replace_program` return commands that work in this terminal.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ QUOTE_PREFIX = "| "
 
 @dataclass(frozen=True)
 class CommandLines:
-    """The commands for one notebook.
+    """Formats commands for one notebook.
 
-    `notebook` is empty if the project has no other notebook. `program` is the name of
-    stepper in the user's terminal.
+    `notebook` is empty if the project has no other notebook. `program` is the command
+    that calls stepper in the user's terminal.
     """
 
     notebook: str = ""
@@ -72,7 +72,10 @@ class CommandLines:
 
 
 def replace_program(text: str, program: str) -> str:
-    """Return a text in which commands call `program`, except in quoted lines."""
+    """Return a text with `program` instead of `stepper` in its commands.
+
+    Lines that quote cells or outputs are not changed.
+    """
     if program == PROGRAM or PROGRAM not in text:
         return text
     lines = [_replace_in_line(line, program) for line in text.split("\n")]
@@ -86,7 +89,7 @@ def _replace_in_line(line: str, program: str) -> str:
 
 
 def _find_name(command_line: str) -> str:
-    """Return the name of the command, of one or two words, that starts a line."""
+    """Return the name, of one or two words, of the command in a command line."""
     words = command_line.split()
     first_two = " ".join(words[:2])
     return first_two if first_two in COMMANDS else words[0]

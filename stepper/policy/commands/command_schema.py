@@ -76,7 +76,7 @@ class Command:
 
     @property
     def summary(self) -> str:
-        """The first paragraph of the help text, in one line."""
+        """The first paragraph of the help text, on one line."""
         first_paragraph = self.help.split("\n\n")[0]
         return " ".join(first_paragraph.split())
 
@@ -102,8 +102,7 @@ class Arguments:
     ) -> None:
         """Make the class a frozen dataclass, and add its command to the table.
 
-        A class without fields of its own is a dataclass already. Skipping it saves a
-        millisecond.
+        A class that adds no fields inherits its dataclass, which saves a millisecond.
         """
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
@@ -124,8 +123,8 @@ class Arguments:
 def positional(text: str, default: Any = MISSING, **metadata: Any) -> Any:
     """Declare a positional argument of the command line with a help text.
 
-    Further metadata: `metavar` (its name in the help), `many` (the words are joined),
-    `stdin` (`-` reads standard input), and those of `hidden`.
+    Further metadata: `metavar` (the argument's name in the help), `many` (several words
+    are joined), `stdin` (`-` reads standard input), and the metadata of `hidden`.
     """
     return _declare(POSITIONAL, text, default, metadata)
 
@@ -133,7 +132,7 @@ def positional(text: str, default: Any = MISSING, **metadata: Any) -> Any:
 def option(text: str, default: Any = None, **metadata: Any) -> Any:
     """Declare an option of the command line with a help text.
 
-    Further metadata: `flag` (default: `--NAME`), and those of `hidden`.
+    Further metadata: `flag` (default: `--NAME`), and the metadata of `hidden`.
     """
     return _declare(OPTION, text, default, metadata)
 
@@ -146,11 +145,11 @@ def hidden(text: str, default: Any = None, **metadata: Any) -> Any:
     - `choice`: the allowed values.
     - `minimum` and `maximum`: the limits of a number.
     - `min_length`: the minimum length of a text or a list, in MCP tools.
-    - `items`: what MCP tools accept in a list, if the annotation does not say it: a
+    - `items`: the items of a list in MCP tools, if the annotation is `list[Any]`: a
       JSON Schema, or a subclass of `Arguments` for objects.
-    - `tool_name`: the argument's name in MCP tools, if it is another one.
-    - `tool_default`: the default in MCP tools, if it is another one. `MISSING` makes
-      the argument required.
+    - `tool_name`: the argument's name in MCP tools, if it differs.
+    - `tool_default`: the default in MCP tools, if it differs. `MISSING` makes the
+      argument required.
     """
     return _declare(HIDDEN, text, default, metadata)
 
@@ -160,19 +159,19 @@ def _declare(kind: str, text: str, default: Any, metadata: dict[str, Any]) -> An
 
 
 def list_cli_arguments(arguments: type[Arguments]) -> list[Field[Any]]:
-    """Return the arguments that the command line has."""
+    """Return the arguments that are available on the command line."""
     return [
         argument for argument in fields(arguments) if argument.metadata[KIND] != HIDDEN
     ]
 
 
 def is_positional(argument: Field[Any]) -> bool:
-    """Return whether the command line takes an argument without an option."""
+    """Return whether an argument is a positional argument of the command line."""
     return bool(argument.metadata[KIND] == POSITIONAL)
 
 
 def format_option(argument: Field[Any]) -> str:
-    """Return the option of the command line, such as `--notebook`."""
+    """Return the command-line option of an argument, such as `--notebook`."""
     flag: str = argument.metadata.get("flag", f"--{argument.name}")
     return flag
 
@@ -195,9 +194,10 @@ def list_accepted_types(argument: Field[Any]) -> tuple[type, ...]:
 def parse_arguments(
     arguments: type[ArgumentsType], values: Mapping[str, Any]
 ) -> ArgumentsType:
-    """Return the arguments of a request; raise UsageError.
+    """Return the validated arguments of a request.
 
-    Unknown arguments are ignored, and null counts as missing.
+    Unknown arguments are ignored, and null counts as missing. Raise UsageError if a
+    required argument is missing or a value is invalid.
     """
     parsed = {}
     for argument in fields(arguments):

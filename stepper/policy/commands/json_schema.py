@@ -49,7 +49,7 @@ def get_tool_default(argument: Field[Any]) -> Any:
 
 
 def make_object_schema(arguments: Iterable[Field[Any]]) -> Schema:
-    """Return the schema of an object with these arguments and no others."""
+    """Return the schema of an object that has only these arguments as properties."""
     properties = {}
     required = []
     for argument in arguments:

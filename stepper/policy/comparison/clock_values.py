@@ -1,8 +1,8 @@
-"""Times and durations in outputs that depend on the clock and differ in each run.
+"""Recognize times and durations in outputs, which differ in each run.
 
-`stepper verify` recognizes them with a second fresh run. The rules of this module are
-for a single run: a time is ignored if the cell ran at that time, a duration if the cell
-reads the clock or prints progress.
+`stepper verify` recognizes them by comparing two fresh runs. This module needs only one
+run: a time is ignored if the cell ran at that time, and a duration is ignored if the
+cell reads the clock or prints progress.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ VALUE_KINDS = (
 
 @dataclass(frozen=True)
 class RunTime:
-    """When a cell ran and how long, and whether its source reads the clock."""
+    """The start and the duration of a run, and whether the cell reads the clock."""
 
     start: float  # seconds since 1970
     seconds: float
@@ -107,9 +107,10 @@ def reads_clock(source: str, other_sources: Iterable[str]) -> bool:
 def restore_recorded_values(
     recorded: Sequence[Output], fresh: Sequence[Output], run: RunTime
 ) -> list[Output]:
-    """Return the fresh outputs with the recorded values that depend on the clock.
+    """Return the fresh outputs with recorded times and durations.
 
-    What still differs from the recorded outputs does not depend on the clock.
+    Values that depend on the clock are replaced by the recorded values. The remaining
+    differences do not depend on the clock.
     """
     if len(recorded) != len(fresh):
         return [*fresh]
@@ -147,7 +148,7 @@ def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:
 
 
 def _join_lines(content: Any) -> Any:
-    """Return the text of an output, which notebook files may store as a list."""
+    """Return the text of an output, which may be a list of lines as in nbformat."""
     return "".join(map(str, content)) if isinstance(content, list) else content
 
 
@@ -215,7 +216,7 @@ def _depends_on_clock(
 
 
 def _parse_timestamp(value: re.Match[str]) -> float | None:
-    """Return the seconds since 1970 of a date with a time, read as UTC."""
+    """Return the Unix time of a date with a time in UTC, or None if it is invalid."""
     if value["call"]:
         numbers = [int(part) for part in value["parts"].split(",")][:6]
     elif value["month"]:
@@ -257,9 +258,10 @@ def _parse_time_of_day(text: str) -> float:
 def _is_in_run(
     timestamp: float, run: RunTime, early: float = 0, has_date: bool = True
 ) -> bool:
-    """Return whether a time is within the run in some time zone.
+    """Return whether a time is within the run in any time zone.
 
-    The time may also be up to `early` seconds before the run.
+    The time may be up to `early` seconds before the run. Without a date, the time is in
+    seconds since midnight.
     """
     elapsed = timestamp - run.start
     if has_date and abs(elapsed) > MAX_TIME_ZONE_SECONDS + run.seconds:

@@ -1,7 +1,7 @@
-"""Differences between outputs that never count, and numbers that count as equal.
+"""Remove differences between outputs that never count, and compare numbers.
 
-`IGNORED` is a table of patterns. Everything else that may differ between two runs is
-left to `stepper verify`, which starts further fresh runs.
+`IGNORED` is a table of patterns. `stepper verify` recognizes other nondeterministic
+outputs with further fresh runs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TIME = r"(?:\d+(?:d|h|min) )*[\d.]+ ?(?:ns|[uµμ]s|ms|s|min|h)"
 
 
 class IgnoredDifference(NamedTuple):
-    """A part of outputs that is replaced before they are compared.
+    """A part of outputs that is replaced before outputs are compared.
 
-    A text without the `keyword` cannot match the `pattern`; searching for a keyword is
-    faster.
+    Only texts that contain the `keyword` are searched for the `pattern`, which is
+    slower.
     """
 
     name: str
@@ -193,9 +193,9 @@ def _remove_escapes(line: str) -> str:
 
 
 def normalize_markup(text: str) -> str:
-    """Return HTML or an SVG with its random ids numbered, and a line for each element.
+    """Return HTML or SVG with numbered ids, and each element on its own line.
 
-    Text between the elements keeps its words.
+    Ids are random in many outputs. They are not replaced in the visible text.
     """
     text = SVG_METADATA.sub("", text)
     ids = dict.fromkeys(ID.findall(text))
@@ -216,7 +216,7 @@ def normalize_markup(text: str) -> str:
 
 
 def format_json(content: Any) -> str:
-    """Return JSON data as text; whole numbers as a browser saves them (1 for 1.0)."""
+    """Return JSON data as text; 1.0 becomes 1, as in notebooks that a browser saves."""
     saved = json.loads(json.dumps(content, default=str), parse_float=_parse_number)
     return json.dumps(saved, indent=1, sort_keys=True, ensure_ascii=False)
 
@@ -242,7 +242,7 @@ def _sort_words(items: Iterable[object]) -> list[str]:
 
 
 def differ_by_rounding(recorded: str, fresh: str) -> bool:
-    """Return whether two texts differ, but only in close numbers and in spaces."""
+    """Return whether two texts differ only in spaces and in numbers that are close."""
     before = NUMBER.split(recorded)  # texts and numbers alternate
     after = NUMBER.split(fresh)
     if len(before) != len(after) or len(before) < 2:
@@ -255,7 +255,7 @@ def differ_by_rounding(recorded: str, fresh: str) -> bool:
 
 
 def _are_close(recorded: str, fresh: str) -> bool:
-    """Return whether two numbers count as equal: counts must be the same text."""
+    """Return whether two numbers count as equal; integers must be identical."""
     if recorded == fresh:
         return True
     recorded = _clean_number(recorded)

@@ -1,9 +1,10 @@
-"""Comparison of a cell's fresh outputs with the recorded ones.
+"""Compare the fresh outputs of a cell with the recorded outputs.
 
-1. Streams of one name are joined. Of a display, the first MIME type counts that says
-   more than what kind of object it is. Ignored differences are removed.
-2. Where all fresh runs differ from the recording, blocks on which they disagree are
-   nondeterministic ("unstable"); the others are changed.
+1. Outputs become lists of lines and pictures. The texts of a stream are joined. A
+   display is represented by its most informative MIME type. Differences that never
+   count are removed.
+2. Blocks in which all fresh runs differ from the recorded outputs are changed if the
+   fresh runs agree, and nondeterministic ("unstable") if they do not.
 3. Pictures are compared by bytes, then by pixels, then by their figure summaries.
 
 The caller decodes pictures, because this package does no I/O.
@@ -73,10 +74,10 @@ class ReplayVerdict(StringEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """How fresh outputs differ from the recorded ones.
+    """The difference between recorded and fresh outputs.
 
-    `text` is a short description. `lines` are some of the lines that differ: `- ` as
-    recorded, `+ ` as they are now.
+    `text` is a short description. `lines` are some of the lines that differ: recorded
+    lines start with `- `, fresh lines with `+ `.
     """
 
     verdict: ReplayVerdict
@@ -112,7 +113,7 @@ Item = str | Picture
 
 
 class Block(NamedTuple):
-    """A range of items in a first list, and the range in a second one that differs."""
+    """A range of items in one list, and the range that differs in another list."""
 
     start: int
     stop: int
@@ -135,11 +136,11 @@ def compare_outputs(
     compare_pixels: PixelComparison = lambda *_: None,
     redrawn: bool = False,
 ) -> Difference:
-    """Return how fresh outputs differ from the recorded ones.
+    """Return the difference between the recorded and the fresh outputs of a cell.
 
     `further` are the outputs of further fresh runs. `redrawn` says that the version of
-    a plotting library changed since the recording: pictures are then close if their
-    figure summaries are equal.
+    a plotting library changed since the recorded run: pictures with equal figure
+    summaries then count as close.
     """
     if recorded.outputs == fresh.outputs:
         return Difference(ReplayVerdict.SAME)
@@ -178,7 +179,11 @@ def compare_outputs(
 def _describe_change(
     removed: list[Item], added: list[Item], some_agree: bool, figures: list[str]
 ) -> Difference:
-    """Return the difference; `some_agree`: fresh runs disagree on other lines."""
+    """Return the difference for these removed and added items.
+
+    `some_agree` says that the fresh runs disagree on other lines. `figures` are
+    descriptions of the pictures that differ.
+    """
     counts = []
     if removed:
         counts.append(f"-{len(removed)}")
@@ -200,7 +205,10 @@ def _describe_change(
 
 
 def _list_types(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the MIME types of outputs. Editors add some when they save a notebook."""
+    """Return the MIME types of outputs.
+
+    Types that only one side has are ignored, because editors add types to a notebook.
+    """
     types = set[str]()
     for output in outputs:
         data = output.get("data")
@@ -212,9 +220,9 @@ def _list_types(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
 def _list_items(
     outputs: Iterable[Mapping[str, Any]], shared_types: set[str]
 ) -> list[Item]:
-    """Return the lines and pictures that are compared, those of stdout first.
+    """Return the lines and pictures of outputs, beginning with the lines of stdout.
 
-    `shared_types` are the MIME types that both sides have.
+    `shared_types` are the MIME types in both the recorded and the fresh outputs.
     """
     outputs = [*outputs]
     stdout = _join_stream(outputs, "stdout")
@@ -251,7 +259,7 @@ def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list
 
 
 def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
-    """Return the text of a display that says most about the displayed value."""
+    """Return the most informative text of a display."""
     for mime_type in data:
         if mime_type in shared_types and CHART_TYPE.match(mime_type):
             return ignored_differences.format_json(data[mime_type])
@@ -279,7 +287,7 @@ def _join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
 
 
 def _join_text(content: Any) -> str:
-    """Return the text of an output, which notebook files may store as a list."""
+    """Return the text of an output, which may be a list of lines as in nbformat."""
     if isinstance(content, list):
         return "".join(map(str, content))
     if isinstance(content, str):
@@ -288,7 +296,10 @@ def _join_text(content: Any) -> str:
 
 
 def _describe_stderr(recorded: CellOutputs, fresh: CellOutputs) -> str:
-    """Return a note if stderr differs; stderr does not count."""
+    """Return a note if stderr differs, or an empty string.
+
+    A difference in stderr does not count.
+    """
     before = ignored_differences.normalize_lines(
         _join_stream(recorded.outputs, "stderr")
     )
@@ -302,7 +313,7 @@ def _describe_stderr(recorded: CellOutputs, fresh: CellOutputs) -> str:
 
 
 class _PictureComparison:
-    """Compares the pictures at the same position and describes their differences."""
+    """Compares pictures at the same position, and collects descriptions."""
 
     def __init__(
         self,
@@ -319,7 +330,10 @@ class _PictureComparison:
         self.descriptions = list[str]()
 
     def replace_equal(self, before: list[Item], after: list[Item]) -> list[Item]:
-        """Return the fresh items, with the recorded picture for each that is equal."""
+        """Return the fresh items, with each equal picture replaced by the recorded one.
+
+        The descriptions of the pictures that differ are added to `descriptions`.
+        """
         recorded_pictures = [item for item in before if isinstance(item, Picture)]
         fresh_pictures = [item for item in after if isinstance(item, Picture)]
         pairs = zip(recorded_pictures, fresh_pictures, strict=False)
@@ -336,9 +350,9 @@ class _PictureComparison:
         return after
 
     def _describe(self, old: Picture, new: Picture) -> str | None:
-        """Describe how two pictures differ.
+        """Return a description of the difference between two pictures.
 
-        The result is an empty string if they look equal, and None if that is unknown.
+        Return an empty string if they look equal, or None if they cannot be compared.
         """
         share = self.compare_pixels(old.data, new.data)
         if share == 0:
@@ -359,7 +373,7 @@ class _PictureComparison:
 def _replace_equal_pictures(
     items: list[Item], models: list[Item], compare_pixels: PixelComparison
 ) -> list[Item]:
-    """Return items with a picture of `models` for each picture that looks the same."""
+    """Return items with pictures of `models` for the pictures that look the same."""
     pictures = [item for item in models if isinstance(item, Picture)]
     replaced = list[Item]()
     for item in items:
@@ -402,7 +416,10 @@ def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
 
 
 def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
-    """Return whether only rounding and line breaks differ, as in printed arrays."""
+    """Return whether two lists differ only in rounding and line breaks.
+
+    Arrays are printed with other line breaks if their numbers are rounded differently.
+    """
     for item in (*before, *after):
         if isinstance(item, Picture):
             return False
@@ -414,7 +431,10 @@ def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
 
 
 def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
-    """Return the blocks that differ after alignment; add `offset` to each position."""
+    """Align two lists, and return the blocks that differ.
+
+    `offset` is added to each position.
+    """
     blocks = list[Block]()
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     for tag, start, stop, other_start, other_stop in matcher.get_opcodes():
@@ -451,7 +471,10 @@ def _are_equal(one: Item, other: Item) -> bool:
 def _select_confirmed(
     blocks: list[Block], before: list[Item], after: list[Item], further: list[Item]
 ) -> list[Block]:
-    """Return the blocks in which two fresh runs agree against the recording."""
+    """Return the blocks in which two fresh runs agree and the recorded outputs differ.
+
+    `before` are the recorded items, `after` and `further` the items of the fresh runs.
+    """
     is_reordered = after != further and Counter(after) == Counter(further)
     if is_reordered:
         return _select_by_content(blocks, before, after)
@@ -497,9 +520,9 @@ def _select_confirmed(
 def _select_by_content(
     blocks: list[Block], before: list[Item], after: list[Item]
 ) -> list[Block]:
-    """Return the blocks with items that only one side has, in any order.
+    """Return the blocks with items that only one of the lists contains.
 
-    For fresh runs that have the same items in different orders.
+    This is used if two fresh runs have the same items in different orders.
     """
     before_counts = Counter(before)
     after_counts = Counter(after)
@@ -518,10 +541,10 @@ def _select_by_content(
 def _reorder_recorded(
     before: list[Item], after: list[Item], further: list[Item]
 ) -> list[Item]:
-    """Return the recorded items, in the fresh order where the order is random.
+    """Return the recorded items, in the order of the fresh run if the order is random.
 
-    The order is random where two fresh runs differ in it, such as for a set that is
-    printed one element per line.
+    The order is random if two fresh runs have the same items in different orders, such
+    as the elements of a set that are printed on one line each.
     """
     disagreements = [
         Block(block.other_start, block.other_stop, block.start, block.stop)
@@ -552,7 +575,10 @@ def _reorder_recorded(
 def _find_moved_region(
     blocks: list[Block], one: list[Item], other: list[Item]
 ) -> tuple[int, int]:
-    """Return the range of the second list with items that the first has elsewhere."""
+    """Return the range of `other` whose items are at another position in `one`.
+
+    The range is (start, stop), or (0, 0) if no item moved.
+    """
     one_items = set[Item]()
     other_items = set[Item]()
     for block in blocks:
@@ -573,7 +599,7 @@ def _find_moved_region(
 def _collect_items(
     blocks: list[Block], before: list[Item], after: list[Item]
 ) -> tuple[list[Item], list[Item]]:
-    """Return the removed items and the added ones."""
+    """Return the removed items and the added items of blocks."""
     removed = [item for block in blocks for item in before[block.start : block.stop]]
     added = [
         item for block in blocks for item in after[block.other_start : block.other_stop]
@@ -590,7 +616,7 @@ def _collect_items(
 
 
 def _quote(items: Sequence[Item]) -> list[str]:
-    """Return the first items as short lines."""
+    """Return the first items, truncated to `QUOTED_WIDTH` characters."""
     lines = []
     for item in items[:QUOTED_LINES]:
         text = item if isinstance(item, str) else PICTURE

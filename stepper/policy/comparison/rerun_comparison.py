@@ -1,8 +1,7 @@
-"""Comparison of a run's outputs with those that were recorded before the run.
+"""Compare the outputs of a run with the outputs that were recorded before the run.
 
-The rules are those of `stepper verify`, which settles doubts with further fresh runs.
-After a single run, `clock_values` recognizes times and durations instead, and a
-different order of a set's elements does not count.
+The rules of `stepper verify` apply. There is only one fresh run, so `clock_values`
+recognizes times and durations, and a different order of a set's elements is ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ PAGER = re.compile(
 class ChangedOutput:
     """A cell whose outputs differ from the recorded ones (a JSON response).
 
-    `lines` are some of the lines that differ: `- ` as recorded, `+ ` as they are now.
+    `lines` are some of the lines that differ: recorded lines start with `- `, fresh
+    lines with `+ `.
     """
 
     cell: int
@@ -51,10 +51,10 @@ def find_difference(
     compare_pixels: PixelComparison,
     redrawn: bool = False,
 ) -> Difference | None:
-    """Return how a run's outputs differ from the recorded ones.
+    """Return the difference between the recorded outputs and the outputs of a run.
 
-    The result is None if they do not differ, or only in what differs in each run.
-    `redrawn` is the argument of `compare_outputs`.
+    Return None if they do not differ, or only in values that differ in each run.
+    `redrawn` is explained in `compare_outputs`.
     """
     old_outputs = _remove_execution_counts(recorded.outputs)
     new_outputs = _remove_execution_counts(fresh.outputs)
@@ -102,7 +102,7 @@ def _describe(difference: Difference, has_text: bool) -> str:
     elif not removed:
         counts = f"{format_count(added, 'line')} more"
     elif not added:
-        counts = f"{format_count(removed, 'line')} less"
+        counts = f"{format_count(removed, 'line')} fewer"
     else:
         counts = f"{format_count(removed, 'line')} became {added:,}"
     order = ["the same words in another order"] if difference.doubtful else []
@@ -112,10 +112,9 @@ def _describe(difference: Difference, has_text: bool) -> str:
 def remove_pager_text(
     source: str, recorded: Sequence[Mapping[str, Any]], fresh: CellOutputs
 ) -> CellOutputs:
-    """Return the fresh outputs without a pager's text if none was recorded.
+    """Return the fresh outputs of a cell, without a pager's text if none was recorded.
 
-    This concerns only cells that open a pager. Not every editor saves the pager's text
-    in the notebook.
+    Not every editor saves the text of a pager, such as for `df.head?`, in the notebook.
     """
     if not PAGER.search(source) or any(map(_is_pager_text, recorded)):
         return fresh

@@ -21,7 +21,8 @@ SOURCE_PREFIX = "source "
 class CellVerdict:
     """The verdict on a cell.
 
-    `lines` are some of the lines that differ: `- ` as recorded, `+ ` as replayed.
+    `lines` are some of the lines that differ: recorded lines start with `- `, replayed
+    lines with `+ `.
     """
 
     cell_id: str
@@ -46,7 +47,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class PackageChange:
-    """A package whose version differs from that of the recorded run."""
+    """A package with another version than in the recorded run."""
 
     name: str
     then: str
@@ -57,7 +58,7 @@ class PackageChange:
 class VerifyResult:
     """The result of replaying a notebook in one or more fresh kernels.
 
-    `where` names the kernel backend if the notebook ran on another one than usual.
+    `where` is the kernel backend if it is not the usual backend of the notebook.
     """
 
     notebook: str

@@ -1,8 +1,8 @@
-"""Kernel backends: the section `kernels:` of the configuration, parsed and validated.
+"""Parse and validate the section `kernels:` of the configuration, the kernel backends.
 
-Each backend parses its own keys with the rules of this module. The definition of a
-backend in the configuration is what the user accepts with `stepper trust`, because it
-names hosts, scripts and tokens.
+Each kind of backend parses its own keys with the rules of this module. The user accepts
+the definition of a backend with `stepper trust`, because it names hosts, scripts and
+tokens.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class BackendDescription:
 
 @dataclass(frozen=True)
 class BackendConfig:
-    """A named kernel backend.
+    """The configuration of a kernel backend.
 
-    `definition` is the value in the configuration, without the name. The backend's own
-    modules know the type of `settings`. `problem` says why the backend cannot be used,
-    for example because it could not be imported; it is empty if there is no problem.
+    `definition` is the value in the configuration file. The type of `settings` depends
+    on the kind of backend. `problem` says why the backend cannot be used, for example
+    because its module could not be imported, or is empty.
     """
 
     name: str
@@ -78,7 +78,10 @@ SettingsParser = Callable[[Any, KeyPath], ParsedSettings]
 
 
 class BackendConfigError(ValueError):
-    """An invalid definition of a backend; `path` are the keys to the error."""
+    """The definition of a backend is invalid.
+
+    `path` are the keys that lead to the error, `hint` is an additional sentence.
+    """
 
     def __init__(self, path: KeyPath, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -88,14 +91,14 @@ class BackendConfigError(ValueError):
 
 
 class Rule(NamedTuple):
-    """The description of a key's valid values, and the check."""
+    """A rule for the values of a key: its description, and a function that checks."""
 
     description: str
     is_valid: Callable[[Any], bool]
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is a text in one line."""
+    """Return whether a value is a non-empty text on one line."""
     return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
@@ -106,12 +109,15 @@ def is_count(value: Any) -> bool:
 
 
 def match(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
-    """Return a check for texts that match a pattern."""
+    """Return a function that checks whether a value is text that matches a pattern."""
     return lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
 
 
 def match_mapping(names: re.Pattern[str]) -> Callable[[Any], bool]:
-    """Return a check for mappings of names that match a pattern to texts."""
+    """Return a function that checks whether a value maps names to texts.
+
+    The names must match a pattern, and each text must be on one line.
+    """
     is_name = match(names)
 
     def is_entry(name: Any, text: Any) -> bool:
@@ -138,11 +144,14 @@ def _is_list_of_flags(value: Any) -> bool:
 
 
 def _is_absolute_path(value: Any) -> bool:
-    """Return whether a path is outside the project: no pull can change its content."""
+    """Return whether a value is an absolute path or starts with `~`.
+
+    A relative path would be in the project, where a `git pull` can change the file.
+    """
     return is_text(value) and value.startswith(("/", "~"))
 
 
-TEXT = Rule("a text in one line", is_text)
+TEXT = Rule("a text on one line", is_text)
 SHELL = Rule("lines of shell", _is_shell_code)
 FLAGS = Rule("a list of flags", _is_list_of_flags)
 COUNT = Rule("a whole number above 0", is_count)
@@ -157,10 +166,10 @@ def check_keys(
     required: Iterable[str] = (),
     confidential: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Check a backend's keys and values; return them, with tuples instead of lists.
+    """Return the validated values of a backend by key, with tuples instead of lists.
 
-    Errors do not quote the values of `confidential` keys, which may contain a token by
-    mistake. Raise BackendConfigError.
+    Raise BackendConfigError if a key is unknown or missing, or a value is invalid. The
+    error does not quote values of `confidential` keys, which may contain a token.
     """
     if not isinstance(values, dict):
         raise BackendConfigError(
@@ -192,10 +201,11 @@ def parse_backends(
     find_parser: Callable[[str], SettingsParser | None],
     kinds: Iterable[str],
 ) -> dict[str, BackendConfig]:
-    """Return the backends of the section `kernels:`; raise BackendConfigError.
+    """Return the backends of the section `kernels:` by name.
 
-    `find_parser` returns the parser of a kind of backend, or None if there is no such
-    kind. `kinds` are listed in errors.
+    `find_parser` returns the parser for a kind of backend, or None if the kind is
+    unknown. `kinds` are the known kinds. Raise BackendConfigError if the section is
+    invalid.
     """
     if not isinstance(section, dict):
         raise BackendConfigError(
@@ -240,7 +250,7 @@ def _check_name(name: Any, path: KeyPath) -> None:
 def build_unknown_key_error(
     path: KeyPath, known_keys: Iterable[str]
 ) -> BackendConfigError:
-    """Return the error for an unknown key, with the most similar known one."""
+    """Return the error for an unknown key, with a similar known key or all of them."""
     keys = [*known_keys]
     similar = difflib.get_close_matches(path[-1], keys, n=1, cutoff=0.4)
     if similar:

@@ -112,7 +112,10 @@ def _matches_name(pattern: str, name: str, is_file: bool) -> bool:
 
 
 def get_base_folder(pattern: str) -> str:
-    """Return the folder with all notebooks of a pattern; '' is the project."""
+    """Return the innermost folder that contains all notebooks of a pattern.
+
+    An empty string means the project's folder.
+    """
     glob = expand(pattern)[0]
     folders = glob.rpartition("/")[0]
     base = []
@@ -126,7 +129,7 @@ def get_base_folder(pattern: str) -> str:
 def list_base_folders(patterns: Iterable[str]) -> list[str]:
     """Return the folders that contain all notebooks of the patterns.
 
-    No folder of the list is within another one.
+    Folders within another folder of the list are omitted.
     """
     folders = {get_base_folder(pattern) for pattern in patterns}
     return _remove_nested(folders)
@@ -150,7 +153,7 @@ def choose_new_notebook_folder(patterns: Sequence[str]) -> str | None:
 def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
     """Return a `notebooks:` line that also includes the given notebooks.
 
-    The result is an empty string if no pattern may include them.
+    Return an empty string if all of them are in folders that no pattern can include.
     """
     folders = set[str]()
     for path in paths:
@@ -180,7 +183,10 @@ def _suggest_patterns(folders: set[str]) -> list[str]:
 
 
 def _remove_nested(folders: Collection[str]) -> list[str]:
-    """Return the folders that are not within another one; '' contains all others."""
+    """Return the folders that are not within another of them.
+
+    An empty string means the project's folder, which contains all others.
+    """
     if "" in folders:
         return [""]
     prefixes = tuple(folder + "/" for folder in folders)

@@ -1,8 +1,8 @@
 """Validate and compile the regular expressions that are accepted as wake patterns.
 
 Python's regex engine tries alternatives one after the other. A pattern is accepted only
-if the number of alternatives is small for any printed text: nothing that is repeated
-may match in several ways. The time then grows at most with a power of a line's length.
+if no repeated part can match in several ways, so the number of alternatives is small
+for any text. The matching time is then at most polynomial in the length of a line.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ class WakePattern:
 
 
 class _Cost(NamedTuple):
-    """How much backtracking an item of a pattern may cause."""
+    """The backtracking that an item of a pattern may cause.
+
+    `bounded_ways` is the number of ways in which the parts without unbounded repeats
+    can match.
+    """
 
     unbounded_repeats: int
     bounded_ways: int
 
 
 def compile_pattern(pattern: str) -> WakePattern:
-    """Return an accepted pattern in compiled form."""
+    """Compile a pattern; `find_problem` must have accepted it."""
     regex, items = _parse(pattern)
     ignores_case = bool(regex.flags & re.IGNORECASE)
     required_texts = list[tuple[str, ...]]()
@@ -102,7 +106,10 @@ def find_problem(pattern: str) -> str:
 
 
 def _measure_sequence(items: Iterable[Any]) -> _Cost:
-    """Return the cost of a sequence of items; raise UnsafePatternError."""
+    """Return the cost of a sequence of items.
+
+    Raise UnsafePatternError if an item is not allowed.
+    """
     unbounded_repeats = 0
     bounded_ways = 1
     for kind, argument in items:
@@ -128,7 +135,10 @@ def _measure_item(kind: str, argument: Any) -> _Cost:
 
 
 def _measure_repeat(minimum: int, maximum: int, body: Any) -> _Cost:
-    """Return the cost of a repeat; raise UnsafePatternError if it may explode."""
+    """Return the cost of a repeat.
+
+    Raise UnsafePatternError if the repeated part can match in several ways.
+    """
     cost = _measure_sequence(body)
     can_match_nothing = not body.getwidth()[0]
     is_ambiguous = cost.unbounded_repeats > 0 or cost.bounded_ways > 1
@@ -144,9 +154,9 @@ def _measure_repeat(minimum: int, maximum: int, body: Any) -> _Cost:
 
 
 def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
-    """Return the texts that each match contains, in their order.
+    """Return the texts that each match contains, in order.
 
-    The texts of one tuple are alternatives.
+    Each tuple contains alternatives: a match contains at least one of them.
     """
     required = list[tuple[str, ...]]()
     text = ""
