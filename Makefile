@@ -104,7 +104,7 @@ dist: env
 
 # Draw the pictures in docs/ from real sessions.
 pictures: env
-	PICTURES=1 $(BIN)/python -m pytest -m '' tests/test_view.py -k pictures
+	PICTURES=1 $(BIN)/python -m pytest -m '' tests/test_view.py -k screenshots
 	for scene in session statusline; do $(BIN)/python docs/pictures/session.py $$scene; done
 
 clean:
