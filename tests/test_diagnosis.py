@@ -40,7 +40,7 @@ class Project:
     modules: Sequence[tuple[str, str]] = ()
     defines: Sequence[tuple[str, int, str]] = ()
 
-    def display_folder(self, folder: str) -> str:
+    def format_folder(self, folder: str) -> str:
         return "notebooks/"
 
     def find_similar_paths(self, asked: str, cwd: str) -> list[str]:
@@ -52,7 +52,7 @@ class Project:
     def find_definitions(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
         return [row for row in self.defines if row[2] in names]
 
-    def install_command(self, python: str, distribution: str) -> str:
+    def build_install_command(self, python: str, distribution: str) -> str:
         return f"uv add {distribution}"
 
     def can_import(self, name: str, path: Sequence[str], cwd: str) -> bool:
@@ -61,7 +61,7 @@ class Project:
     def list_written_since(self, when_ns: int, leave_out: Any) -> list[tuple[str, int]]:
         return [("data/out.csv", 1200)]
 
-    def relative_path(self, path: str) -> str:
+    def get_relative_path(self, path: str) -> str:
         return path.removeprefix("/p/")
 
     def has_changed_since(self, when_ns: int, leave_out: Any, folders: Any) -> bool:
@@ -318,7 +318,7 @@ def test_circular_import_names_files_in_order() -> None:
             "FileNotFoundError",
             "/usr/no-such/a.csv",
             {},
-            r"'/usr/no-such' does not exist \('/usr' does\); the kernel's folder is notebooks/$",
+            r"'/usr/no-such' does not exist \('/usr' exists\); the kernel's folder is notebooks/$",
         ),
         (
             "FileNotFoundError",
@@ -629,7 +629,7 @@ def test_definition_shows_the_status_of_its_cell(
     source: str, given: dict[str, Any], told: str
 ) -> None:
     text = defined(source, **given)
-    assert told in text and "no cell of the notebook defines it" not in text, text
+    assert told in text and "no cell of the notebook defines" not in text, text
 
 
 @pytest.mark.parametrize(
@@ -680,19 +680,19 @@ def test_in_place_change_is_reported() -> None:
         (
             {"cell": 4},
             {4: "a"},
-            "cell 1 (id a) changed `df`, which had 'Amount' before; now `df` has b",
+            "cell 1 (id a) changed `df`, which had the column 'Amount' before; now `df` has b",
         ),
         (
             {"cell": 4},
             {4: "own"},
-            "an earlier run of this cell changed `df`, which had 'Amount' before",
+            "an earlier run of this cell changed `df`, which had the column 'Amount' before",
         ),
         ({"cell": 5}, {}, "an earlier execution changed `df`"),
         ({"cell": 0}, {}, "an earlier execution changed `df`"),
         (
             {"now": True},
             {},
-            "this run of the cell changed `df`, which had 'Amount' before",
+            "this run of the cell changed `df`, which had the column 'Amount' before",
         ),
     ],
 )

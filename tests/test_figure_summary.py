@@ -404,12 +404,12 @@ def test_summary_leaves_the_kernel_unchanged(plots: Lab) -> None:
 
 def test_summary_hook_is_removed_when_another_version_takes_over(plots: Lab) -> None:
     plots.ok(
-        "f = get_ipython().display_formatter; ours = f.format; ours.__globals__['end']()"
+        "f = get_ipython().display_formatter; ours = f.format; ours.__globals__['uninstall']()"
     )
     assert plots.value("f.format == type(f).format.__get__(f)") is True
     assert figures(plots.ok("plt.plot([1]); plt.show()")) == []
     plots.ok(
-        "f.format = theirs = lambda *a, **k: ours(*a, **k)\nours.__globals__['end']()"
+        "f.format = theirs = lambda *a, **k: ours(*a, **k)\nours.__globals__['uninstall']()"
     )
     assert plots.value("f.format is theirs") is True
     plots.ok("f.format = ours")

@@ -55,7 +55,7 @@ def findable(name: str) -> bool:
 
 
 def check(source: str, told: Namespace = KNOWN):
-    return preflight.check_cell(
+    return preflight.find_certain_error(
         source, told, findable, ipython_syntax.get_transformer()
     )
 
@@ -1218,7 +1218,7 @@ def test_failing_transformer_stops_no_cell() -> None:
     def broken(_: str) -> str:
         raise RuntimeError
 
-    assert preflight.check_cell("x = = 1", KNOWN, findable, broken) is None
+    assert preflight.find_certain_error("x = = 1", KNOWN, findable, broken) is None
 
 
 PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FOUND)])

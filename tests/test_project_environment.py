@@ -140,7 +140,7 @@ def test_hostile_tree(
             [],
             ["", "self", str(root / "self"), "a\0b", "\ud800"],
         )
-        assert around.install_command(
+        assert around.build_install_command(
             str(root / "self" / "bin" / "python"), "six"
         ).endswith("pip install six")
         assert around.can_import("x", [str(root / "pipe.csv")], here)
@@ -533,7 +533,9 @@ def shop(root: Path, tmp_path: Path) -> SimpleNamespace:
             (folder / command).chmod(0o755)
 
     around = ProjectEnvironment(str(root), str(folder))
-    return SimpleNamespace(venv=venv, offers=offers, command=around.install_command)
+    return SimpleNamespace(
+        venv=venv, offers=offers, command=around.build_install_command
+    )
 
 
 def test_pip_is_the_default_installer(

@@ -88,7 +88,7 @@ NOT_FOUND = 'failed with exit code 127; its last output: "'
         ),
         (
             "for i in range(3):\n    !exit 7",
-            ["line 2: `!exit 7` 3 × failed with exit code 7"],
+            ["line 2: `!exit 7` failed with exit code 7 (3 times)"],
         ),
         ("%%time\nx = 1\n!false", ["line 3: `!false` failed with exit code 1"]),
         (
@@ -116,7 +116,7 @@ NOT_FOUND = 'failed with exit code 127; its last output: "'
         (
             "%%bash\nnonexistent\necho so",
             [
-                'a shell could not run a line of its script: "',
+                'a shell could not run part of its script: "',
                 "nonexistent: command not found",
             ],
         ),
@@ -343,7 +343,7 @@ def test_warning_names_both_interpreters_and_the_command(tmp_path: Path) -> None
     assert shell_warnings.format_command_warnings(
         [fact], ProjectEnvironment(str(tmp_path), search=str(tmp_path))
     ) == [
-        "line 2: `!pip install Six tqdm` installs for /usr/bin/python3, not for this kernel's interpreter"
+        "line 2: `!pip install Six tqdm` installs packages for /usr/bin/python3, not for this kernel's interpreter"
         f" {own}; to install for this kernel, run: uv add six 'tqdm>4'"
     ]
     assert (
@@ -394,7 +394,7 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
         f"!{shlex.quote(str(other))} install six\nraise KeyError('x')"
     )[1].text
     assert (
-        f"installs for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"
+        f"installs packages for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"
         in told
     )
     assert "Note: line 1: `!" in told  # what a failure goes back to

@@ -214,17 +214,17 @@ def parsed(source: str, line: int, **attributes: Any) -> str:
         (
             "df.eval('1 = c')",
             "1 =c\n",
-            "line 1 of the text that was parsed, column 4: `1 =c`",
+            "line 1 of the parsed text, column 4: `1 =c`",
         ),
         (
             "exec('a b >3')",
             "a b >3\n",
-            "line 1 of the text that was parsed, column 4: `a b >3`",
+            "line 1 of the parsed text, column 4: `a b >3`",
         ),
         (
             "exec('else if a:')",
             "x = 3\n",
-            "line 1 of the text that was parsed, column 4: `x = 3`",
+            "line 1 of the parsed text, column 4: `x = 3`",
         ),
     ],
 )

@@ -1,10 +1,10 @@
 """The diagnosis of runs: suggestions, warnings and figure summaries.
 
-Only the daemon's server passes the diagnosis to a session: without it, everything else
-still works.
+The diagnosis is optional: only the daemon's server passes a diagnosis to a session, and
+a session also works without one.
 """
 
-# The parts of the kernel's helper that are loaded when needed → the package of each.
+# The parts of the kernel's helper that are loaded when needed → their packages.
 PARTS = {
     "file_writes": "stepper.diagnosis.in_kernel",
     "error_facts": "stepper.diagnosis.in_kernel",

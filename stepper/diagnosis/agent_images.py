@@ -1,7 +1,7 @@
 """Copies of a run's images for the agent: PNG files in a folder of the notebook.
 
-They are small enough for a client to read. Pillow is imported with the first image, so
-that a daemon without images does not pay for it.
+The copies are small enough for a client to read. Pillow is imported with the first
+image, because a daemon without images does not need it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ LONG_EDGE = 1568  # pixels: clients scale larger images down to this anyway
 MAX_PIXELS = 50_000_000  # of an image: 200 MB in memory
 MAX_COLOR_PIXELS = 20_000_000  # of an image whose colors are checked
 FILE_NAME = re.compile(r"\d{4,}-(?:plotly-)?\d+\.png")
-# Content that a cell displayed reaches no other decoder.
+# Only these of Pillow's decoders read content that a cell displayed.
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 
 class UnreadableError(Exception):
-    """An image that cannot be shown; the message is the reason."""
+    """Raised for an image that cannot be shown. The message is the reason."""
 
 
 class PreparedImage(NamedTuple):
-    """The size of an image in pixels, and its PNG for the agent."""
+    """An image for the agent: its original size in pixels, and its content as PNG."""
 
     width: int
     height: int
@@ -50,16 +50,16 @@ class PreparedImage(NamedTuple):
 
 
 class SavedImages:
-    """The images of one notebook, in its folder below `.stepper/figures/`."""
+    """The saved images of one notebook, in a folder below `.stepper/figures/`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def save(self, outputs: Sequence[Mapping[str, Any]], run: int) -> list[SavedImage]:
-        """Save the first eight images of a run and return an entry for each image.
+        """Save the first images of a run, and return an entry for each image.
 
-        An image that is shown twice has equal entries. No exception is raised for an
-        image.
+        `run` is the number of the run. An image that is shown twice has equal entries.
+        If an image cannot be saved, its entry contains the reason.
         """
         saved: dict[int, SavedImage] = {}
         keys = []
@@ -83,7 +83,7 @@ class SavedImages:
         return images
 
     def list_paths(self, run: int) -> list[str]:
-        """Return the paths of the saved images of a run, in order. Raise OSError."""
+        """Return the paths of the saved images of a run, in order."""
         paths = []
         for number in range(1, MAX_SAVED_IMAGES + 1):
             name = _format_name(run, number)
@@ -93,6 +93,7 @@ class SavedImages:
         return paths
 
     def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
+        """Save a base64 image in the file `name`, and return its entry."""
         try:
             image = prepare_image(text)
         except UnreadableError as error:
@@ -103,7 +104,7 @@ class SavedImages:
             secure_files.replace(path, image.png)
         except OSError as error:
             path = ""
-            reason = f"cannot write the file: {error.strerror}"
+            reason = f"cannot write the file: {error.strerror or error}"
         return SavedImage(
             path=path,
             width=image.width,
@@ -132,12 +133,15 @@ class SavedImages:
 
 
 def _format_name(run: int, number: int) -> str:
-    """Return the file name of an image of a run; numbers begin with 1."""
+    """Return the file name of an image. The numbers of a run's images begin with 1."""
     return f"{run:04d}-{number}.png"
 
 
 def prepare_image(text: str) -> PreparedImage:
-    """Decode a base64 image and return its PNG for the agent. Raise UnreadableError."""
+    """Decode a base64 image, and return it as PNG for the agent.
+
+    Raise UnreadableError if the image is too large or cannot be decoded.
+    """
     from PIL import Image
 
     try:
@@ -156,7 +160,7 @@ def prepare_image(text: str) -> PreparedImage:
         pixel_count = width * height
         if pixel_count > MAX_PIXELS:
             raise Image.DecompressionBombError
-        # Load all of it: a client fails on a broken image.
+        # Decode the whole image, because a client fails on a broken image.
         image.load()
         is_small = pixel_count <= MAX_COLOR_PIXELS
         has_single_color = is_small and is_single_color(image)

@@ -1,8 +1,8 @@
 """The diagnosis of runs: suggestions, partial effects, warnings and saved images.
 
 The facts come from the helper in the kernel, the notebook's other cells, the project's
-files and its environment. This module words the suggestions. A failure in here must
-never cost a run its report: see `returns_on_error`.
+files and its environment. This module selects and formats the suggestions. If the
+diagnosis fails, the run is still reported: see `return_on_error`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from stepper.session.protocols import Execution
 log = logging.getLogger("stepper")
 FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
 PYTHON_LANGUAGES = ("python", "python3", "ipython")
-MAX_SUGGESTION = 420
-# Further sentences are added up to this length.
+MAX_SUGGESTION = 420  # characters
+# Characters of a suggestion up to which further sentences are added.
 SENTENCE_ROOM = 330
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 
-# Messages of errors that mean a missing distribution, though not an ImportError.
+# Distribution → the messages of errors other than ImportError that mean it is missing.
 NEEDED_DISTRIBUTIONS = {
     "nbformat": re.compile(
         r"Mime type rendering requires nbformat\S* but it is not installed"
@@ -71,10 +71,13 @@ NEEDED_DISTRIBUTIONS = {
 }
 
 
-def returns_on_error(
+def return_on_error(
     default: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a method log its exceptions and return `default(*arguments)` instead."""
+    """Return a decorator that makes a method log its exceptions.
+
+    After an exception, the method returns `default(*arguments)`.
+    """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -82,7 +85,7 @@ def returns_on_error(
             try:
                 return method(self, *arguments)
             except Exception:
-                log.exception("diagnosis failed: %s", method.__name__)
+                log.exception("the diagnosis failed in %s", method.__name__)
                 return default(*arguments)
 
         return call
@@ -94,7 +97,8 @@ def returns_on_error(
 class Diagnoser:
     """The diagnosis of the cells of one notebook.
 
-    `path` is the path of the notebook, which stepper itself writes.
+    `path` is the path of the notebook, which is never reported as a changed file.
+    `transform` translates IPython's syntax to Python.
     """
 
     path: str
@@ -103,33 +107,38 @@ class Diagnoser:
     transform: Callable[[str], str]
 
     def select_language(self, language: str) -> Diagnosis:
-        """Return the diagnosis for a language: only of images if it is not Python."""
+        """Return the diagnosis for a language.
+
+        For languages other than Python, the diagnosis covers only images.
+        """
         if language not in PYTHON_LANGUAGES:
             return OtherLanguageDiagnosis(self)
         return self
 
     def move(self, path: str) -> None:
-        """Use another path for the notebook."""
+        """Set the path of a notebook that was renamed."""
         self.path = path
 
     def convert_to_python(self, cell: str) -> str:
         """Return a cell's source with IPython's syntax translated to Python."""
         return self.transform(cell)
 
-    @returns_on_error(lambda cell, namespace: None)
+    @return_on_error(lambda cell, namespace: None)
     def check_before_run(self, cell: Cell, namespace: Namespace) -> Fault | None:
-        """Return the error that a cell would certainly raise, or None if it may run."""
+        """Return the first error that a cell would certainly raise, or None."""
         lasting = namespace.lasting
 
         def can_import(name: str) -> bool:
-            # Assume that a module exists if that is not known.
+            # If it is not known whether a module exists, assume that it does.
             if lasting is None or lasting.other_finders or name in lasting.imported:
                 return True
             return self.environment.can_import(name, lasting.path, namespace.cwd)
 
-        return preflight.check_cell(cell.source, namespace, can_import, self.transform)
+        return preflight.find_certain_error(
+            cell.source, namespace, can_import, self.transform
+        )
 
-    @returns_on_error(lambda fault, *others: fault)
+    @return_on_error(lambda fault, *others: fault)
     def add_suggestion(
         self,
         fault: Fault,
@@ -140,9 +149,10 @@ class Diagnoser:
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with its suggestion.
+        """Return a fault with the suggestion added.
 
-        `python` is the kernel's interpreter.
+        `facts` are the helper's facts on the run, and `python` is the path of the
+        kernel's interpreter.
         """
         if fault.ename == "MemoryLimit":
             return fault  # its message already names the largest variables
@@ -156,7 +166,7 @@ class Diagnoser:
             count=get_execution_count(fault),
         )
         sentences: Sequence[str] = []
-        # The report matters more than a folder that was deleted meanwhile.
+        # A folder may be deleted during the search; the report is needed anyway.
         with contextlib.suppress(OSError):
             sentences = self._explain(fault, error, notebook, python)
         sentences = [sentence for sentence in sentences if sentence]
@@ -172,9 +182,9 @@ class Diagnoser:
         notebook: NotebookNames,
         python: str,
     ) -> Sequence[str]:
-        """Return the sentences on an error.
+        """Return sentences that explain an error.
 
-        Return an empty list if the kernel's findings are sufficient.
+        Return an empty list if there are no sentences besides the helper's findings.
         """
         classes = {fault.ename, *fault.mro}
         environment = self.environment
@@ -221,7 +231,7 @@ class Diagnoser:
             ]
         return []
 
-    @returns_on_error(lambda *_: [])
+    @return_on_error(lambda *_: [])
     def describe_side_effects(
         self,
         facts: Mapping[str, Any],
@@ -249,7 +259,7 @@ class Diagnoser:
         commands = facts.get("commands") or []
         return shell_warnings.format_command_warnings(commands, self.environment)
 
-    @returns_on_error(lambda run, namespace: True)
+    @return_on_error(lambda run, namespace: True)
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Return whether a file of the project or environment changed after a run."""
         if run.fault is not None:
@@ -267,14 +277,14 @@ class Diagnoser:
         folders = namespace.lasting.path if namespace.lasting else ()
         return self.environment.has_changed_since(ended_ns, [self.path], folders)
 
-    @returns_on_error(lambda facts: None)
+    @return_on_error(lambda facts: None)
     def get_criterion_result(self, facts: Mapping[str, Any]) -> CriterionResult | None:
-        """Return the result of the step's criterion, or None without a result."""
+        """Return the result of the step's criterion, or None if there is none."""
         criterion = facts.get("criterion")
         results = decode_valid_items(CriterionResult, [criterion])
         return next(iter(results), None)
 
-    @returns_on_error(lambda execution: [])
+    @return_on_error(lambda execution: [])
     def find_warnings(self, execution: Execution) -> list[str]:
         """Return the warnings on a successful run."""
         facts = execution.diagnosis_data
@@ -283,12 +293,13 @@ class Diagnoser:
         reported = facts.get("warnings") or []
         return run_warnings.format_warnings(reported, command_warnings + shell_errors)
 
-    @returns_on_error(lambda execution, run: [])
+    @return_on_error(lambda execution, run: [])
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
         """Save the images of a run and return the lines on its rich outputs."""
         suppressed_errors = execution.diagnosis_data.get("swallowed")
         if suppressed_errors:
-            log.warning("the kernel helper failed: %s", str(suppressed_errors)[:400])
+            details = str(suppressed_errors)[:400]
+            log.warning("the kernel helper suppressed errors: %s", details)
         saved = self.images.save(execution.images, run)
         facts = execution.diagnosis_data.get("figures") or []
         return [
@@ -296,15 +307,18 @@ class Diagnoser:
             *figure_summary.format_rich_outputs(execution.outputs, facts),
         ]
 
-    @returns_on_error(lambda execution: {})
+    @return_on_error(lambda execution: {})
     def describe_figures(self, execution: Execution) -> dict[str, str]:
         """Return short descriptions of the figures of a run, by image key."""
         facts = execution.diagnosis_data.get("figures") or []
         return figure_summary.describe_figures(facts)
 
-    @returns_on_error(lambda execution: False)
+    @return_on_error(lambda execution: False)
     def can_render(self, execution: Execution) -> bool:
-        """Return whether a run showed a plotly figure and the project has kaleido."""
+        """Return whether a run showed a plotly figure that kaleido can render.
+
+        The kernel must be able to import kaleido.
+        """
         namespace = execution.namespace
         lasting = namespace.lasting
         has_figure = any(
@@ -317,7 +331,7 @@ class Diagnoser:
             return True
         return self.environment.can_import("kaleido", lasting.path, namespace.cwd)
 
-    @returns_on_error(lambda run: [])
+    @return_on_error(lambda run: [])
     def list_saved_figures(self, run: int) -> list[str]:
         """Return the paths of the saved images of a run, in order."""
         return self.images.list_paths(run)
@@ -325,12 +339,12 @@ class Diagnoser:
 
 @dataclass
 class OtherLanguageDiagnosis(NoDiagnosis):
-    """The diagnosis of cells in any language: only their images."""
+    """The diagnosis of cells in a language other than Python, which covers images."""
 
     diagnoser: Diagnoser
 
     def move(self, path: str) -> None:
-        """Use another path for the notebook."""
+        """Set the path of a notebook that was renamed."""
         self.diagnoser.move(path)
 
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
@@ -343,7 +357,7 @@ class OtherLanguageDiagnosis(NoDiagnosis):
 
 
 def format_changes(changes: NamespaceChanges) -> str:
-    """Return the names that a cell changed, with the verbs for the changes."""
+    """Return a phrase on the names that a cell changed, such as "assigned `a`, `b`"."""
     rebound = [f"`{name}`: {old} → {new}" for name, old, new in changes.rebound]
     in_place = [f"`{name}` (line {line})" for name, line in changes.in_place]
     bound = [f"`{name}`" for name in changes.bound]
@@ -360,7 +374,7 @@ def format_changes(changes: NamespaceChanges) -> str:
 
 
 def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
-    """Return the findings as sentences, with the last assignment of each subject."""
+    """Return the findings as sentences, with the last assignments of the values."""
     sentences = []
     for finding in error.findings:
         text = finding.text
@@ -375,7 +389,10 @@ def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
 
 
 def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str:
-    """Return the line that assigned the subject of a finding, and its last change."""
+    """Return a clause on the line that assigned the value of a finding.
+
+    The clause includes the last change in place. `text` is the sentence of the finding.
+    """
     cell = describe_location(bound.cell, bound.file, notebook)
     line = f"line {bound.line} of {cell}: `{bound.text}`"
     if bound.verb:
@@ -397,8 +414,8 @@ def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str
 
 
 def describe_lost_column(lost: Lost, notebook: NotebookNames) -> str:
-    """Return the clause on the run that removed a column from a DataFrame."""
-    change = f"changed `{lost.name}`, which had {lost.label} before"
+    """Return a clause on the run that removed a column from a DataFrame."""
+    change = f"changed `{lost.name}`, which had the column {lost.label} before"
     if lost.now:
         return f"this run of the cell {change}"
     cell_id = notebook.state.cells_by_execution_count.get(lost.cell)
@@ -411,7 +428,7 @@ def describe_lost_column(lost: Lost, notebook: NotebookNames) -> str:
 
 
 def describe_location(count: int, file: str, notebook: NotebookNames) -> str:
-    """Return the name of a file, or of the cell with an execution count."""
+    """Return a file's name, or a phrase for the cell with an execution count."""
     if file:
         return one_line(file, 200)
     counts = notebook.state.cells_by_execution_count
@@ -434,7 +451,7 @@ def get_execution_count(fault: Fault) -> int:
 
 
 def describe_running_line(fault: Fault, notebook: NotebookNames) -> list[str]:
-    """Return the sentence on the line that was running.
+    """Return a list with the sentence on the line that was running.
 
     Return an empty list if the line is unknown.
     """
@@ -446,17 +463,20 @@ def describe_running_line(fault: Fault, notebook: NotebookNames) -> list[str]:
         if number == frame.line:
             text = line.strip()
             break
-    if not text:
+    if not text and not frame.file:
         # A sample of the stack has no source lines.
         for number, line in enumerate(notebook.cell.source.split("\n"), 1):
             if number == frame.line:
                 text = line.strip()
-    cell = describe_location(frame.cell, frame.file, notebook)
-    return [f"line {frame.line} of {cell} was running: `{text}`"]
+    location = describe_location(frame.cell, frame.file, notebook)
+    sentence = f"line {frame.line} of {location} was running"
+    if text:
+        sentence += f": `{text}`"
+    return [sentence]
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Return one line: the first sentence and those others for which there is room."""
+    """Return the first sentence, and further sentences that fit, on one line."""
     line = ""
     for sentence in sentences:
         longer = f"{line}; {sentence}" if line else sentence

@@ -1,9 +1,9 @@
-"""Distributions of import names, and import statements of usual names (`np`, `plt`).
+"""The distributions that provide modules, and the usual imports of names (`np`, `plt`).
 
-Only the tables of `distributions.json` are used, never a guess: somebody may have
-registered a misspelled or invented name as malware. The table of usual names leaves out
-names with two meanings (`st`, `F`) and names that are more likely a forgotten variable
-(`auc`, `date`, `signal`).
+Only the tables of `distributions.json` are used, never a guess, because a misspelled or
+invented name may be registered as malware. The table of usual imports omits names with
+two meanings (`st`, `F`) and names that are more likely a forgotten variable (`auc`,
+`date`, `signal`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFINITIONS: dict[str, str] = _TABLES["definitions"]
 
 
 def find_distribution(module: str) -> str | None:
-    """Return the distribution that contains a (dotted) module, or None if unknown."""
+    """Return the distribution that provides a dotted module, or None if unknown."""
     parts = module.split(".")
     # google.cloud.storage is more specific than google.
     for count in range(len(parts), 0, -1):

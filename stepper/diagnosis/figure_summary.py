@@ -1,7 +1,8 @@
 """The figure summary: text lines on a run's images and other rich outputs.
 
-They say where the agent's copy of an image is and what the figure contains. Titles,
-labels and names come from the user's figure: they are quoted and cut to one line.
+A line on an image contains the path of the agent's copy and the contents of the figure.
+Titles, labels and names come from the user's figure, so they are quoted and cut to one
+line.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ MAX_REST = 120  # characters of the line on further images
 MAX_TITLE = 80
 MAX_LABEL = 40
 MAX_NAMES = 8
-NOT_SAVED = "one of too many"  # the reason for an image that was not read
+NOT_SAVED = "too many images"  # the reason for an image beyond the limit of a run
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
-# In the order in which a line lists them.
+# The kinds of artists, in the order in which a line lists them.
 ARTISTS = (
     "line",
     "scatter",
@@ -45,7 +46,7 @@ MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
 PLACEHOLDER = re.compile(
     r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL
 )
-# Start of a MIME type → its name. The first that matches names an output.
+# Start of a MIME type → the name of the output. The first matching entry is used.
 OUTPUT_KINDS = {
     "application/vnd.plotly.": "plotly figure",
     "application/vnd.vega": "Altair/Vega-Lite chart",
@@ -64,9 +65,11 @@ OUTPUT_KINDS = {
 
 @dataclass(frozen=True)
 class SavedImage:
-    """An image of a run: the path of the agent's copy, or the reason why it has none.
+    """An image of a run.
 
-    Width and height are those in the notebook; `key` is the result of `get_image_key`.
+    `path` is the path of the agent's copy, or an empty string for the reason `why`.
+    `width` and `height` are the size of the original in pixels, and `key` is the result
+    of `get_image_key`.
     """
 
     path: str = ""
@@ -88,7 +91,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Axes:
-    """The contents of axes; the field names are JSON keys of the kernel helper."""
+    """The contents of axes. The field names are JSON keys of the kernel's helper."""
 
     title: str = ""
     # The projection if it is not rectilinear.
@@ -110,7 +113,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Figure:
-    """A matplotlib figure as the helper reports it; `key` identifies its image."""
+    """A matplotlib figure as reported by the helper. `key` identifies its image."""
 
     key: int
     title: str = ""
@@ -122,7 +125,7 @@ class Figure:
 
 
 def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
-    """Return one line for each image, and one for those that were not saved.
+    """Return one line for each distinct image, and one line on images beyond the limit.
 
     All lines together have at most MAX_SUMMARY characters.
     """
@@ -160,9 +163,9 @@ def format_rich_outputs(
     outputs: Iterable[Mapping[str, Any]],
     facts: Any = (),
 ) -> list[str]:
-    """Return names and sizes of the outputs that are visible only in the notebook.
+    """Return the names and sizes of outputs that are visible only in the notebook.
 
-    The contents are added for plotly figures and for matplotlib's SVG images.
+    For plotly figures and matplotlib's SVG images, the contents are added.
     """
     figures = _decode_figures(facts)
     names = []
@@ -202,6 +205,10 @@ def _format_image(
     times: int,
     room: int,
 ) -> str:
+    """Return the line on an image, with at most about `room` characters.
+
+    `times` is the number of times that the run showed the image.
+    """
     if not image.path:
         reason = one_line(image.why, 120)
         return f"Figure {number}: not saved: {reason}."
@@ -225,7 +232,7 @@ def _format_image(
 def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
     """Return the description of an output that the agent cannot see or read.
 
-    Return an empty string if the agent has its image or its complete text.
+    Return an empty string if the agent gets the output as an image or as text.
     """
     if not isinstance(data, dict):
         return ""
@@ -234,7 +241,7 @@ def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
     types = _list_unreadable_types(data)
     if not types:
         return ""
-    name, mime = _name_output(types)
+    name, mime = _choose_output_type(types)
     text = join_content(data[mime])
     encoded = text.encode("utf-8", "replace")
     size = _format_size(len(encoded))
@@ -276,8 +283,8 @@ class OutputType(NamedTuple):
     mime: str
 
 
-def _name_output(types: Sequence[str]) -> OutputType:
-    """Return the name of an output and the MIME type that gives it."""
+def _choose_output_type(types: Sequence[str]) -> OutputType:
+    """Return the name of an output, and the MIME type that determines the name."""
     for start, name in OUTPUT_KINDS.items():
         for mime in types:
             if mime.startswith(start):
@@ -290,7 +297,7 @@ def _name_output(types: Sequence[str]) -> OutputType:
 
 
 def _list_plotly_contents(content: Any) -> list[str]:
-    """Return the contents of a plotly figure.
+    """Return phrases on the contents of a plotly figure.
 
     Return an empty list if the JSON of the figure is not valid.
     """
@@ -352,7 +359,10 @@ def _join_parts(
     parts: Sequence[str],
     room: int,
 ) -> str:
-    """Return the head, all problems and as many of the parts as there is room for."""
+    """Return a line with the head, all problems, and the first parts that fit.
+
+    `room` is the maximum length at which parts are added.
+    """
     line = head
     if problems:
         joined_problems = "; ".join(problems)
@@ -371,7 +381,7 @@ def _join_parts(
 
 
 def _list_invisible_axes(figure: Figure) -> list[str]:
-    """Return the reasons why axes show nothing, with the numbers of those axes."""
+    """Return the reasons why axes show nothing, with the numbers of the axes."""
     problems = []
     for reason, text in INVISIBLE.items():
         numbers = []
@@ -423,7 +433,10 @@ def _format_color_bars(labels: Sequence[str]) -> str:
 
 
 def _list_axes_contents(axes: Axes, name: str) -> list[str]:
-    """Return the descriptions of axes; each can be an empty string."""
+    """Return the descriptions of axes. A description can be an empty string.
+
+    `name` is a name such as "Axes 2", or empty for the only axes of a figure.
+    """
     names = [name]
     for text in (axes.title, axes.kind):
         if text:
@@ -434,7 +447,7 @@ def _list_axes_contents(axes: Axes, name: str) -> list[str]:
         _format_axis("y", axes.ylabel, axes.ylim, axes.yscale),
     ]
     contents = []
-    for artist in sorted(axes.artists, key=_order):
+    for artist in sorted(axes.artists, key=_get_artist_order):
         text = _format_artists(*artist)
         contents.append(text)
     contents += map(_format_axes_image, axes.images[:2])
@@ -446,8 +459,8 @@ def _list_axes_contents(axes: Axes, name: str) -> list[str]:
     ]
 
 
-def _order(artist: tuple[str, int, int]) -> int:
-    """Return the position of a kind of artists in a line."""
+def _get_artist_order(artist: tuple[str, int, int]) -> int:
+    """Return the key that sorts the entries of `Axes.artists` by their kinds."""
     kind = artist[0]
     if kind not in ARTISTS:
         return len(ARTISTS)
@@ -488,9 +501,9 @@ def _format_axis(
     ends: Sequence[str | float | None],
     scale: str,
 ) -> str:
-    """Return an axis with its label, range and scale.
+    """Return the name of an axis with its label, range and scale.
 
-    Return an empty string if it has none of these.
+    Return an empty string if the axis has no label, range or scale.
     """
     parts = []
     if label:
@@ -547,7 +560,10 @@ def _format_size(size: int) -> str:
 
 
 def _quote(value: Any, limit: int) -> str:
-    """Return a text of the user's in double quotes, without quotes or line breaks."""
+    """Return a text from the user's figure on one line, in double quotes.
+
+    Double quotes in the text are replaced by single quotes.
+    """
     words = clean(str(value)).split()
     text = one_line(" ".join(words), limit)
     text = text.replace('"', "'")

@@ -1,12 +1,13 @@
 """The report's lines on files that changed while a cell ran, grouped by author.
 
 A change is attributed to the cell only if the kernel recorded that the cell opened the
-file for writing. All other changes are listed without saying who made them.
+file for writing. All other changes are listed without an author.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from stepper.common.text import one_line
 from stepper.diagnosis.in_kernel.close_matches import join_items
@@ -25,39 +26,26 @@ def format_file_lines(
     notebook: str,
     since_ns: int,
 ) -> list[str]:
-    """Return the lines on changed files.
+    """Return the lines on files that changed while a cell ran.
 
-    `since_ns` is the start of the cell, used if the kernel did not report it.
+    The notebook itself is not listed. `since_ns` is the start of the cell, which is
+    used if the kernel did not report its start.
     """
-    relative = environment.relative_path
+    relative = environment.get_relative_path
     changes = {}
     for change in facts.changes:
         path = relative(change.path)
         if path:
             changes[path] = change
-    by_cell = set()
-    by_kernel = set(changes)
-    for open_path, is_own in facts.open:
-        path = relative(open_path)
-        by_kernel.add(path)
-        if is_own:
-            by_cell.add(path)
     unchanged = {relative(notebook)}
     unchanged.update(map(relative, facts.earlier))
     for path, change in changes.items():
-        if change.own:
-            by_cell.add(path)
         if change.change == "same":
             unchanged.add(path)
 
-    sizes = {}
     start = facts.began or since_ns - TICK
-    for path, size in environment.list_written_since(start, unchanged):
-        if path not in unchanged:
-            sizes[path] = size
-    for path, change in changes.items():
-        if change.change == "written" and path not in unchanged:
-            sizes[path] = change.size
+    sizes = _list_written_files(changes, unchanged, environment, start)
+    by_cell, by_kernel = _find_writers(facts, changes, environment)
     written = []
     opened = []
     others = []
@@ -76,6 +64,49 @@ def format_file_lines(
     return [one_line(line, MAX_LINE) for line in lines]
 
 
+def _list_written_files(
+    changes: dict[str, FileChange],
+    unchanged: set[str],
+    environment: ProjectEnvironment,
+    start_ns: int,
+) -> dict[str, int]:
+    """Return the sizes of the files that were written since a time, by path."""
+    sizes = {}
+    for path, size in environment.list_written_since(start_ns, unchanged):
+        if path not in unchanged:
+            sizes[path] = size
+    for path, change in changes.items():
+        if change.change == "written" and path not in unchanged:
+            sizes[path] = change.size
+    return sizes
+
+
+class _Writers(NamedTuple):
+    """The paths of the files that a cell or its kernel opened for writing."""
+
+    cell: set[str]
+    kernel: set[str]
+
+
+def _find_writers(
+    facts: FileFacts,
+    changes: dict[str, FileChange],
+    environment: ProjectEnvironment,
+) -> _Writers:
+    """Return the files that the cell and the kernel opened for writing."""
+    by_cell = set()
+    by_kernel = set(changes)
+    for open_path, is_own in facts.open:
+        path = environment.get_relative_path(open_path)
+        by_kernel.add(path)
+        if is_own:
+            by_cell.add(path)
+    for path, change in changes.items():
+        if change.own:
+            by_cell.add(path)
+    return _Writers(by_cell, by_kernel)
+
+
 def _format_cell_changes(
     changes: Sequence[FileChange],
     written: Sequence[str],
@@ -83,7 +114,7 @@ def _format_cell_changes(
     environment: ProjectEnvironment,
 ) -> list[str]:
     """Return the line on files that the cell wrote, renamed, created or deleted."""
-    relative = environment.relative_path
+    relative = environment.get_relative_path
     new_paths = set()
     renamed = []
     folders = []
@@ -119,6 +150,7 @@ def _format_cell_changes(
 
 
 def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
+    """Return the paths with their sizes, such as "a.csv (12 bytes)"."""
     texts = []
     for path in paths:
         size = _format_size(sizes[path])
@@ -133,7 +165,7 @@ def _format_size(size: int) -> str:
 
 
 def _format_other_changes(author: str, files: Sequence[str]) -> list[str]:
-    """Return the line on files that changed while a cell ran.
+    """Return the line on files that changed while a cell ran, with their author.
 
     Return an empty list if there are no such files.
     """

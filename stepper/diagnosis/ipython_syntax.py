@@ -1,8 +1,8 @@
-"""IPython's translation of `%magic`, `!command` and `name?`, without all of IPython.
+"""The translation of IPython's syntax (`%magic`, `!command`, `name?`) to Python.
 
-`import IPython.core.inputtransformer2` runs IPython's `__init__`: with IPython 8 that
-takes half a second and 21 MB, a third of the daemon's memory limit. The module itself
-needs only the standard library and one sibling: 4 ms and 0.1 MB.
+`import IPython.core.inputtransformer2` runs IPython's `__init__`, which takes half a
+second and 21 MB with IPython 8, a third of the daemon's memory limit. The module itself
+needs only the standard library and one other module: 4 ms and 0.1 MB.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MODULE = "IPython.core.inputtransformer2"
 
 @functools.cache
 def get_transformer() -> Callable[[str], str]:
-    """Return the function that turns a cell into Python.
+    """Return the function that translates a cell's source to Python.
 
-    Raise ImportError if IPython is not installed. The usual import is the fallback if
-    IPython is already imported, or if its packages need more than they do today.
+    The module is imported alone if possible, else with all of IPython. Raise
+    ImportError if IPython is not installed.
     """
     module = _import_alone() or importlib.import_module(MODULE)
     transform: Callable[[str], str] = module.TransformerManager().transform_cell
@@ -32,10 +32,11 @@ def get_transformer() -> Callable[[str], str]:
 
 
 def _import_alone() -> ModuleType | None:
-    """Import the module below empty packages.
+    """Import IPython's module without running the code of its packages.
 
-    Return None if that is not possible. The packages only have a path. They are removed
-    from `sys.modules` again, so that a later `import IPython` imports the real one.
+    Empty packages with a path replace the packages during the import. Then they are
+    removed from `sys.modules`, so that a later `import IPython` imports the real
+    package. Return None if the import is not possible.
     """
     if "IPython" in sys.modules:
         return None

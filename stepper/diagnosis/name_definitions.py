@@ -1,7 +1,7 @@
 """The lines of a notebook's cells that define or delete a name, and their last runs.
 
-The cells are read as they are in the file now. The journal says whether a cell ran,
-failed above the line or was changed since; each case has its own wording.
+The search uses the current sources of the cells. The journal shows whether a cell ran,
+failed above the line or was changed since.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Definition(NamedTuple):
     """A line of a cell that defines a name.
 
     `status` is a clause that begins with "which". `succeeded` is True if the cell ran
-    successfully with its present source.
+    successfully with its current source.
     """
 
     cell: Cell
@@ -57,21 +57,21 @@ class Definition(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line as a report names it."""
+        """The location, source and status of the line, for a report."""
         source_line = quote_line(self.cell.source, self.line)
         location = f"line {self.line} of {self.cell.label}"
         return f"{location} ({source_line}), {self.status}"
 
 
 class NameChange(NamedTuple):
-    """A line that binds or unbinds a name; `verb` is a value of CHANGE_VERBS."""
+    """A line that binds or unbinds a name. `verb` is a value of CHANGE_VERBS."""
 
     line: int
     verb: str
 
 
 class Deletion(NamedTuple):
-    """A line of a cell that unbinds a name; `verb` is a value of CHANGE_VERBS."""
+    """A line of a cell that unbinds a name. `verb` is a value of CHANGE_VERBS."""
 
     cell: Cell
     line: int
@@ -79,7 +79,7 @@ class Deletion(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The deletion for a report, to follow "was"."""
+        """The verb, location and source of the line: a phrase that follows "was"."""
         source_line = quote_line(self.cell.source, self.line)
         location = f"line {self.line} of {self.cell.label}"
         return f"{self.verb} {location}: {source_line}"
@@ -89,7 +89,7 @@ class RunStatus(NamedTuple):
     """The reason why a name that a cell binds is undefined.
 
     `clause` begins with "which". `succeeded` is True if the cell ran successfully with
-    its present source.
+    its current source.
     """
 
     clause: str
@@ -123,7 +123,7 @@ class NotebookNames:
         return definitions
 
     def list_other_cells(self) -> list[Cell]:
-        """Return the runnable cells other than the one that failed."""
+        """Return the runnable cells except the cell that failed."""
         others = []
         for cell in select_runnable(self.cells):
             if cell.id != self.cell.id:
@@ -131,12 +131,12 @@ class NotebookNames:
         return others
 
     def describe_run(self, cell: Cell, line: int, name: str) -> RunStatus:
-        """Return the reason why a name that a line binds is undefined."""
+        """Return the reason why a name is undefined although a line binds it."""
         if not self.has_run(cell):
             return RunStatus("which has not run")
-        if not self.ran_in_kernel(cell):
+        if not self.has_run_in_kernel(cell):
             return RunStatus("which has not run in this kernel")
-        if not self.ran_unchanged(cell):
+        if not self.has_run_unchanged(cell):
             return RunStatus("which was changed since it ran")
         run = self.find_last_run(cell)
         if run is None:
@@ -162,25 +162,25 @@ class NotebookNames:
         return RunStatus(clause, succeeded)
 
     def has_run(self, cell: Cell) -> bool:
-        """Return whether a cell ran, in this kernel or an earlier one."""
+        """Return whether a cell ran in this kernel or in an earlier kernel."""
         if cell.id in self.state.last_sources:
             return True
         return cell.id in self.state.succeeded_sources
 
-    def ran_in_kernel(self, cell: Cell) -> bool:
-        """Return whether a cell ran in the present kernel, successfully or not."""
+    def has_run_in_kernel(self, cell: Cell) -> bool:
+        """Return whether a cell ran in the current kernel, successfully or not."""
         if cell.id in self.state.succeeded_sources:
             return True
         return cell.id in self.state.cells_by_execution_count.values()
 
-    def ran_unchanged(self, cell: Cell) -> bool:
-        """Return whether a cell last ran in this kernel with its present source."""
+    def has_run_unchanged(self, cell: Cell) -> bool:
+        """Return whether a cell last ran in this kernel with its current source."""
         state = self.state
         last_source = state.last_sources.get(cell.id)
         last_source = state.succeeded_sources.get(cell.id, last_source)
         if last_source != hash_source(cell.source):
             return False
-        return self.ran_in_kernel(cell)
+        return self.has_run_in_kernel(cell)
 
     def find_last_run(self, cell: Cell) -> RunEnded | None:
         """Return the last run of a cell, or None if the journal has none."""
@@ -190,10 +190,10 @@ class NotebookNames:
         return None
 
     def find_deletion(self, name: str, failed_at: int | None) -> str:
-        """Return the line that last unbound a name in this kernel.
+        """Return a phrase on the line that last unbound a name in this kernel.
 
-        Return an empty string if there is none. Only the lines above `failed_at` ran in
-        the cell that failed.
+        In the cell that failed, only the lines above `failed_at` count, because the
+        others did not run. Return an empty string if there is no such line.
         """
         deletions = self.list_deletions(self.cell, name, failed_at)
         if deletions:
@@ -201,7 +201,7 @@ class NotebookNames:
         last_deletion: Deletion | None = None
         last_order = -1
         for cell in self.list_other_cells():
-            if not self.ran_unchanged(cell):
+            if not self.has_run_unchanged(cell):
                 continue
             order = 0
             end = None
@@ -223,7 +223,10 @@ class NotebookNames:
         name: str,
         end: int | None,
     ) -> list[Deletion]:
-        """Return the lines of a cell that unbind a name, those above the line `end`."""
+        """Return the lines of a cell that unbind a name.
+
+        Only lines above the line `end` count, unless it is None.
+        """
         deletions = []
         for line, verb in self.list_changes(cell, name):
             if verb == BOUND:
@@ -263,9 +266,10 @@ class NotebookNames:
         return False
 
     def describe_scope(self, name: str) -> str:
-        """Return the sentence on a name's scope, or on a line that does not bind it.
+        """Return a sentence on a line that binds a name only in another scope.
 
-        Return an empty string if there is none.
+        The line can also annotate the name without a value. Return an empty string if
+        there is no such line.
         """
         sentences = dict[str, str]()
         for cell in select_runnable(self.cells):
@@ -285,9 +289,9 @@ class NotebookNames:
         return ""
 
     def find_alias(self, name: str) -> str:
-        """Return the line that imports a name under another one.
+        """Return a sentence on a line that imports a name under another name.
 
-        Return an empty string if there is none.
+        Return an empty string if there is no such line.
         """
         for cell in self.list_other_cells():
             usage = self.analyze(cell)
@@ -302,9 +306,9 @@ class NotebookNames:
         return ""
 
     def find_earlier_version(self, name: str) -> str:
-        """Return the former source of a cell that defined a name.
+        """Return a clause on an earlier version of a cell that defined a name.
 
-        Return an empty string if there is none.
+        Return an empty string if there is no such version.
         """
         cells = {cell.id: cell for cell in self.cells}
         present_sources = {hash_source(cell.source) for cell in self.cells}
@@ -331,21 +335,21 @@ class NotebookNames:
 
 
 def describe_failure(run: RunEnded) -> str:
-    """Return the verb phrase for a run that did not succeed."""
+    """Return a verb phrase for a run that did not succeed, such as "timed out"."""
     return FAILURES.get(run.outcome, "failed")
 
 
 def find_failing_line(run: RunEnded) -> int | None:
-    """Return the line at which a run failed, or None if there is none."""
+    """Return the line at which a run failed, or None if it is unknown."""
     if run.fault is None:
         return None
     return run.fault.line or None
 
 
 def format_scope(mention: Mention, cell: Cell) -> str:
-    """Return the sentence on a name that is not in the notebook's namespace.
+    """Return a sentence on the reason why a name is not in the notebook's namespace.
 
-    Return an empty string if the mention does not explain this.
+    Return an empty string if the mention of the name is not a reason.
     """
     name = mention.name
     scope = mention.scope_name
@@ -406,8 +410,8 @@ def list_python_changes(source: str, name: str) -> tuple[NameChange, ...]:
 def find_source_line(source: str, line: int, name: str) -> int:
     """Return the line of a cell's source for a line of its Python code.
 
-    IPython drops blank lines above the code, `%%magic` lines and the ends of continued
-    magics.
+    IPython removes blank lines above the code, `%%magic` lines and continuation lines
+    of magics. The result is the nearest line that contains `name`, if there is one.
     """
     lines = source.split("\n")
     start = 0

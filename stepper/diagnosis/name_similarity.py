@@ -19,9 +19,10 @@ OTHER_EXTENSION = 2.0
 
 
 def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
-    """Return the scores of the names that are similar to a wanted one.
+    """Return the names that are similar to a wanted name, with their scores.
 
-    A name is similar if it is equal, differs in case or extension, or is close.
+    A name is similar if it is equal, if it differs only in case or extension, or if its
+    `difflib` ratio is at least MIN_RATIO. A higher score means more similar.
     """
     folded_wanted = _fold(wanted)
     stem = _remove_extension(folded_wanted)
@@ -40,7 +41,7 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
         ):
             scores[name] = OTHER_EXTENSION
         else:
-            # Compare without the extension: an equal one alone is no similarity.
+            # Compare without the extension: equal extensions do not make names similar.
             others.append((_remove_extension(folded), name))
     matcher = SequenceMatcher(b=stem, autojunk=False)
     deadline = time.monotonic() + SECONDS
@@ -68,10 +69,10 @@ def _fold(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()
 
 
-def folder_distance(first: str, second: str) -> int:
-    """Return the number of steps between two folders.
+def measure_folder_distance(first: str, second: str) -> int:
+    """Return the number of steps from one folder to another in the folder tree.
 
-    A common end does not count: such a folder was only moved.
+    Equal last parts of the paths are ignored, because such a folder was probably moved.
     """
     first_parts = list(Path(first).parts)
     second_parts = list(Path(second).parts)

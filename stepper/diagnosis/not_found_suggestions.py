@@ -1,7 +1,7 @@
 """Suggestions for undefined names, missing modules and missing files.
 
-They say where a name is defined or was deleted, what is similar to it, and which
-distribution to install.
+A suggestion shows where a name is defined or was deleted, which names are similar, or
+which distribution to install.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stepper.messages import command_messages
 from stepper.policy.model import Fault
 from stepper.policy.namespace_report import Namespace
 
-# Constants of JSON and JavaScript, and how Python writes them.
+# Constants of JSON and JavaScript → the same constants in Python.
 FOREIGN_CONSTANTS = {
     "null": "None",
     "true": "True",
@@ -41,7 +41,7 @@ FOREIGN_CONSTANTS = {
     "undefined": "None",
     "NaN": "float('nan')",
 }
-# Names that IPython defines and no cell means.
+# Names that IPython defines. They are never suggested.
 IPYTHON_NAMES = ("In", "Out", "exit", "quit", "get_ipython")
 MIN_BUILTIN_RATIO = 0.75  # similarity from which a builtin is suggested
 IMPORT = (
@@ -51,14 +51,14 @@ IMPORT = (
 
 
 class ImportedNames(NamedTuple):
-    """A module that a source imports, and the names that it imports from it."""
+    """A module that a source imports, and the names imported from the module."""
 
     module: str
     names: list[str]
 
 
 class ModuleLocation(NamedTuple):
-    """The location of a project's module that has the name of a missing one."""
+    """The location of a project's module that has the name of a missing module."""
 
     file: str
     folder: str  # relative to the kernel's folder
@@ -66,10 +66,10 @@ class ModuleLocation(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The sentence on the module."""
+        """A sentence on the module, for a report."""
         verb = "is" if self.on_path else "is not"
         return (
-            f"{self.file} is a module of that name; its folder ({self.folder!r}, "
+            f"{self.file} is a module with this name; its folder ({self.folder!r}, "
             f"relative to the kernel's folder) {verb} on sys.path"
         )
 
@@ -80,7 +80,7 @@ def explain_name_error(
     notebook: NotebookNames,
     environment: ProjectEnvironment,
 ) -> list[str]:
-    """Return the definition or deletion of a name, and the most similar names."""
+    """Return sentences on the definition or deletion of a name, or on similar names."""
     name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
     if name in FOREIGN_CONSTANTS:
         constant = FOREIGN_CONSTANTS[name]
@@ -107,16 +107,7 @@ def explain_name_error(
         *namespace.classes,
     ]
     similar = find_similar_names(name, live_names)
-    defined = find_similar_defined_name(name, similar, notebook)
-    if defined:
-        sentences.append(f"the closest name that a cell defines: {defined}")
-    elif similar:
-        names = []
-        for other in similar:
-            description = descriptions.get(other, "")
-            names.append(f"`{other}`{description}")
-        joined_names = ", ".join(names)
-        sentences.append(f"closest names in the kernel: {joined_names}")
+    sentences += _describe_similar_names(name, similar, descriptions, notebook)
     is_misspelled = False
     if similar:
         is_misspelled = normalize_name(similar[0]) == normalize_name(name)
@@ -127,12 +118,39 @@ def explain_name_error(
     return [_describe_unknown_name(name, notebook)]
 
 
+def _describe_similar_names(
+    name: str,
+    similar: Sequence[str],
+    descriptions: dict[str, str],
+    notebook: NotebookNames,
+) -> list[str]:
+    """Return the sentence on the names in cells or the kernel that are most similar.
+
+    `similar` are the similar names in the kernel, and `descriptions` describe the
+    kernel's names.
+    """
+    defined = find_similar_defined_name(name, similar, notebook)
+    if defined:
+        return [f"the closest name that a cell defines: {defined}"]
+    if not similar:
+        return []
+    names = []
+    for other in similar:
+        description = descriptions.get(other, "")
+        names.append(f"`{other}`{description}")
+    joined_names = ", ".join(names)
+    return [f"closest names in the kernel: {joined_names}"]
+
+
 def _describe_definitions(
     name: str,
     failed_at: int | None,
     notebook: NotebookNames,
 ) -> list[str]:
-    """Return the lines of cells that define a name and did not run, or deleted it."""
+    """Return sentences on cell lines that define a name but did not run, or deleted it.
+
+    If all definitions ran and the name was not deleted, describe the last definition.
+    """
     definitions = notebook.list_definitions(name)
     pending = [definition for definition in definitions if not definition.succeeded]
     deletion = notebook.find_deletion(name, failed_at)
@@ -151,7 +169,10 @@ def _describe_unreachable(
     notebook: NotebookNames,
     environment: ProjectEnvironment,
 ) -> list[str]:
-    """Return a definition below the failing line, in another scope, alias or file."""
+    """Return sentences on a definition that the failing line cannot use.
+
+    The definition is below the line, in another scope, under an alias or in a file.
+    """
     sentences = []
     later_definition = _describe_later_definition(name, failed_at, notebook)
     if later_definition:
@@ -185,7 +206,10 @@ def _explain_name_in_file(
     error: ErrorFacts,
     notebook: NotebookNames,
 ) -> list[str]:
-    """Return the sentence on a name in a file, which cannot use the notebook's."""
+    """Return the sentence on an undefined name in a file.
+
+    Return an empty list if the notebook does not define the name, either.
+    """
     similar = find_close_names(name, error.locals)
     if similar:
         names = ", ".join(f"`{other}`" for other in similar)
@@ -197,8 +221,8 @@ def _explain_name_in_file(
         return []
     short_file = one_line(file, 200)
     return [
-        f"{short_file} does not define `{name}`: code in a file sees the "
-        "names of that file, not those of the notebook"
+        f"{short_file} does not define `{name}`: code in a file cannot use the "
+        "notebook's names"
     ]
 
 
@@ -207,9 +231,9 @@ def _describe_later_definition(
     failed_at: int | None,
     notebook: NotebookNames,
 ) -> str:
-    """Return the line below the failing one that defines a name.
+    """Return a sentence on a line below the failing line that defines a name.
 
-    Return an empty string if there is none.
+    Return an empty string if there is no such line.
     """
     if failed_at is None:
         return ""
@@ -237,11 +261,14 @@ def describe_live_names(namespace: Namespace) -> dict[str, str]:
 
 
 def find_similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the most similar names. A builtin must be more similar than others."""
+    """Return the most similar names.
+
+    A builtin is included only if its similarity is at least MIN_BUILTIN_RATIO.
+    """
     similar = []
     for other in find_close_names(name, names):
         is_builtin = hasattr(builtins, other)
-        if not is_builtin or similarity(other, name) >= MIN_BUILTIN_RATIO:
+        if not is_builtin or compute_similarity(other, name) >= MIN_BUILTIN_RATIO:
             similar.append(other)
     return similar
 
@@ -251,18 +278,18 @@ def find_similar_defined_name(
     similar: Sequence[str],
     notebook: NotebookNames,
 ) -> str:
-    """Return a similar name that a cell defines but that is not in the kernel.
+    """Return a phrase on a similar name that a cell defines and the kernel lacks.
 
-    Return an empty string if there is none, or if one of the kernel's `similar` names
-    is as close.
+    Return an empty string if there is no such name, or if one of the kernel's names in
+    `similar` is as similar.
     """
     min_similarity = 0.0
     if similar:
-        min_similarity = similarity(similar[0], name)
+        min_similarity = compute_similarity(similar[0], name)
     live = notebook.namespace.names
     undefined = [other for other in notebook.list_bound_names() if other not in live]
     for other in find_close_names(name, undefined, 1):
-        if similar and similarity(other, name) <= min_similarity:
+        if similar and compute_similarity(other, name) <= min_similarity:
             continue
         definitions = notebook.list_definitions(other)
         if definitions:
@@ -270,19 +297,19 @@ def find_similar_defined_name(
     return ""
 
 
-def similarity(first: str, second: str) -> float:
-    """Return the similarity of two names, 1 if they are equal."""
+def compute_similarity(first: str, second: str) -> float:
+    """Return the similarity of two names, from 0 to 1 for equal names."""
     return difflib.SequenceMatcher(None, first, second).ratio()
 
 
 def _describe_unknown_name(name: str, notebook: NotebookNames) -> str:
-    """Return the sentence on a name that is not similar to any other."""
+    """Return the sentence on a name that is not similar to any name in the kernel."""
     text = "the kernel has no similar name"
     if notebook.mentions_name(name):
         return text
     changes = notebook.list_changes(notebook.cell, name)
     cells = "no other cell" if changes else "no cell of the notebook"
-    text += f", and {cells} defines it"
+    text += f", and {cells} defines `{name}`"
     earlier_version = notebook.find_earlier_version(name)
     if earlier_version:
         text += f"; {earlier_version}"
@@ -297,21 +324,18 @@ def explain_module_error(
     environment: ProjectEnvironment,
     python: str,
 ) -> list[str]:
-    """Return a local module, definitions of the names, or what to install."""
+    """Return sentences on a module or name that could not be imported.
+
+    They describe a local module, definitions of the imported names, the distribution to
+    install, or similar modules.
+    """
     name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
     findings = [finding.text for finding in error.findings]
     is_relative = "relative import" in fault.evalue
     classes = fault.mro or (fault.ename,)
     if "ModuleNotFoundError" not in classes and not is_relative:
         return [*_describe_circular_import(fault), *findings]
-    code = source
-    if fault.frames:
-        context = fault.frames[-1].context
-        code = "\n".join(text for _, text in context)
-    pattern = r"\.+[\w.]*"
-    if not is_relative:
-        pattern = rf"{re.escape(name)}\b[\w.]*"
-    imported = parse_import(code, pattern)
+    imported = _parse_failed_import(fault, name, source, is_relative)
     module = imported.module.lstrip(".") or name
     local_module = _find_local_module(module, name, namespace, environment)
     location = []
@@ -338,20 +362,40 @@ def explain_module_error(
         sentence = describe_distribution(distribution, environment, python)
         sentences.append(sentence)
     sentences += definitions
-    if sentences:
-        return sentences
+    return sentences or [_describe_unknown_module(name, namespace)]
+
+
+def _parse_failed_import(
+    fault: Fault,
+    name: str,
+    source: str,
+    is_relative: bool,
+) -> ImportedNames:
+    """Return the import that failed, from the innermost frame or the cell's source."""
+    code = source
+    if fault.frames:
+        context = fault.frames[-1].context
+        code = "\n".join(text for _, text in context)
+    pattern = r"\.+[\w.]*"
+    if not is_relative:
+        pattern = rf"{re.escape(name)}\b[\w.]*"
+    return parse_import(code, pattern)
+
+
+def _describe_unknown_module(name: str, namespace: Namespace) -> str:
+    """Return the sentence on a missing module without a known distribution."""
     similar = _find_similar_modules(name, namespace)
     if similar:
         joined_modules = ", ".join(similar)
-        return [f"closest modules that can be imported: {joined_modules}"]
-    return [
+        return f"closest modules that can be imported: {joined_modules}"
+    return (
         "no installed module has a similar name, and stepper knows no distribution "
-        "that provides this one"
-    ]
+        f"that provides `{name}`"
+    )
 
 
 def _find_distribution(module: str, name: str, imported: ImportedNames) -> str | None:
-    """Return the distribution of an imported name or of the missing module."""
+    """Return the distribution of an imported name or of the missing module, or None."""
     dotted_name = module
     if imported.names:
         dotted_name += f".{imported.names[0]}"
@@ -379,7 +423,7 @@ def _find_local_module(
     namespace: Namespace,
     environment: ProjectEnvironment,
 ) -> ModuleLocation | None:
-    """Return the project's module with one of these names, or None without one."""
+    """Return the project's module with one of these names, or None."""
     cwd = namespace.cwd
     modules = environment.find_local_modules(module, cwd)
     if not modules:
@@ -415,9 +459,9 @@ def describe_distribution(
     environment: ProjectEnvironment,
     python: str,
 ) -> str:
-    """Return the sentence on a needed distribution, with the command to install it."""
+    """Return the sentence on a missing distribution, with the command to install it."""
     text = f"the code needs the distribution {distribution}"
-    command = environment.install_command(python, distribution)
+    command = environment.build_install_command(python, distribution)
     if command:
         text += f"; to install it, run: {command}"
     return text
@@ -433,7 +477,7 @@ def parse_import(source: str, module: str) -> ImportedNames:
     parts = without_comments.strip("()\\ ").split(",")
     names = []
     for part in parts:
-        words = part.split()  # with "as", the first is the module's own name
+        words = part.split()  # in `a as b`, the first word is the imported name
         if words:
             names.append(words[0])
     module_name = match[1] or match[4]
@@ -446,13 +490,14 @@ def explain_file_error(
     environment: ProjectEnvironment,
     cwd: str,
 ) -> list[str]:
-    """Return the most similar paths, the missing folder and the kernel's folder.
+    """Return sentences on a missing file.
 
-    Paths are relative to the kernel's folder unless the cell used an absolute one.
+    They contain similar paths, the missing folder and the kernel's folder. Paths are
+    relative to the kernel's folder unless the cell used an absolute path.
     """
     kernel_folder = []
     if cwd:
-        folder = environment.display_folder(cwd)
+        folder = environment.format_folder(cwd)
         kernel_folder.append(f"the kernel's folder is {folder}")
     filename = fault.attributes.get("filename")
     path = str(filename or error.path or find_quoted(fault.evalue))
@@ -467,7 +512,7 @@ def explain_file_error(
         paths = environment.find_similar_paths(path, cwd)
     missing_folder = find_missing_folder(path, cwd)
     if path.startswith("/") and missing_folder:
-        # A path of another machine: show relative paths.
+        # The path is probably from another machine, so show relative paths.
         root = os.path.realpath(cwd)
         paths = [os.path.relpath(similar, root) for similar in paths]
     sentences = []
@@ -495,7 +540,7 @@ def _describe_missing_folder(folder: Path) -> str:
     text = f"the folder {str(folder)!r} does not exist"
     parent = str(folder.parent)
     if parent.strip("./"):
-        text += f" ({parent!r} does)"
+        text += f" ({parent!r} exists)"
     return text
 
 

@@ -1,7 +1,7 @@
 """Facts about a plotly figure from the JSON of its output: traces, titles, axis ranges.
 
-All texts are the figure's own; the caller quotes and truncates them. A range is the
-layout's if it sets one, else that of the first MAX_VALUES values.
+All texts come from the figure: the caller must quote and truncate them. The range of an
+axis is taken from the layout or, if the layout has none, from the values of the traces.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Range = tuple[float, float] | tuple[str, str] | tuple[()]
 class Traces:
     """The traces of one type: their number, and the total number of their points.
 
-    `points` is None if it is unknown.
+    `points` is None if the number is unknown.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class Traces:
 class Axis:
     """An axis: its title, and its range or its number of categories.
 
-    `empty`: the axis has values, but none of them is a finite number, date or text.
+    `empty` means that the axis has values, but no finite numbers, dates or texts.
     """
 
     name: str
@@ -93,7 +93,10 @@ class BinaryData(NamedTuple):
 
 @dataclass(frozen=True)
 class PlotlyFigure:
-    """The contents of a figure. `frames` is the number of animation frames."""
+    """The contents of a figure.
+
+    `names` are the names of the traces, `frames` is the number of animation frames.
+    """
 
     title: str = ""
     traces: tuple[Traces, ...] = ()
@@ -103,14 +106,14 @@ class PlotlyFigure:
 
 
 def parse_figure(content: Any) -> PlotlyFigure | None:
-    """Return the facts about a figure, or None if the JSON is not that of a figure."""
+    """Return the contents of a figure, or None if the JSON contains no figure."""
     data = _ensure_object(content).get("data")
     if not isinstance(data, list):
         return None
     traces = [trace for trace in data if isinstance(trace, dict)]
     first_traces = traces[:MAX_TRACES]
     layout = _ensure_object(content.get("layout"))
-    names = [_as_text(trace.get("name")) for trace in first_traces]
+    names = [_get_text(trace.get("name")) for trace in first_traces]
     distinct_names = dict.fromkeys(names)
     frame_count = 0
     frames = content.get("frames")
@@ -160,7 +163,7 @@ def _count_points(trace: Mapping[str, Any]) -> int | None:
 
 
 def _get_binary_data(values: Any) -> BinaryData | None:
-    """Return an array that is in plotly 6's format, or None for other values."""
+    """Return an array in plotly 6's format, or None for other values."""
     specification = _ensure_object(values)
     dtype = str(specification.get("dtype"))
     type_code = TYPE_CODES.get(dtype)
@@ -206,7 +209,7 @@ def _parse_axes(
 
 
 def _group_columns(traces: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values of the traces by the name of their axis."""
+    """Return the values of the traces, by the name of the axis such as "x2"."""
     columns: dict[str, list[Any]] = {}
     for trace in traces:
         for letter in ("x", "y"):
@@ -251,9 +254,9 @@ def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axi
 
 
 def _parse_range(ends: Any, scale: str) -> Range:
-    """Return the range that a layout sets.
+    """Return the range that a layout sets, or an empty tuple if there is none.
 
-    Plotly stores the exponents of a logarithmic range.
+    For a logarithmic range, the layout contains the exponents.
     """
     if not isinstance(ends, list):
         return ()
@@ -305,10 +308,10 @@ def _get_title(layout: Mapping[str, Any]) -> str:
     title = layout.get("title")
     if isinstance(title, dict):
         title = title.get("text")
-    return _as_text(title)
+    return _get_text(title)
 
 
-def _as_text(value: Any) -> str:
+def _get_text(value: Any) -> str:
     """Return the beginning of a text, or an empty string for other values."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
@@ -316,7 +319,7 @@ def _as_text(value: Any) -> str:
 
 
 def _ensure_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object, or an empty one for other values."""
+    """Return a JSON object, or an empty dict for other values."""
     if isinstance(value, dict):
         return value
     return {}

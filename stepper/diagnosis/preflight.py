@@ -1,8 +1,7 @@
 """The preflight check: errors that a cell would certainly raise, found before it runs.
 
-A cell that would have succeeded must never be refused. So only code that is certainly
-evaluated counts, and there is no finding if anything is unknown: the cell then simply
-fails when it runs.
+A cell that would succeed must never be refused. Therefore only code that is certainly
+evaluated counts. If anything is unknown, the check finds nothing, and the cell runs.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from stepper.policy.namespace_report import Namespace
 
 # IPython translates `%x`, `!x` and `x?` into calls of this function.
 MAGIC_CALL = "get_ipython"
-# Modules whose import makes no other modules available. Others may change `sys.path`,
-# so that the imports below them are not checked.
+# Modules whose import makes no other modules available. Other modules may change
+# `sys.path`, so the imports below them are not checked.
 KNOWN_MODULES = sys.stdlib_module_names | {
     "IPython",
     "altair",
@@ -44,7 +43,7 @@ KNOWN_MODULES = sys.stdlib_module_names | {
     "statsmodels",
     "tqdm",
 }
-# Calls between imports that make no modules available either.
+# Names of functions and modules whose calls make no modules available.
 KNOWN_CALLS = (
     "print",
     "warnings",
@@ -111,16 +110,16 @@ class Finding(NamedTuple):
     fault: Fault
 
 
-def check_cell(
+def find_certain_error(
     source: str,
     namespace: Namespace,
     can_import: Callable[[str], bool],
     transform: Callable[[str], str],
 ) -> Fault | None:
-    """Return the first error that the cell would certainly raise, or None without one.
+    """Return the first error that a cell would certainly raise, or None.
 
-    `can_import` returns whether the kernel finds a module; `transform` is IPython's
-    translation of a cell to Python.
+    `can_import` returns whether the kernel finds a module. `transform` translates a
+    cell's source to Python.
     """
     source = re.sub(r"\r\n?", "\n", source)
     if not _is_checkable(source):
@@ -141,7 +140,7 @@ def check_cell(
             return None
         return _make_syntax_fault(error, source, code)
     except Exception:  # noqa: BLE001
-        # Nested too deeply, or an error of the transformer: proves nothing.
+        # Code that is nested too deeply, or an error of the transformer.
         return None
     if not findings:
         return None
@@ -198,7 +197,7 @@ def _may_be_magic(code: str, namespace: Namespace) -> bool:
 
 
 def _get_code_line(code: str, line: int) -> str:
-    """Return a line of the translated code, or an empty string below its end."""
+    """Return a line of the translated code, or an empty string if there is none."""
     lines = [*code.split("\n"), ""]
     return lines[min(line - 1, code.count("\n"))]
 
@@ -225,7 +224,7 @@ def _find_source_line(source: str, code: str, line: int) -> int:
     """Return the line of the cell's source for a line of its Python code.
 
     IPython removes blank lines at the start and joins magics that are continued by a
-    backslash, so lines only move up.
+    backslash, so a line of the source is never above its line of Python code.
     """
     lines = source.rstrip().split("\n")
     text = _get_code_line(code, line).strip()
@@ -239,7 +238,7 @@ def _find_missing_modules(
     tree: ast.Module,
     can_import: Callable[[str], bool],
 ) -> Iterator[Finding]:
-    """Yield the imports of missing modules.
+    """Yield findings on imports of missing modules.
 
     The search stops at the first statement that may make modules available.
     """
@@ -276,7 +275,7 @@ def _get_imported_modules(statement: ast.stmt) -> list[str]:
 def _is_harmless(statement: ast.stmt) -> bool:
     """Return whether a statement cannot make modules available.
 
-    It may bind names, set `os.environ` and call KNOWN_CALLS.
+    A harmless statement may bind names, set `os.environ` and call KNOWN_CALLS.
     """
     if not isinstance(statement, (ast.Expr, ast.Assign)):
         return False
@@ -301,7 +300,7 @@ def _find_undefined_names(
     code: str,
     namespace: Namespace,
 ) -> Iterator[Finding]:
-    """Yield the first undefined name or call of `input()`.
+    """Yield a finding on the first undefined name or call of `input()`.
 
     Nothing is yielded if a magic or other code may define names.
     """
@@ -313,27 +312,15 @@ def _find_undefined_names(
     is_dynamic = DYNAMIC_CODE.search(code) or "*" in bound
     if not usage.python or not namespace.names or is_dynamic:
         return
-    names = _list_names(tree)
     undefined = set()
     if MAGIC_CALL not in code:
-        defined = {*namespace.names, *bound, *vars(builtins)}
-        for node in names:
-            if node.id not in defined and not AUTOMATIC_NAME.fullmatch(node.id):
-                undefined.add(node.id)
-    called = set()
-    for tree_node in ast.walk(tree):
-        if isinstance(tree_node, ast.Call):
-            called.add(id(tree_node.func))
-    input_fails = not namespace.own_input and "input" not in bound
-    for node in names:
-        if node.id == "input" and id(node) not in called:
-            input_fails = False
+        undefined = _list_undefined(tree, {*namespace.names, *bound})
     if not undefined and "input" not in code:
         return
-    exit_match = EXITS.search(code)
-    exit_line = sys.maxsize
-    if exit_match:
-        exit_line = code.count("\n", 0, exit_match.start()) + 1
+    input_fails = not namespace.own_input and "input" not in bound
+    if input_fails:
+        input_fails = _only_calls_input(tree)
+    exit_line = _find_exit_line(code)
     for statement, name in _iter_loaded_names(tree):
         fails = name in undefined or (input_fails and name == "input")
         if not fails:
@@ -355,8 +342,39 @@ def _find_undefined_names(
         return
 
 
+def _list_undefined(tree: ast.Module, defined: set[str]) -> set[str]:
+    """Return the names in a tree that are not defined, not even as builtins."""
+    undefined = set()
+    for node in _list_names(tree):
+        if node.id in defined or node.id in vars(builtins):
+            continue
+        if not AUTOMATIC_NAME.fullmatch(node.id):
+            undefined.add(node.id)
+    return undefined
+
+
+def _only_calls_input(tree: ast.Module) -> bool:
+    """Return whether a tree uses the name `input` only to call the function."""
+    called = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called.add(id(node.func))
+    for name in _list_names(tree):
+        if name.id == "input" and id(name) not in called:
+            return False
+    return True
+
+
+def _find_exit_line(code: str) -> int:
+    """Return the first line at which a cell may stop, or a line below all lines."""
+    match = EXITS.search(code)
+    if match is None:
+        return sys.maxsize
+    return code.count("\n", 0, match.start()) + 1
+
+
 def _list_names(tree: ast.AST) -> list[ast.Name]:
-    """Return the names in a tree."""
+    """Return the nodes of all names in a syntax tree."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -367,7 +385,8 @@ def _list_names(tree: ast.AST) -> list[ast.Name]:
 def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
     """Yield the names that are certainly loaded, with their statements.
 
-    These are the names before a statement's first branch. `try` is skipped.
+    Only names before a statement's first branch are certain. Statements that contain
+    `try` are skipped.
     """
     # Versions of Python evaluate annotations differently.
     flags = COMPILE_FLAGS | __future__.annotations.compiler_flag

@@ -1,8 +1,8 @@
-"""The project's files and the kernel's environment, as facts for a report.
+"""The search in the project's files and in the kernel's environment.
 
 The project is untrusted: searches are limited in time and number, symbolic links are
-not followed, and unreadable files are left out. So a result says what exists, never
-that something does not exist.
+not followed, and unreadable files are left out. Therefore a search may miss files, and
+an empty result does not mean that a file does not exist.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from stepper.common.project_walk import SECONDS, TURN, Tree, walk
 from stepper.diagnosis.distribution_names import CONDA_NAMES
 from stepper.diagnosis.name_similarity import (
     MAX_PATH,
-    folder_distance,
+    measure_folder_distance,
     score_similar_names,
 )
 
-# Seconds for which a file list is reused: one error needs it several times.
+# Seconds for which the list of files is reused: one error needs it several times.
 TREE_LIFETIME = 1.0
 MAX_RESULTS = 3
 MAX_WRITTEN = 20  # files in a list of written files
@@ -73,7 +73,7 @@ class WrittenFile(NamedTuple):
 class ProjectEnvironment:
     """The files and the environments of one project.
 
-    `search` is the PATH of the search for installers, or None for stepper's own PATH.
+    `search` is the PATH in which installers are searched, or None for stepper's PATH.
     """
 
     def __init__(self, project: str, search: str | None = None) -> None:
@@ -83,7 +83,7 @@ class ProjectEnvironment:
         self._tree: Tree | None = None
         self._listed_at = 0.0
 
-    def display_folder(self, folder: str) -> str:
+    def format_folder(self, folder: str) -> str:
         """Return a folder inside the project as a relative path, else its full path."""
         path = realpath(folder)
         project_prefix = self.root + os.sep
@@ -93,8 +93,8 @@ class ProjectEnvironment:
             path = relative + os.sep
         return _to_text(path)
 
-    def relative_path(self, path: str) -> str:
-        """Return a path without links relative to the project.
+    def get_relative_path(self, path: str) -> str:
+        """Return a path relative to the project. The path must not contain links.
 
         Return an empty string if the path is outside the project.
         """
@@ -110,7 +110,10 @@ class ProjectEnvironment:
         return join(self.root, path)
 
     def get_tree(self, refresh: bool = False) -> Tree:
-        """Return the project's files and folders."""
+        """Return the project's files and folders.
+
+        A list that is not older than TREE_LIFETIME is reused, unless `refresh` is true.
+        """
         now = time.monotonic()
         is_old = now - self._listed_at > TREE_LIFETIME
         if self._tree is None or refresh or is_old:
@@ -119,9 +122,9 @@ class ProjectEnvironment:
         return self._tree
 
     def find_similar_paths(self, path: str, cwd: str) -> list[str]:
-        """Return the existing paths most similar to a missing one.
+        """Return the existing paths that are most similar to a missing path.
 
-        They are relative to `cwd`, or absolute if `path` is absolute.
+        The results are relative to `cwd`, or absolute if `path` is absolute.
         """
         if not path or len(path) > MAX_PATH:
             return []
@@ -145,9 +148,9 @@ class ProjectEnvironment:
         return results
 
     def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
-        """Return the existing paths whose names are most similar to the target's.
+        """Return the existing paths whose names are most similar to the target's name.
 
-        Of equally similar names, those in the nearest folders come first.
+        Among equally similar names, paths in the nearest folders come first.
         """
         parent = realpath(target.parent)
         folder = relpath(parent, self.root)
@@ -159,7 +162,7 @@ class ProjectEnvironment:
             name = basename(path)
             if name not in scores or path == own_path:
                 continue
-            distance = folder_distance(folder, dirname(path))
+            distance = measure_folder_distance(folder, dirname(path))
             rank = -scores[name]
             ranked.append((rank, distance, path))
         ranked.sort()
@@ -202,7 +205,7 @@ class ProjectEnvironment:
         return definitions
 
     def _list_sources(self) -> list[str]:
-        """Return the source files to search, those in the topmost folders first."""
+        """Return the source files to search, first the files in the topmost folders."""
 
         def sort_key(path: str) -> tuple[int, str]:
             depth = path.count("/")
@@ -220,7 +223,7 @@ class ProjectEnvironment:
         return modules
 
     def find_local_modules(self, name: str, cwd: str) -> list[LocalModule]:
-        """Return the project's modules with a name, those nearest to `cwd` first."""
+        """Return the project's modules with this name, the nearest to `cwd` first."""
         is_module_name = re.fullmatch(r"\w+(\.\w+)*", name)
         if not is_module_name or not _are_valid_paths(cwd):
             return []
@@ -240,7 +243,7 @@ class ProjectEnvironment:
             # Modules inside a package come last: they need the package's name.
             folder = folders[path]
             in_package = f"{folder}/__init__.py" in modules
-            distance = folder_distance(here, folder)
+            distance = measure_folder_distance(here, folder)
             return in_package, distance, path
 
         results = []
@@ -257,7 +260,10 @@ class ProjectEnvironment:
         when_ns: int,
         exclude: Collection[str],
     ) -> list[WrittenFile]:
-        """Return the files written since a time, the newest first."""
+        """Return the project's files that were written since a time, the newest first.
+
+        `when_ns` is in nanoseconds, and `exclude` contains paths that are left out.
+        """
         written = []
         for path, status in self._iter_statuses(exclude):
             modified = status.st_mtime_ns
@@ -279,7 +285,8 @@ class ProjectEnvironment:
     ) -> bool:
         """Return whether a file of the project or one of `folders` changed.
 
-        Return True if not all files could be listed.
+        Only changes since `when_ns` (in nanoseconds) count. Files in `exclude` are
+        ignored. Return True if not all files could be listed.
         """
         # The ctime, because a moved file keeps its mtime.
         for _, status in self._iter_statuses(exclude):
@@ -292,10 +299,10 @@ class ProjectEnvironment:
         return self.get_tree().truncated
 
     def _list_outside_folders(self, folders: Sequence[str]) -> set[str]:
-        """Return those of some folders that are not the project's own.
+        """Return the folders that are not folders of the project.
 
-        The project's own folders change whenever stepper writes the notebook, so only
-        their files count.
+        The project's folders change whenever stepper writes the notebook, so only their
+        files are compared.
         """
         outside = set()
         for folder in folders:
@@ -311,7 +318,10 @@ class ProjectEnvironment:
         self,
         exclude: Collection[str],
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the project's regular files, from a new list of files."""
+        """Yield the path and the status of each regular file, from a new list of files.
+
+        Stop after SECONDS.
+        """
         excluded = set()
         for path in exclude:
             if _are_valid_paths(path):
@@ -332,9 +342,9 @@ class ProjectEnvironment:
                 yield path, status
 
     def can_import(self, name: str, search_path: Sequence[str], cwd: str) -> bool:
-        """Return whether a kernel with a sys.path could import a module.
+        """Return whether a kernel could import a module. Return True if unknown.
 
-        Return True if this is unknown.
+        `search_path` is the kernel's sys.path, and `cwd` its working directory.
         """
         top_name, _, _ = name.partition(".")
         # Modules of the kernel's standard library are in its folders, except those
@@ -361,7 +371,7 @@ class ProjectEnvironment:
                     return True
         return False
 
-    def install_command(self, python: str, *distributions: str) -> str:
+    def build_install_command(self, python: str, *distributions: str) -> str:
         """Return the command that installs distributions for an interpreter.
 
         The command must be run in the project's root. Return an empty string if neither
@@ -392,9 +402,9 @@ class ProjectEnvironment:
         return ""
 
     def _find_project_manager(self, prefix: str) -> str:
-        """Return the tool that locked the environment at `prefix`.
+        """Return the tool that manages the environment at `prefix`, such as "uv".
 
-        Return an empty string if no installed tool did.
+        Return an empty string if the project has no lock file of an installed tool.
         """
         venv = self._get_full_path(".venv")
         if realpath(prefix) != realpath(venv):
@@ -408,7 +418,7 @@ class ProjectEnvironment:
         return ""
 
     def _find_uv(self) -> str:
-        """Return the name or the path of uv, or an empty string without uv."""
+        """Return the name or path of uv, or an empty string if uv is not installed."""
         if shutil.which("uv", path=self.search):
             return "uv"
         for folder in (".local/bin", ".cargo/bin"):
@@ -420,7 +430,8 @@ class ProjectEnvironment:
     def _quote(self, path: str) -> str:
         """Return a path quoted for a shell in the project's root.
 
-        Links are kept: `.venv/bin/python` links to an interpreter with other packages.
+        Links are not resolved, because `.venv/bin/python` links to an interpreter with
+        other packages.
         """
         path = os.path.normpath(path)
         for base in (self.given_root, self.root):
@@ -435,18 +446,18 @@ def _format_conda_names(distributions: Iterable[str]) -> str:
     names = []
     for distribution in distributions:
         name = CONDA_NAMES.get(distribution, distribution)
-        names.append(name.lower())  # as all of conda's names
+        names.append(name.lower())  # all of conda's names are lower case
     return shlex.join(names)
 
 
 def _has_pip(prefix: str) -> bool:
-    """Return whether pip is in an environment's folder of packages."""
+    """Return whether pip is installed in an environment."""
     return any(Path(prefix).glob(f"{SITE_PACKAGES}/pip"))
 
 
 def _may_have_pip(prefix: str) -> bool:
-    """Return whether an environment without its own pip may use another one."""
-    # An interpreter of another host has no files here.
+    """Return whether an environment may have pip although `_has_pip` found none."""
+    # An interpreter on another host has no files on this machine.
     is_local = any(Path(prefix).glob(SITE_PACKAGES))
     if not is_local:
         return True
@@ -479,8 +490,8 @@ def _read_venv_config(prefix: str) -> dict[str, str]:
 def _list_names(folder: str) -> list[str] | None:
     """Return the names in a folder of sys.path.
 
-    Return None if they cannot be listed: the folder is an archive, is not readable, or
-    has too many names.
+    Return None if the names cannot be listed, because the folder is an archive, is not
+    readable, or has too many names.
     """
     names = []
     try:
@@ -491,7 +502,7 @@ def _list_names(folder: str) -> list[str] | None:
                     return None
     except FileNotFoundError:
         return []
-    except OSError:  # an archive is a file, and has no folder below
+    except OSError:  # for example an archive, which is a file
         return None
     return names
 
@@ -506,7 +517,7 @@ def _are_valid_paths(*paths: str) -> bool:
 
 
 def _to_text(path: str) -> str:
-    """Return a path as encodable text: a file name may contain any bytes."""
+    """Return a path as valid Unicode, because a file name may contain any bytes."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -520,7 +531,7 @@ def _get_status(path: str) -> os.stat_result | None:
 def _read_start(path: str) -> str:
     """Return the beginning of a file.
 
-    Return an empty string if it is not a readable regular file.
+    Return an empty string if the path is not a readable regular file.
     """
     if os.path.islink(path):
         return ""

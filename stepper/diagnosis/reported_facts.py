@@ -1,7 +1,7 @@
-"""Values of the facts that the helper in the kernel reports about a failed cell.
+"""The facts that the kernel's helper reports about a failed cell.
 
-The message comes from the user's process: `common/json_decode` validates it. The field
-names are the JSON keys of that message.
+The helper's message comes from the user's process, so `common/json_decode` validates
+it. The field names are the JSON keys of the message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 class Bound:
     """The line that last assigned a value, or that passed an argument (`argument`).
 
-    It is in a cell, given by its execution count, or in a file.
+    The line is in `file` or, if `file` is empty, in the cell with the execution count
+    `cell`.
     """
 
     cell: int
@@ -34,9 +35,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class Lost:
-    """A column that a DataFrame had before a run changed the DataFrame.
+    """A column (`label`) that a DataFrame (`name`) lost in a run.
 
-    That run is the failed one (`now`) or an earlier one.
+    The run is the failed run if `now` is true, else an earlier run.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence, with the last assignment of its subject and a column it lost."""
+    """A sentence on a value, with the value's last assignment and lost column."""
 
     text: str
     bound: Bound | None = None
@@ -57,7 +58,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class ErrorFacts:
-    """Findings on an error, with a path and local names for a search in the project."""
+    """The findings on an error, and a path or local names to search for.
+
+    `program` is whether the missing file is a program that could not be started.
+    """
 
     findings: tuple[Finding, ...] = ()
     path: str = ""
@@ -69,7 +73,7 @@ class ErrorFacts:
 class NamespaceChanges:
     """The names that a failed cell rebound, assigned first, or changed in place.
 
-    `rebound` has name, old value and new value; `in_place` has name and line.
+    `rebound` contains (name, old value, new value), `in_place` contains (name, line).
     """
 
     rebound: tuple[tuple[str, str, str], ...] = ()
@@ -82,7 +86,8 @@ class FileChange:
     """A change of a file that this kernel opened for writing, renamed or removed.
 
     `change` is "written", "same" (the content is unchanged), "renamed", "deleted" or
-    "new folder". `own`: the cell did it, not a thread or task of an earlier cell.
+    "new folder". `own` means that the cell made the change, not a thread or task of an
+    earlier cell.
     """
 
     path: str
@@ -99,10 +104,10 @@ class FileFacts:
     Paths are absolute and contain no symbolic links.
     """
 
-    # When the cell began, in ns of the clock of file times.
+    # The start of the cell in ns, by the clock of file times.
     began: int = 0
     changes: tuple[FileChange, ...] = ()
-    # Files open for writing: (path, whether by a process of this cell).
+    # Files open for writing: (path, whether a process of this cell opened the file).
     open: tuple[tuple[str, bool], ...] = ()
     # Files that an earlier cell wrote and that are unchanged since.
     earlier: tuple[str, ...] = ()

@@ -23,23 +23,23 @@ KINDS = ("swallowed", "multiplied", "emptied", "empty", "blank", "warning")
 
 @dataclass(frozen=True)
 class RunWarning:
-    """A warning as the helper reports it."""
+    """A warning as reported by the helper. `kind` is one of KINDS or "more"."""
 
     kind: str
     text: str
 
 
 class UnreportedWarnings(NamedTuple):
-    """The number of warnings that the helper left out, or a lower bound of it."""
+    """The number of warnings that the helper left out, or a lower bound."""
 
     total: int
     is_lower_bound: bool
 
 
 def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
-    """Return at most three warnings, one line each, and the number of further ones.
+    """Return at most three warnings, one per line, and the number of further warnings.
 
-    The lines `first` come before those of the helper.
+    `facts` are the helper's warnings. The lines in `first` precede them.
     """
     reported = decode_valid_items(RunWarning, facts)
     warnings = [warning for warning in reported if warning.kind in KINDS]

@@ -20,22 +20,22 @@ MAX_COMMAND = 80
 MAX_OUTPUT_LINE = 120
 MAX_WARNING = 600
 OUTPUT_LINES = 3
-# A shell's message on a line after which it continues: a `%%bash` cell has one exit
-# code, that of its last line.
+# A shell's message on a failed line. The shell continues after the line, and the exit
+# code of a `%%bash` cell is the exit code of its last line.
 SHELL_ERROR = re.compile(r"^(?:\S*/)?(?:ba|da|k|z)?sh: (?:line )?\d+: .+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A shell command as the helper reports it; the field names are JSON keys.
+    """A shell command as reported by the helper. The field names are JSON keys.
 
-    `into` is the interpreter that the command installed `wanted` for. It is empty if
-    the kernel's own interpreter lacks pip. `own` is the kernel's interpreter.
+    `into` is the interpreter for which the command installed the requirements `wanted`,
+    or empty if the kernel's interpreter lacks pip. `own` is the kernel's interpreter.
     """
 
     text: str
     code: int = 0
-    # The line of the cell, 0 if the command is not in this cell.
+    # The line of the cell, or 0 if the command is not in this cell.
     line: int = 0
     count: int = 1
     tail: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Command:
 
 
 def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list[str]:
-    """Return a warning for each command, those for another interpreter first."""
+    """Return a warning for each command, first for installations elsewhere."""
     commands = decode_valid_items(Command, facts)
     commands = sorted(commands, key=lambda command: not command.into)
     return [_format_warning(command, environment) for command in commands]
@@ -54,7 +54,8 @@ def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list
 def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a warning on the lines of a script that a shell could not run.
 
-    The shell reports these lines on stderr.
+    The lines are found by the shell's messages on stderr. Return an empty list if there
+    are none.
     """
     errors = []
     for output in outputs:
@@ -67,7 +68,7 @@ def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
     if not errors:
         return []
     last_errors = " / ".join(errors[-OUTPUT_LINES:])
-    return [f'a shell could not run a line of its script: "{last_errors}"']
+    return [f'a shell could not run part of its script: "{last_errors}"']
 
 
 def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
@@ -76,14 +77,15 @@ def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
         target = one_line(command.into, MAX_OUTPUT_LINE)
         kernel = one_line(command.own, MAX_OUTPUT_LINE)
         parts.append(
-            f"installs for {target}, not for this kernel's interpreter {kernel}"
+            f"installs packages for {target}, not for this kernel's interpreter "
+            f"{kernel}"
         )
     if command.code:
         failure = _format_failure(command)
         parts.append(failure)
     install = ""
     if command.wanted and command.own:
-        install = environment.install_command(command.own, *command.wanted)
+        install = environment.build_install_command(command.own, *command.wanted)
     if install:
         parts.append(f"to install for this kernel, run: {install}")
     location = f"line {command.line}: " if command.line else ""
@@ -95,7 +97,7 @@ def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
 def _format_failure(command: Command) -> str:
     text = _format_exit(command.code)
     if command.count > 1:
-        text = f"{command.count} × {text}"
+        text += f" ({command.count} times)"
     lines = [one_line(line, MAX_OUTPUT_LINE) for line in command.tail]
     output_lines = [line for line in lines if line]
     if output_lines:

@@ -1,8 +1,8 @@
 """Suggestions for syntax errors: a small change with which the source compiles.
 
-Each suggested change was tried: the whole source compiles with it, as IPython parses
-it. If no change helps, the suggestion is the location of the error, and Python's own
-message says the rest.
+Each change is tried before it is suggested: the whole source must compile with the
+change, as IPython compiles it. If no change helps, the suggestion is the location of
+the error, and only Python's message describes the error.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Replacement(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A changed source, and the change as it is described after "with"."""
+    """A changed source, and a description of the change for "compiles with …"."""
 
     source: str
     description: str
 
 
 class Candidate(NamedTuple):
-    """An edit to try; `is_partial`: further edits may be needed."""
+    """An edit to try. `is_partial` means that further edits may be needed."""
 
     edit: Edit
     is_partial: bool
 
 
 class SyntaxPosition(NamedTuple):
-    """The line at which Python stops, and the number of characters after it."""
+    """The line at which Python stops parsing, and the number of unread characters."""
 
     line: int
     unread: int
@@ -74,8 +74,8 @@ class Progress(NamedTuple):
 class Block(NamedTuple):
     """The lines that may be indented together, and the indentation to try.
 
-    `change` is in spaces. `header` is the index of the line that the block then belongs
-    to, or -1 if there is none.
+    `change` is the number of spaces to add, or a negative number. `header` is the index
+    of the line that opens the new block of the lines, or -1 if there is none.
     """
 
     lines: Sequence[int]
@@ -91,7 +91,7 @@ WORDS = (
     Replacement(r"[“”„‟]", '"', INSTEAD),
     Replacement(r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", INSTEAD),
     Replacement(r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", INSTEAD),
-    # Left behind by a translation of && and ||.
+    # The result of replacing each character of `&&` or `||` by a word.
     Replacement(r"\b(and|or)[ \t]+\1\b", r"\1", INSTEAD),
     Replacement(r"\\[nr]", "\n", r"a line break instead of `\n` in"),
     Replacement(r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*", r"%\g<0>", SHELL_COMMAND),
@@ -112,7 +112,7 @@ MISSING_CHARACTERS = (
     Replacement(rf"(?<=[\w\])}}'\"]){LINE_END}", ",", "a comma at the end of"),
     Replacement(r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
 )
-# Changes that must be the only one.
+# Changes that are not combined with other changes.
 ASYNC = (
     Replacement(r"^([ \t]*)def ", r"\1async def ", "`async def` instead of `def` in"),
 )
@@ -125,9 +125,10 @@ MISSING_BLOCKS = (
 
 
 def suggest_change(source: str, fault: Fault) -> str:
-    """Return the change with which the source compiles, else the error's location.
+    """Return a clause on a change with which the source compiles.
 
-    Return an empty string if the fault has no location.
+    If no change is found, return the location of the error, or an empty string if the
+    fault has no location.
     """
     location = _parse_location(fault)
     if location is None:
@@ -147,7 +148,7 @@ def suggest_change(source: str, fault: Fault) -> str:
         if change:
             return f"the cell compiles with {change}"
         return _format_location(line, column, cell_line)
-    container = " of the text that was parsed"
+    container = " of the parsed text"
     if file:
         short_path = re.sub(r"[^/]+/[.][.]/", "", file)
         container = f" of {short_path}"
@@ -159,7 +160,7 @@ def suggest_change(source: str, fault: Fault) -> str:
 
 
 class ErrorLocation(NamedTuple):
-    """The line of a syntax error: its text, number and column, or 0 if unknown."""
+    """The text and number of a syntax error's line, and the column (0 if unknown)."""
 
     text: str
     line: int
@@ -202,7 +203,10 @@ def _format_location(line: int, column: int, text: str, container: str = "") -> 
 
 
 def _find_changes(source: str) -> str:
-    """Return the changes with which a source compiles, or an empty string."""
+    """Return the descriptions of changes with which a source compiles.
+
+    Return an empty string if no changes are found within the limits.
+    """
     if len(source) > MAX_SOURCE:
         return ""
     line_lengths = map(len, source.split("\n"))
@@ -234,7 +238,7 @@ def _find_changes(source: str) -> str:
 
 
 def _iter_candidates(source: str, position: SyntaxPosition) -> Iterator[Candidate]:
-    """Yield the edits to try."""
+    """Yield the edits to try for an error at this position."""
     lines = source.split("\n")
     index = position.line - 1
     for edit in _iter_partial_edits(lines, index):
@@ -246,7 +250,8 @@ def _iter_candidates(source: str, position: SyntaxPosition) -> Iterator[Candidat
 def _find_error(source: str) -> SyntaxPosition | None:
     """Return the position at which Python stops parsing.
 
-    Return None if the source compiles, possibly with expressions instead of its magics.
+    Return None if the source compiles, either as it is or with its magics replaced by
+    expressions.
     """
     position = None
     without_magics = MAGIC.sub(_replace_magic, source)
@@ -276,13 +281,13 @@ def _get_position(source: str, error: SyntaxError) -> SyntaxPosition:
 
 
 def _replace_magic(match: re.Match[str]) -> str:
-    """Return an expression with as many lines as a magic."""
+    """Return an expression that has as many lines as the matched magic."""
     line_breaks = "\n" * match[0].count("\n")
     return f"{match[1]}...{line_breaks}"
 
 
 def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
-    """Yield changes that may be needed together with others."""
+    """Yield edits that may be needed together with other edits."""
     for row in WORDS:
         yield from _apply(lines, index, row)
     source = "".join(lines)
@@ -291,7 +296,7 @@ def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 
 
 def _iter_single_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
-    """Yield changes that must be the only one, the likeliest first."""
+    """Yield edits that are not combined with other edits, the likeliest first."""
     yield from _apply_nearby(lines, index, ASYNC)
     yield from _iter_bracket_edits(lines, index)
     yield from _iter_indentation_edits(lines, index)
@@ -303,7 +308,10 @@ def _apply_nearby(
     index: int,
     rows: Sequence[Replacement],
 ) -> Iterator[Edit]:
-    """Yield the replacements in the lines nearest to the error, the nearest first."""
+    """Yield edits of the lines nearest to the error, the nearest line first.
+
+    `rows` are the replacements to apply.
+    """
 
     def get_distance(number: int) -> int:
         return abs(number - index)
@@ -315,9 +323,10 @@ def _apply_nearby(
 
 
 def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
-    """Yield sources with a bracket added at the end of a line, or one removed.
+    """Yield edits that add a bracket at the end of a line, or remove a bracket.
 
-    Lines that end with a comma come last: an expression usually continues there.
+    Lines that end with a comma come last, because an expression usually continues on
+    the next line.
     """
     source = "\n".join(lines)
 
@@ -344,24 +353,16 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 
 
 def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
-    """Yield sources in which lines at the error are moved into or out of a block."""
+    """Yield edits that move lines at the error into or out of a block."""
     widths = _measure_indentation(lines)
     if index not in widths:
         return
     width = widths[index]
-    above = []
-    block = [index]
-    is_in_block = True
-    for number in widths:
-        if index - MAX_DISTANCE < number < index:
-            above.append(number)
-        if number > index:
-            is_in_block = is_in_block and widths[number] >= width
-            if is_in_block:
-                block.append(number)
+    above = [number for number in widths if index - MAX_DISTANCE < number < index]
     if not above:
         return
-    # The lines above with the same indentation may belong to the block above too.
+    block = _list_block_lines(widths, index)
+    # The lines above with the same indentation may belong to the block above, too.
     group: list[int] = []
     for number in reversed(above):
         if widths[number] != width:
@@ -393,6 +394,21 @@ def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
             yield _indent(lines, moved_block)
 
 
+def _list_block_lines(widths: dict[int, int], index: int) -> list[int]:
+    """Return a line and the following lines that are indented at least as much.
+
+    `widths` maps the index of each line with code to its indentation.
+    """
+    block = [index]
+    for number, width in widths.items():
+        if number <= index:
+            continue
+        if width < widths[index]:
+            break
+        block.append(number)
+    return block
+
+
 def _measure_indentation(lines: Sequence[str]) -> dict[int, int]:
     """Return the indentation in spaces of each line with code, by its index.
 
@@ -422,7 +438,10 @@ def _apply(
     row: Replacement,
     count: int = 0,
 ) -> Iterator[Edit]:
-    """Yield the source with a replacement in one line if its pattern matches there."""
+    """Yield an edit that applies a replacement to a line, if the pattern matches.
+
+    `count` is the maximum number of replacements in the line, or 0 for all.
+    """
     line = lines[number]
     pattern = re.compile(row.pattern)
     match = pattern.search(line)
@@ -438,11 +457,11 @@ def _apply(
 
 
 def _indent(lines: Sequence[str], block: Block) -> Edit:
-    """Return the source with the lines of a block indented more or less."""
+    """Return an edit that changes the indentation of a block's lines."""
     changed = list(lines)
     for number in block.lines:
         line = lines[number]
-        width = _indentation(line) + block.change
+        width = _get_indentation(line) + block.change
         indentation = " " * width
         changed[number] = indentation + line.lstrip()
     first = block.lines[0]
@@ -450,7 +469,7 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
     name = f"line {first + 1}"
     if len(block.lines) > 1:
         name = f"lines {first + 1}–{last + 1}"
-    old_width = _indentation(lines[first])
+    old_width = _get_indentation(lines[first])
     new_width = old_width + block.change
     description = f"{name} indented by {new_width} spaces (now {old_width})"
     if block.header >= 0:
@@ -459,5 +478,5 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
     return Edit(source, description)
 
 
-def _indentation(line: str) -> int:
+def _get_indentation(line: str) -> int:
     return len(line) - len(line.lstrip())

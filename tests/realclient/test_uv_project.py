@@ -133,7 +133,7 @@ def test_session_in_a_uv_project(
     )
     assert "Warning: line 2: `x = !false` failed with exit code 1" in shown
     assert (
-        f"installs for /usr/bin/python3, not for this kernel's interpreter {own}"
+        f"installs packages for /usr/bin/python3, not for this kernel's interpreter {own}"
         in shown
     )
     assert 'Step 2 of 3 "Look": done' in shown

@@ -295,20 +295,42 @@ def explain_lookup(lookup: Lookup) -> Finding | None:
         return None  # the message quotes keys that this object has
     names = quoted or [key_text]
     names = names[:3]
-    owner = describe_owner(lookup)
-    count = count_labels(lookup, labels)
-    axis_notes = describe_axis_names(lookup)
     lost = None
     if not lookup.in_rows:
         lost = find_lost_label(lookup.value, names)
     if lost:
-        all_labels = list(map(format_label, labels))
-        shown = join_items(all_labels, 300)
-        notes = "; ".join([shown, *axis_notes])
-        finding = make_finding(f"{owner} has {count}: {notes}")
-        finding["lost"] = lost
-        return finding
+        return describe_lost_label(lookup, labels, lost)
     similar = find_similar_labels(lookup, names, texts)
+    return describe_missing_key(lookup, labels, similar)
+
+
+def describe_lost_label(
+    lookup: Lookup,
+    labels: list[Any],
+    lost: dict[str, Any],
+) -> Finding:
+    """Return a finding on a DataFrame that lost the searched column in a run."""
+    owner = describe_owner(lookup)
+    count = count_labels(lookup, labels)
+    all_labels = list(map(format_label, labels))
+    shown = join_items(all_labels, 300)
+    notes = "; ".join([shown, *describe_axis_names(lookup)])
+    finding = make_finding(f"{owner} has {count}: {notes}")
+    finding["lost"] = lost
+    return finding
+
+
+def describe_missing_key(
+    lookup: Lookup,
+    labels: list[Any],
+    similar: list[str],
+) -> Finding:
+    """Return a finding on an object that lacks a key, with its similar keys.
+
+    If no key is similar, the finding lists the keys of the object.
+    """
+    owner = describe_owner(lookup)
+    count = count_labels(lookup, labels)
     if similar:
         similar_text = ", ".join(similar)
         text = f"{owner} has {count}; most similar: {similar_text}"
@@ -318,7 +340,7 @@ def explain_lookup(lookup: Lookup) -> Finding | None:
         text = f"{owner} has {count}: {shown}"
     else:
         text = f"{owner} is empty"
-    sentences = [text, *axis_notes]
+    sentences = [text, *describe_axis_names(lookup)]
     other_axis = describe_other_axis(lookup)
     if other_axis:
         sentences.append(other_axis)

@@ -160,7 +160,7 @@ def record_scripts(lines: list[str]) -> None:
 
 
 def locate_fact(fact: Fact, lines: list[str]) -> Fact:
-    """Add the line number and the text of the line to a fact.
+    """Return a copy of a fact with the number and the text of its line.
 
     The number is 0 if the line is not part of the current cell.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import shell
 
@@ -46,6 +46,14 @@ last: dict[str, Any] = {
 REPORTED_FIELDS = ("count", "head", "lost", "payload")
 # The last status message: the `busy` of a request comes before its execute_input.
 last_status: list[list[Any]] = []
+
+
+class StreamEnds(NamedTuple):
+    """The kept ends of a long stream message, and the number of bytes between them."""
+
+    head: bytes
+    tail: bytes
+    dropped: int
 
 
 def install() -> None:
@@ -123,7 +131,7 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
     headers = parts[:3]
     content = bytes(parts[3])
     room = 0 if last["lost"] else max(0, MAX_HEAD - last["size"])
-    head, tail, dropped_bytes = split_long_stream(content, room)
+    head, tail, dropped = split_long_stream(content, room)
     if head:
         messages = last["messages"]
         messages.append([*headers, head])
@@ -132,7 +140,7 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
     if not tail:
         last["lost"] += size
         return None
-    last["lost"] += dropped_bytes
+    last["lost"] += dropped
     return [*headers, tail]
 
 
@@ -150,16 +158,15 @@ def drop_middle() -> None:
         last["lost"] += dropped_bytes
 
 
-def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
-    """Return the beginning and the end of a stream message's long text.
+def split_long_stream(content: bytes, room: int) -> StreamEnds:
+    """Split the content of a stream message into the beginning and the end of its text.
 
-    The third value is the number of dropped bytes between them. The beginning has at
-    most `room` bytes of text, the end at most `TAIL` bytes. For other content, such as
-    an image, both are empty.
+    The beginning has at most `room` bytes of text, the end at most `TAIL` bytes. For
+    other content, such as an image, the beginning and the end are empty.
     """
     stream = STREAM.match(content)
     if stream is None:
-        return b"", b"", len(content)
+        return StreamEnds(b"", b"", len(content))
     start = stream.end()
     complete = COMPLETE.match(content, start, start + room)
     head_end = complete.end() if complete else start
@@ -176,7 +183,7 @@ def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
             tail_start = len(content) - len(STREAM_END)
     prefix = stream[0]
     tail = prefix + content[tail_start:]
-    return head, tail, tail_start - head_end
+    return StreamEnds(head, tail, tail_start - head_end)
 
 
 def is_always_kept(parts: list[Any]) -> bool:
