@@ -102,7 +102,7 @@ def told(error: BaseException, source: str, /, **scope: Any) -> str:
             "json.dumps(x)",
             {"x": {"a": {"b": [1, {2}]}}},
             "Object of type set is not JSON serializable",
-            "`x['a']['b'][1]` is a set",
+            "`x['a']['b'][1]` is of type set",
         ),
     ],
 )
@@ -225,7 +225,7 @@ def test_user_objects_are_never_called() -> None:
         TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"),
         "sum(p)",
         p=[3, 4, Loud()],
-    ).startswith("`p[2]` is a Loud")
+    ).startswith("`p[2]` is of type Loud")
     assert told(ValueError("negative"), "f(p)", p=Loud()) == ""
     with pytest.raises(CannotEval):
         Values({"x": Loud()})[ast.parse("x[0]", mode="eval").body]

@@ -97,67 +97,67 @@ def told(lab: Lab, code: str) -> list[str]:
     [
         (
             "def number(x):\n    try:\n        return float(x)\n    except Exception:\n        return None\nfound = [*map(number, ['1', 'n/a', '', 'n/a'])]",
-            "line 4: except Exception swallowed 3 × ValueError: could not convert string to float: 'n/a'",
+            "line 4: except Exception swallowed ValueError 3 times: could not convert string to float: 'n/a'",
         ),
         (
             "try:\n    1 / 0\nexcept:\n    pass",
-            "line 3: except swallowed 1 × ZeroDivisionError: division by zero",
+            "line 3: except swallowed ZeroDivisionError: division by zero",
         ),
         (
             "\n\n\ntry: int('x')\nexcept BaseException: ...",
-            "line 5: except BaseException swallowed 1 × ValueError: invalid literal for int() with base 10: 'x'",
+            "line 5: except BaseException swallowed ValueError: invalid literal for int() with base 10: 'x'",
         ),
         (
             "try:\n    {}['k']\nexcept (ValueError, Exception) as e:\n    print('failed', e)",
-            "line 3: except Exception swallowed 1 × KeyError: 'k'",
+            "line 3: except Exception swallowed KeyError: 'k'",
         ),
         (
             "import builtins\ntry:\n    {}['k']\nexcept builtins.Exception:\n    pass",
-            "line 4: except Exception swallowed 1 × KeyError: 'k'",
+            "line 4: except Exception swallowed KeyError: 'k'",
         ),
         (
             "import logging\ntry:\n    {}['k']\nexcept Exception:\n    logging.exception('no')",
-            "line 4: except Exception swallowed 1 × KeyError: 'k'",
+            "line 4: except Exception swallowed KeyError: 'k'",
         ),
         (
             "for i in range(3):\n    try:\n        [][i]\n    except Exception:\n        continue",
-            "line 4: except Exception swallowed 3 × IndexError: list index out of range",
+            "line 4: except Exception swallowed IndexError 3 times: list index out of range",
         ),
         (
             "with open('nowhere', 'w') as f:\n    if True:\n        try:\n            f.read()\n        except Exception:\n            pass",
-            "line 5: except Exception swallowed 1 × UnsupportedOperation: not readable",
+            "line 5: except Exception swallowed UnsupportedOperation: not readable",
         ),
         (
             "async def f():\n    try: 1 / 0\n    except Exception: return 0\nawait f()",
-            "line 3: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+            "line 3: except Exception swallowed ZeroDivisionError: division by zero",
         ),
         (
             "class Own(Exception):\n    def __str__(self): raise SystemExit\ntry:\n    raise Own(5)\nexcept Exception:\n    pass",
-            "line 5: except Exception swallowed 1 × Own",
+            "line 5: except Exception swallowed Own",
         ),
         (
             "class Own(Exception):\n    def __str__(self): raise SystemExit\ntry:\n    raise Own('why\\nso')\nexcept Exception:\n    pass",
-            "line 5: except Exception swallowed 1 × Own: why",
+            "line 5: except Exception swallowed Own: why",
         ),
         (
             "class Odd:\n    def __repr__(self): raise SystemExit\ntry:\n    raise KeyError(Odd())\nexcept Exception:\n    pass",
-            "line 5: except Exception swallowed 1 × KeyError",
+            "line 5: except Exception swallowed KeyError",
         ),
         (
             "%%time\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass",
-            "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+            "line 5: except Exception swallowed ZeroDivisionError: division by zero",
         ),
         (
             "%%capture\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass",
-            "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+            "line 5: except Exception swallowed ZeroDivisionError: division by zero",
         ),
         (
             "%pwd\n!true \\\n   x\ntry:\n    1 / 0\nexcept Exception:\n    pass",
-            "line 6: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+            "line 6: except Exception swallowed ZeroDivisionError: division by zero",
         ),
         (
             "for i in range(1500):\n    try: 1 / 0\n    except Exception: pass",
-            "line 3: except Exception swallowed 1,000 or more × ZeroDivisionError: division by zero",
+            "line 3: except Exception swallowed ZeroDivisionError 1,000 or more times: division by zero",
         ),
     ],
 )
@@ -175,9 +175,9 @@ def test_handlers_and_exception_classes_are_distinguished(clean: Lab) -> None:
         for one in facts(clean, code)
     ]
     assert found == [
-        "line 3: except Exception 2 × ZeroDivisionErr",
-        "line 3: except Exception 1 × IndexError: lis",
-        "line 5: except Exception 1 × ValueError: inv",
+        "line 3: except Exception ZeroDivisionError 2",
+        "line 3: except Exception IndexError: list in",
+        "line 5: except Exception ValueError: invalid",
     ]
 
 
@@ -339,7 +339,7 @@ def test_errors_in_deep_recursion_and_threads(clean: Lab) -> None:
     assert clean.value("deep(0)") > 100
     code = "import threading\ndef f():\n    try: 1 / 0\n    except Exception: pass\n"
     code += "threads = [threading.Thread(target=f) for _ in range(5)]\nfor t in threads: t.start()\nfor t in threads: t.join()"
-    assert ["swallowed 5 ×" in one["text"] for one in facts(clean, code)] == [True]
+    assert ["5 times" in one["text"] for one in facts(clean, code)] == [True]
 
 
 def test_tracking_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
@@ -361,7 +361,7 @@ def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
     code = "import warnings\nwarnings.simplefilter('always')\nfor i in range(3):\n    warnings.warn('user: old\\nmore', FutureWarning)\n"
     done = clean.ok(code + "def f(): warnings.warn('user: this')\n\nf()")
     assert run_warnings.format_warnings(done.diagnosis_data["warnings"]) == [
-        "FutureWarning (line 4, 3 ×): user: old",
+        "FutureWarning (line 4, 3 times): user: old",
         "UserWarning (line 5): user: this",
     ]
     assert text(done).count("FutureWarning: user: old") == 3  # they are shown as ever

@@ -517,7 +517,7 @@ def format_item(item: Item) -> str:
     path = shorten(item.path, 80)
     text = format_plain_value(item.value, 60, 1)
     if text is None:
-        return f"{path}` is a {item.kind}"
+        return f"{path}` is of type {item.kind}"
     return f"{path}` is {text} ({item.kind})"
 
 

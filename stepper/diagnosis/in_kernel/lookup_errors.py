@@ -166,7 +166,7 @@ def explain_key_error(
 
 
 def list_library_values(error: BaseException) -> list[Any]:
-    """Return the values of HOLDERS in the library functions that raised an error.
+    """Return the values of the variables HOLDERS in the library's innermost functions.
 
     The values of the innermost function come first. A missing variable yields None.
     """

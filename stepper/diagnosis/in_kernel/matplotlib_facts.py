@@ -375,7 +375,7 @@ def classify_artist(artist: Any, axes: Any) -> str:
 
 
 def is_in_data(transform: Any, axes: Any) -> bool:
-    """Return whether a transform is the transform from data coordinates."""
+    """Return whether a transform converts data coordinates of the axes."""
     # `==` compares the effects, and the transform of axhline has the same effect if the
     # limits are 0 and 1.
     contains_data = transform.contains_branch_seperately(axes.transData)

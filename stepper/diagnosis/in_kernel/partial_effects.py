@@ -115,7 +115,7 @@ def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
 def find_cell_frame(error: BaseException) -> UserFrame | None:
     """Return the outermost frame of the traceback that is in a cell.
 
-    Return None if there is none, or if the cell is not the one that failed.
+    Return None if there is none, or if the frame is in an earlier cell.
     """
     counts = get_cell_files()
     user_frames = list_user_frames(error.__traceback__)

@@ -153,11 +153,13 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
         source_lines = get_source_lines(run_state["number"])
         if "except" not in source_lines[line - 1]:
             continue
-        times = f"{error.times} ×"
+        name = error.class_name
         if error.times >= MAX_COUNT:
-            times = f"{error.times:,} or more ×"
-        description = format_error(error.class_name, error.message)
-        text = f"line {line}: {error.handler} swallowed {times} {description}"
+            name += f" {error.times:,} or more times"
+        elif error.times > 1:
+            name += f" {error.times} times"
+        description = format_error(name, error.message)
+        text = f"line {line}: {error.handler} swallowed {description}"
         fact = create_fact("swallowed", text)
         facts.append(fact)
     return facts
@@ -172,7 +174,7 @@ def list_python_warnings(run: Run) -> list[Fact]:
         if cell_line:
             details.append(f"line {cell_line}")
         if count > 1:
-            details.append(f"{count} ×")
+            details.append(f"{count} times")
         name = shorten_name(category)
         if details:
             joined_details = ", ".join(details)
