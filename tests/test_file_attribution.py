@@ -299,7 +299,7 @@ def test_recorded_changes_are_bounded(empty: Lab) -> None:
         f"for n in range({file_writes.MAX_FOLDERS + 100}): os.mkdir(f'g{{n}}')\n",
     )
     assert len(facts["changes"]) <= 100
-    code = "[f for f in _gc.get_objects() if type(f) is type(lambda: 0) and 'MAX_FOLDERS' in f.__globals__]"
+    code = "[f for f in _gc.get_objects() if type(f) is type(lambda: 0) and 'MAX_HASHED_SIZE' in f.__globals__]"
     empty.ok(f"import gc as _gc\nglobals_ = {code}[0].__globals__")
     assert empty.value("len(globals_['notes']) <= globals_['MAX_PATHS']") is True
     empty.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")
