@@ -184,7 +184,7 @@ class Diagnoser:
     ) -> Sequence[str]:
         """Return sentences that explain an error.
 
-        Return an empty list if there are no sentences besides the helper's findings.
+        Return an empty list if only the helper's findings explain the error.
         """
         classes = {fault.ename, *fault.mro}
         environment = self.environment
