@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 from stepper.hook import daemon_client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
-from tests.test_recovery import ENDLESS, KILLERS, POINTS, WAITS, leaves, suicidal_daemon  # noqa: E402
+from tests.test_recovery import ENDLESS, KILLERS, POINTS, WAITS, make_append_line, suicidal_daemon  # noqa: E402
 
 HANG_SECONDS = 60.0
 
@@ -136,7 +136,7 @@ class Bench:
         """
         mark = f"{self.name}.mark"
         cell_id, hook = self.start_cell(
-            leaves(mark) + WAITS.replace("'go'", f"'{self.name}.go'")
+            make_append_line(mark) + WAITS.replace("'go'", f"'{self.name}.go'")
         )
         self.wait_until(lambda: self.count_runs(mark) == 1, "the cell begins")
         return cell_id, mark, hook
@@ -169,7 +169,7 @@ def kill_daemon_at(point: str) -> Callable[[Bench], None]:
     def inject(bench: Bench) -> None:
         suicidal_daemon(bench.project, point)
         mark = f"{bench.name}.mark"
-        cell_id, answer = bench.book.insert(leaves(mark) + "print('hello')")
+        cell_id, answer = bench.book.insert(make_append_line(mark) + "print('hello')")
         bench.require(
             "ok" in answer.text.splitlines()[0],
             "the report has the outcome",

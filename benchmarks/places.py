@@ -62,7 +62,7 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
 )
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
-from tests.slurm.lab import started
+from tests.slurm.lab import start_cluster
 
 CELLS = 10
 REST_SECONDS = 4
@@ -110,7 +110,7 @@ def ssh() -> Iterator[Backend]:
     """Yield a backend over ssh."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="st-ssh-"))
-        facts = stack.enter_context(sshd.running(Path(folder)))
+        facts = stack.enter_context(sshd.run_sshd(Path(folder)))
 
         def forward(about: Mapping[str, Any]) -> dict[str, Any]:
             sockets = {
@@ -136,13 +136,13 @@ def ssh() -> Iterator[Backend]:
 
         raw = RawKernel(choose_ports(), forward)
         stack.callback(raw.shut_down)
-        yield Backend("ssh", dict(sshd.place(facts).definition), raw.round_trip)
+        yield Backend("ssh", dict(sshd.make_backend(facts).definition), raw.round_trip)
 
 
 @contextlib.contextmanager
 def slurm() -> Iterator[Backend]:
     """Yield a backend for batch jobs."""
-    lab = started()
+    lab = start_cluster()
     os.environ["SLURM_CONF"] = lab.conf
 
     def wait_until_idle() -> None:

@@ -17,7 +17,7 @@ PATH = os.pathsep.join(
 APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120")
 
 
-def installed(program: str, *packages: str, file: str = "") -> str:
+def find_or_unpack_program(program: str, *packages: str, file: str = "") -> str:
     """Return the path of a program, of these packages where it is not there, or `file` is not; raise Unavailable."""
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -28,7 +28,7 @@ def installed(program: str, *packages: str, file: str = "") -> str:
         # Taken before the first look: dpkg unpacks a program before it configures it, and
         # sshd does not start until its user exists.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if found := there(program, file):
+        if found := find_program(program, file):
             return found
         wanted = f"apt-get install {' '.join(packages)}"
         if shutil.which("apt-get") is None or os.geteuid() != 0:
@@ -47,12 +47,12 @@ def installed(program: str, *packages: str, file: str = "") -> str:
                 text=True,
             )
             said += f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        if not (found := there(program, file)):
+        if not (found := find_program(program, file)):
             raise Unavailable(f"{program} could not be installed:\n{said}")
     return found
 
 
-def there(program: str, file: str = "") -> str:
+def find_program(program: str, file: str = "") -> str:
     """The path of a program, '' where it, or that file, is not there."""
     found = shutil.which(program, path=PATH)
     return found if found and (not file or Path(file).exists()) else ""

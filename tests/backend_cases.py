@@ -190,7 +190,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def there(name: str, folder: Path) -> Iterator[Place]:
+def start_backend(name: str, folder: Path) -> Iterator[Place]:
     """A place with its service, and what it needs in this process's environment; its cells run in that folder if they can."""
     place = MAKERS[name](name, folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -251,7 +251,7 @@ def _bash(name: str, folder: Path) -> Place:
 
 def _r(name: str, folder: Path) -> Place:
     try:
-        apt_packages.installed(
+        apt_packages.find_or_unpack_program(
             "R",
             "r-base-core",
             "r-cran-irkernel",

@@ -51,7 +51,7 @@ class Browser:
     """One process of chromium."""
 
     def __init__(self) -> None:
-        program = apt_packages.installed(
+        program = apt_packages.find_or_unpack_program(
             "chromium", "chromium", "fonts-dejavu-core", "ca-certificates"
         )
         self.folder = tempfile.mkdtemp(prefix="chromium")
@@ -74,7 +74,7 @@ class Browser:
         self.thread.start()
         self.links: list[Link] = []
         told = Path(self.folder, "profile", "DevToolsActivePort")
-        until(
+        wait_until(
             lambda: told.exists() and told.read_text().count("\n"),
             lambda: Path(self.said.name).read_text()[-2000:],
         )
@@ -199,7 +199,7 @@ class Page(Link):
                 found, self.why = None, error
             return found
 
-        until(look, lambda: f"{expression}\n{self.text()[:3000]}\n{self.errors()}")
+        wait_until(look, lambda: f"{expression}\n{self.text()[:3000]}\n{self.errors()}")
         return found
 
     def text(self) -> str:
@@ -289,7 +289,9 @@ class Page(Link):
         path.write_bytes(base64.b64decode(told["data"]))
 
 
-def until(condition: Callable[[], Any], why: Callable[[], str] = lambda: "") -> None:
+def wait_until(
+    condition: Callable[[], Any], why: Callable[[], str] = lambda: ""
+) -> None:
     """Wait until something holds."""
     end = time.monotonic() + WAIT_SECONDS
     while not condition():

@@ -422,7 +422,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
 
 
-def some_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:
+def mark_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:
     """Return the values of a parameter: those that `make test` runs, and others of the same kind each night."""
     values = [*values]
     assert {*quick} <= {*values}
@@ -434,7 +434,7 @@ def some_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:
 
 # Where the two clients can't differ but by their own code, `make test` asks the one that install.sh prefers.
 ONE_CLIENT = pytest.mark.parametrize(
-    "project", some_nightly(CLIENTS, "compiled"), indirect=True
+    "project", mark_nightly(CLIENTS, "compiled"), indirect=True
 )
 
 
@@ -445,7 +445,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def module_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project whose daemon lasts for all tests of a module."""
     yield from scratch(tmp_path_factory.mktemp("lasting") / "repo", usual_client())
 
@@ -456,23 +456,23 @@ def untouched(tmp_path: Path) -> Iterator[Project]:
     yield from scratch(tmp_path / "repo", usual_client())
 
 
-def reused(lasting: Project) -> Iterator[Project]:
+def reuse_project(module_project: Project) -> Iterator[Project]:
     """Yield it for one test, which makes notebooks of its own; its kernels are ended after it, its config goes.
 
     So does what the cells of the test before wrote beside its notebook: another test may wait for a file of that name.
     """
-    for path in (lasting.folder / "notebooks").glob("*"):
+    for path in (module_project.folder / "notebooks").glob("*"):
         if path.is_file() and path.suffix != ".ipynb":
             path.unlink(
                 missing_ok=True
             )  # the daemon removes its temporary file meanwhile
-    lasting.session = (
+    module_project.session = (
         uuid.uuid4().hex
     )  # what the test before left untold is not for this one
-    yield lasting
-    (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
-    lasting.kill_kernels()
-    lasting.resume_all()
+    yield module_project
+    (module_project.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
+    module_project.kill_kernels()
+    module_project.resume_all()
 
 
 def usual_client() -> str:

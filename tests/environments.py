@@ -65,7 +65,7 @@ def environment(python: str, *requirements: str) -> str:
             inner
         ):  # the Python that it was made from may be gone
             said = []
-            for commands in ways(python, home, requirements):
+            for commands in list_install_commands(python, home, requirements):
                 shutil.rmtree(home, ignore_errors=True)
                 said.append(failure(commands))
                 if not said[-1]:
@@ -77,7 +77,7 @@ def environment(python: str, *requirements: str) -> str:
     return inner
 
 
-def ways(
+def list_install_commands(
     python: str, home: Path, requirements: tuple[str, ...]
 ) -> list[list[list[str]]]:
     """The commands that make an environment: uv's, which take a tenth of the time, and pip's, which may know an index."""

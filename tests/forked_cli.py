@@ -172,7 +172,9 @@ def answer(link: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         link.close()
-        return become(json.loads(text.decode("utf-8", "surrogateescape")), outputs)
+        return run_as_process(
+            json.loads(text.decode("utf-8", "surrogateescape")), outputs
+        )
     for output in outputs:
         os.close(output)
     link.sendall(pid.to_bytes(8, "big"))
@@ -182,7 +184,7 @@ def answer(link: socket.socket) -> None:
     return None
 
 
-def become(told: dict[str, Any], outputs: list[int]) -> None:
+def run_as_process(told: dict[str, Any], outputs: list[int]) -> None:
     """Be the process that `python -c 'from stepper.cli.main import main; main()' …` would be; end with its exit code."""
     from stepper.cli.main import main
 
@@ -202,10 +204,10 @@ def become(told: dict[str, Any], outputs: list[int]) -> None:
         if told["kernels"] is not None:
             forked_kernels.fork_kernels(forked_kernels.Address(*told["kernels"]))
         start.subprocess = SimpleNamespace(Popen=Daemon, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
-    end(main)
+    run_and_exit(main)
 
 
-def end(main: Callable[[], None]) -> None:
+def run_and_exit(main: Callable[[], None]) -> None:
     """Do that as a process's whole work: end as the interpreter would."""
     code = 1
     try:
@@ -253,7 +255,7 @@ class Daemon:
         sys.argv = command[3:]
         from stepper.daemon.server import main
 
-        end(main)
+        run_and_exit(main)
 
     def poll(self) -> int | None:
         if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:

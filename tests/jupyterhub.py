@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from tests.environments import environment
-from tests.jupyterserver import SERVERS, VARIABLE, end, free_port
+from tests.jupyterserver import SERVERS, VARIABLE, free_port, stop_process
 from tests.npm_packages import fetched, node
 
 # An environment of its own: it serves the users' servers, too.
@@ -173,7 +173,7 @@ class Hub:
             if self.process.poll() is None
             else []
         )
-        end(self.process)
+        stop_process(self.process)
         for child in children:  # its proxy, where it could not
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()

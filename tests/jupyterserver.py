@@ -76,7 +76,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def stop_process(process: subprocess.Popen[bytes]) -> None:
     """End a server, by force where it does not by itself."""
     process.terminate()
     try:
@@ -216,7 +216,7 @@ class Served:
     def stop(self) -> None:
         """End the server; a Jupyter Server takes its kernels along."""
         if self.process is not None:
-            end(self.process)
+            stop_process(self.process)
             self.process = None
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def running(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
+def run_server(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
     """A server with all its files in a folder; its facts, as JSON has them."""
     served = Served(kind, folder=folder)
     try:
@@ -239,7 +239,7 @@ def running(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
         served.close()
 
 
-def place(facts: dict[str, Any], **more: Any) -> kernel_config.BackendConfig:
+def make_backend(facts: dict[str, Any], **more: Any) -> kernel_config.BackendConfig:
     """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
     where = {"url": facts["url"], "token_env": facts["variable"], **more}
     return backend_registry.parse_backends({"hub": {"jupyter": where}})["hub"]

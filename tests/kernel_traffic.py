@@ -182,7 +182,8 @@ class Ear:
                     if run["request"] in self.begun - self.cleared and cell_id in cells:
                         said, stands = (
                             self.said[run["request"]],
-                            shown(cells[cell_id]) + left_out[cell_id][0],
+                            count_shown_characters(cells[cell_id])
+                            + left_out[cell_id][0],
                         )
                         sent, there = sent + said, there + stands
                         if said != stands:
@@ -198,7 +199,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def shown(cell: dict[str, Any]) -> int:
+def count_shown_characters(cell: dict[str, Any]) -> int:
     """How many characters of streams and errors a cell shows."""
     errors = [out for out in cell["outputs"] if out["output_type"] == "error"]
     texts = [

@@ -229,7 +229,7 @@ def dated() -> Said:
         )
 
 
-def accuracy() -> Said:
+def accuracy_percentage() -> Said:
     """A share that is none of the work."""
     for n in range(1, 41):
         yield n * 8.0, f"epoch {n}: validation accuracy {100 * (1 - 0.4 / n):.1f}%\n"
@@ -275,7 +275,7 @@ def pages() -> Said:
         )
 
 
-def spoken() -> Said:
+def prose_fraction() -> Said:
     yield 1.0, "Loading 3 of 7 files that changed\n"
     for n in range(80):
         yield (
@@ -300,7 +300,7 @@ def simulation() -> Said:
         )
 
 
-def slower() -> Said:
+def slowing_items() -> Said:
     """Each item takes a little longer than the one before."""
     t = 0.0
     for n in range(1, 61):
@@ -481,7 +481,7 @@ END = (
     pymc,
     pages,
     simulation,
-    slower,
+    slowing_items,
     tqdm_nested,
     epochs_and_batches,
     keras,
@@ -502,10 +502,10 @@ NONE = (
     lightgbm,
     grid_search,
     dated,
-    accuracy,
+    accuracy_percentage,
     memory,
     bar_then_silence,
-    spoken,
+    prose_fraction,
     optuna,
     catboost,
     crawler,

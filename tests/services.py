@@ -28,7 +28,7 @@ import pytest
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
 from tests.npm_packages import Unavailable
-from tests.slurm.lab import started
+from tests.slurm.lab import start_cluster
 
 START_SECONDS = 170  # packages may have to be fetched
 
@@ -36,7 +36,7 @@ START_SECONDS = 170  # packages may have to be fetched
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[dict[str, Any]]:
     """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
-    lab = started()
+    lab = start_cluster()
     try:
         yield {"conf": lab.conf}
     finally:
@@ -61,7 +61,7 @@ SERVICES: dict[str, Callable[[Path], AbstractContextManager[dict[str, Any]]]] = 
     "slurm": slurm,
     "jupyter": jupyter,
     "gateway": functools.partial(jupyter, kind="gateway"),
-    "ssh": sshd.running,
+    "ssh": sshd.run_sshd,
 }
 
 
@@ -125,13 +125,13 @@ def keep(name: str, folder: Path, owner: int, since: float) -> None:
     own.mkdir(mode=0o755)
     try:
         with SERVICES[name](own) as facts:
-            tell(folder / f"{name}.json", facts)
+            write_facts(folder / f"{name}.json", facts)
             wait(owner, since)
     except Unavailable as reason:
-        tell(folder / f"{name}.json", {"unavailable": str(reason)})
+        write_facts(folder / f"{name}.json", {"unavailable": str(reason)})
         wait(owner, since)
     except Exception:  # noqa: BLE001 - whatever it is, whoever waits for the service tells it
-        tell(folder / f"{name}.json", {"failed": traceback.format_exc()})
+        write_facts(folder / f"{name}.json", {"failed": traceback.format_exc()})
         wait(owner, since)
     shutil.rmtree(own, ignore_errors=True)
     for ending in ("json", "log", "lock"):
@@ -140,7 +140,7 @@ def keep(name: str, folder: Path, owner: int, since: float) -> None:
         folder.rmdir()  # by the last one
 
 
-def tell(path: Path, facts: dict[str, Any]) -> None:
+def write_facts(path: Path, facts: dict[str, Any]) -> None:
     path.with_suffix(".new").write_text(json.dumps(facts))
     path.with_suffix(".new").rename(path)
 

@@ -27,7 +27,7 @@ class Host:
     """
 
     def __init__(self, folder: Path, **options: str) -> None:
-        self.program = apt_packages.installed("sshd", "openssh-server")
+        self.program = apt_packages.find_or_unpack_program("sshd", "openssh-server")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
         self.folder, self.client, self.user = (
@@ -139,10 +139,10 @@ class Host:
 
     def place(self, **more: Any) -> kernel_config.BackendConfig:
         """The place that `box: {ssh: …}` names, with further keys."""
-        return place(self.facts, **more)
+        return make_backend(self.facts, **more)
 
 
-def place(facts: Mapping[str, Any], **more: Any) -> kernel_config.BackendConfig:
+def make_backend(facts: Mapping[str, Any], **more: Any) -> kernel_config.BackendConfig:
     """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
     where = {"host": "box", "python": sys.executable, **more}
     return backend_registry.parse_backends(
@@ -158,7 +158,7 @@ def place(facts: Mapping[str, Any], **more: Any) -> kernel_config.BackendConfig:
 
 
 @contextlib.contextmanager
-def running(folder: Path, **options: str) -> Iterator[dict[str, Any]]:
+def run_sshd(folder: Path, **options: str) -> Iterator[dict[str, Any]]:
     """An sshd with all its files in that folder, for as long as it is needed; its facts."""
     host = Host(folder, **options)
     try:

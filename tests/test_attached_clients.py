@@ -23,12 +23,12 @@ from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.notebooks import jupyter_saves
 from stepper.policy.model import Limits, Outcome
 from stepper.session.protocols import LaunchConfig
-from tests.conftest import Notebook, Project, reused, text_of
+from tests.conftest import Notebook, Project, reuse_project, text_of
 from tests.environments import environment
 from tests.jupyterserver import TOKEN, Served
 
 CONSOLE = ("jupyter_console>=6.6,<7", "ipykernel>=7,<8")
-project = pytest.fixture(reused)
+project = pytest.fixture(reuse_project)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def other(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
         client.stop_channels()
 
 
-def ran(client: BlockingKernelClient, code: str, **how: bool) -> str:
+def run_externally(client: BlockingKernelClient, code: str, **how: bool) -> str:
     """Have it run there; return how that ended."""
     return str(
         client.execute_interactive(code, timeout=60, output_hook=lambda _: None, **how)[
@@ -61,14 +61,14 @@ def ran(client: BlockingKernelClient, code: str, **how: bool) -> str:
     )
 
 
-def until(holds, seconds: float = 60) -> None:
+def wait_until_true(holds, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
-def shown(project: Project) -> str:
+def get_running_text(project: Project) -> str:
     """What people who look on are shown of what runs."""
     with contextlib.suppress(FileNotFoundError):
         return (project.folder / ".stepper" / "running").read_text()
@@ -213,13 +213,15 @@ def test_external_execution_is_reported_once_and_journaled(
     project: Project, notebook: Notebook
 ) -> None:
     with other(project) as client:
-        ran(client, "x = a + 1")
-        ran(client, "print('not the notebook\\'s')\ny = [x]")
-        assert ran(client, "1/0") == "error"
+        run_externally(client, "x = a + 1")
+        run_externally(client, "print('not the notebook\\'s')\ny = [x]")
+        assert run_externally(client, "1/0") == "error"
         client.complete("prin", reply=True, timeout=30)
         client.inspect("print", reply=True, timeout=30)
-        ran(client, "x", store_history=False)  # as a viewer of variables asks
-        ran(client, "hidden = 1", silent=True)
+        run_externally(
+            client, "x", store_history=False
+        )  # as a viewer of variables asks
+        run_externally(client, "hidden = 1", silent=True)
         _, answer = notebook.insert("z = x + y[0]\nprint(z)")
         assert "ran ok" in answer.text
         assert (
@@ -227,11 +229,11 @@ def test_external_execution_is_reported_once_and_journaled(
             in answer.text
         )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
-        ran(client, "unseen = 2", silent=True)
+        run_externally(client, "unseen = 2", silent=True)
         assert (
             "ran ok" in notebook.insert("print(unseen)")[1].text
         )  # the look before a cell asks the kernel then
-        ran(client, "x = 5", store_history=False)
+        run_externally(client, "x = 5", store_history=False)
         assert (
             "1 execution by other clients; assigned variables: x."
             in notebook.insert("print(x)")[1].text
@@ -261,7 +263,7 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
     made = project.new("Set", "Read")
     made.insert("a = 1")
     with other(project) as client:
-        ran(client, "a, own = 2, 3")
+        run_externally(client, "a, own = 2, 3")
         cell, answer = made.insert("b = a + own\nprint(b)")
         assert (
             "Hidden state: cell 2 read `a` and `own` from code that another client executed."
@@ -276,7 +278,7 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
             cell,
             "hidden state: read `a` and `own` from code that another client executed",
         )
-        ran(client, "a = 1")  # the very value that the cell gave
+        run_externally(client, "a = 1")  # the very value that the cell gave
         made.insert("c = a")
         assert "Hidden" not in made.insert("print(c)")[1].text
     made.replace(cell, "b = a")
@@ -289,7 +291,7 @@ def test_same_source_reruns_after_external_execution_defined_the_name(
     cell, answer = notebook.insert("print(there)")
     assert "NameError" in answer.text
     with other(project) as client:
-        ran(client, "there = 'now'")
+        run_externally(client, "there = 'now'")
     assert "| now" in notebook.replace(cell, "print(there)").text
 
 
@@ -300,10 +302,10 @@ def test_names_bound_while_daemon_was_down_are_tracked(
     file = project.json("attach")["file"]
     project.kill_daemon()
     with other(project, file) as client:
-        ran(client, "meanwhile = 7")
+        run_externally(client, "meanwhile = 7")
         _, answer = notebook.insert("print(meanwhile)")
         assert "| 7" in answer.text
-        ran(client, "afterwards = 8")
+        run_externally(client, "afterwards = 8")
         assert (
             "1 execution by other clients; assigned variables: afterwards."
             in notebook.insert("print(afterwards)")[1].text
@@ -326,7 +328,7 @@ def test_cell_waits_for_external_execution(
     with other(project) as client:
         waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\nwaited = 1"
         request = client.execute(waits)
-        until(
+        wait_until_true(
             lambda: (
                 "busy with another client's execution"
                 in project.stepper("status").stdout
@@ -338,8 +340,8 @@ def test_cell_waits_for_external_execution(
             target=lambda: answers.append(notebook.insert("print(waited)")[1].text)
         )
         work.start()
-        until(
-            lambda: shown(project).startswith(
+        wait_until_true(
+            lambda: get_running_text(project).startswith(
                 "queued: the kernel is busy with another client's execution: the cell"
             )
         )
@@ -352,7 +354,7 @@ def test_cell_waits_for_external_execution(
 
         gate.unlink()
         request = client.execute(waits)
-        until(
+        wait_until_true(
             lambda: (
                 "busy with another client's execution"
                 in project.stepper("status").stdout
@@ -362,7 +364,9 @@ def test_cell_waits_for_external_execution(
             target=lambda: answers.append(notebook.insert("print('never')")[1].text)
         )
         work.start()
-        until(lambda: "another client's execution" in shown(project))
+        wait_until_true(
+            lambda: "another client's execution" in get_running_text(project)
+        )
         project.stepper("interrupt")
         work.join(60)
         assert "nothing ran, and that execution continues" in answers[1]

@@ -12,7 +12,7 @@ from stepper.daemon import config
 from tests.conftest import Answer, Notebook, Project, code, scratch
 
 
-def inserted(notebook: Notebook, source: str, mode: str) -> Answer:
+def insert_in_mode(notebook: Notebook, source: str, mode: str) -> Answer:
     last = notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
     return notebook.project.hook(
         "PostToolUse",
@@ -20,7 +20,7 @@ def inserted(notebook: Notebook, source: str, mode: str) -> Answer:
     )
 
 
-def written(notebook: Notebook, source: str, mode: str) -> Answer:
+def write_in_mode(notebook: Notebook, source: str, mode: str) -> Answer:
     text = json.dumps(
         {
             "cells": [code(source, "one")],
@@ -46,7 +46,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     yield from scratch(tmp_path_factory.mktemp("consent") / "repo")
 
 
-@pytest.mark.parametrize("how", [inserted, written])
+@pytest.mark.parametrize("how", [insert_in_mode, write_in_mode])
 @pytest.mark.parametrize(
     ("auto_run", "mode", "runs"),
     [
@@ -159,7 +159,7 @@ def test_agent_commands_are_refused_where_edits_are(
         ]
 
 
-def decision(
+def get_permission_decision(
     notebook: Notebook, mode: str, tool: str, **given: str
 ) -> tuple[str | None, str, str]:
     """What PreToolUse says of an edit in a mode of the client's: decision, reason, line."""
@@ -219,7 +219,7 @@ def test_auto_mode_asks_the_user_before_a_cell_runs(
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     text = {"id": "text", "cell_type": "markdown", "source": "# a", "metadata": {}}
-    said, reason, _ = decision(
+    said, reason, _ = get_permission_decision(
         shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given
     )
     assert said == ("ask" if asked else None)
@@ -233,12 +233,14 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         {**INSERT, "cell_type": "markdown"},
         shared.new("Load", problem="asked once"),
     )
-    said, reason, line = decision(planned, "default", "NotebookEdit", **text)
+    said, reason, line = get_permission_decision(
+        planned, "default", "NotebookEdit", **text
+    )
     assert (
         said == "allow"
         and "approving a code cell runs it immediately" in reason == line
     )
-    assert decision(planned, "default", "NotebookEdit", **text) == (
+    assert get_permission_decision(planned, "default", "NotebookEdit", **text) == (
         "allow",
         reason,
         "",
@@ -262,14 +264,18 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
             )
         ),
     ]:
-        assert decision(planned, mode, "NotebookEdit", **given)[0] is None
+        assert (
+            get_permission_decision(planned, mode, "NotebookEdit", **given)[0] is None
+        )
     assert (
-        decision(shared.notebook("no plan.ipynb"), "default", "NotebookEdit", **text)[0]
+        get_permission_decision(
+            shared.notebook("no plan.ipynb"), "default", "NotebookEdit", **text
+        )[0]
         is None
     )
     shared.config("auto_run: ask\n")  # now the code is asked for in auto mode too
     planned.session = "another"
-    assert decision(planned, "auto", "NotebookEdit", **text) == (
+    assert get_permission_decision(planned, "auto", "NotebookEdit", **text) == (
         "allow",
         reason,
         reason,
@@ -284,7 +290,7 @@ def test_agent_is_not_continued_to_cells_that_need_approval(
 ) -> None:
     shared.config("auto_run: ask\n")
     notebook = shared.new("Load", problem=f"a problem in {mode}")
-    inserted(notebook, "1 / 0", mode)
+    insert_in_mode(notebook, "1 / 0", mode)
     stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {
         "permission_mode": mode
     }

@@ -32,7 +32,7 @@ from stepper.policy.model import Cell
 from stepper.session import responses
 from stepper.session.cell_responses import GpuUsage, ResourceUsage
 from stepper.session.protocols import CellVersion
-from tests.conftest import Project, code, reused, text_of
+from tests.conftest import Project, code, reuse_project, text_of
 from tests.test_run_on_edit import wait_until
 from tests.test_session import Quick
 from tests.test_session import project as quick
@@ -1390,8 +1390,8 @@ def test_resource_usage_of_kernel_and_gpus(
 
 
 @pytest.fixture
-def real(lasting: Project) -> Iterator[Agent]:
-    for each in reused(lasting):
+def real(module_project: Project) -> Iterator[Agent]:
+    for each in reuse_project(module_project):
         yield Agent(each, launch=True, STEPPER_SESSION=uuid.uuid4().hex)
 
 

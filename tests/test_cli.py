@@ -26,7 +26,7 @@ from stepper.install import user_script
 from stepper.messages import stop_suggestion
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_schema import GROUPS
-from tests.conftest import ROOT, Project, code, reused, some_nightly
+from tests.conftest import ROOT, Project, code, mark_nightly, reuse_project
 from tests.test_run_on_edit import wait_until
 
 SHELLS = ("bash", "zsh", "fish")
@@ -34,11 +34,11 @@ COMMAND = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'steppe
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
-def asked(*arguments: str) -> str:
+def invoke(*arguments: str) -> str:
     done = CliRunner().invoke(main, arguments, prog_name="stepper")
     assert done.exit_code == 0, done.output
     return done.output
@@ -52,8 +52,8 @@ def test_help_is_grouped_and_not_truncated(
     monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    told = asked("-h")
-    assert told == asked("--help")
+    told = invoke("-h")
+    assert told == invoke("--help")
     places = [told.index(f"\n{title}:") for title in GROUPS]
     assert places == sorted(places) and "..." not in told.replace("[ARGS]...", "")
     words = " ".join(told.split())
@@ -65,8 +65,8 @@ def test_help_is_grouped_and_not_truncated(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(name: str) -> None:
     row = COMMANDS[name]
-    told = asked(*name.split(), "-h")
-    assert EXIT_CODES in told and told == asked(*name.split(), "--help")
+    told = invoke(*name.split(), "-h")
+    assert EXIT_CODES in told and told == invoke(*name.split(), "--help")
     assert ("--json" in told) == RENDERINGS[name].has_json
     for example in row.examples:  # what it names is there
         words = shlex.split(example.split(" > ")[0].split(" < ")[0])
@@ -80,7 +80,7 @@ def test_help_of_each_command(name: str) -> None:
 
 def test_plan_subcommand_aliases(project: Project) -> None:
     notebook = project.new("Load", "Look", "Tell")
-    told = asked("plan", "-h")
+    told = invoke("plan", "-h")
     assert all(word in told for word in ("show", "rm", "remove", "--json"))
     assert project.stepper("plan", "show").stdout == project.stepper("plan").stdout
     name = notebook.path.stem
@@ -375,7 +375,7 @@ def test_run_prints_the_result_of_each_cell(project: Project) -> None:
     )
 
 
-def running(project: Project, *arguments: str) -> subprocess.Popen[str]:
+def start_command(project: Project, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-I", "-c", COMMAND, *arguments],
         cwd=project.folder,
@@ -385,7 +385,7 @@ def running(project: Project, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("verb", some_nightly(["run", "eval"], "run"))
+@pytest.mark.parametrize("verb", mark_nightly(["run", "eval"], "run"))
 def test_ctrl_c_reports_the_cancelled_run(project: Project, verb: str) -> None:
     arguments = [verb, "long" if verb == "run" else "import time; time.sleep(60)"]
     sleeps = "import time\nfor _ in range(600):\n    time.sleep(0.1)"
@@ -396,7 +396,7 @@ def test_ctrl_c_reports_the_cancelled_run(project: Project, verb: str) -> None:
     )
     if name == "looked":
         project.stepper("run", name)
-    with running(project, *arguments) as command:
+    with start_command(project, *arguments) as command:
         wait_until(lambda: project.json("status", name)["kernel"]["state"] == "busy")
         if arguments[0] == "run":
             wait_until(
@@ -415,9 +415,9 @@ def test_ctrl_c_reports_the_cancelled_run(project: Project, verb: str) -> None:
 @pytest.mark.nightly
 def test_ctrl_c_while_waiting_interrupts_no_other_cell(project: Project) -> None:
     project.notebook("busy.ipynb", [code("import time\ntime.sleep(60)", "a")])
-    with running(project, "run", "busy") as first:
+    with start_command(project, "run", "busy") as first:
         wait_until(lambda: project.json("status", "busy")["kernel"]["state"] == "busy")
-        with running(project, "eval", "1", "--notebook", "busy") as second:
+        with start_command(project, "eval", "1", "--notebook", "busy") as second:
             assert second.stderr.readline()  # it says that it waits
             second.send_signal(signal.SIGINT)
             _, err = second.communicate(timeout=60)
@@ -435,7 +435,7 @@ def test_ctrl_c_while_waiting_interrupts_no_other_cell(project: Project) -> None
 def test_second_ctrl_c_exits_immediately(project: Project) -> None:
     deaf = "import time\nfor _ in range(30):\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
     project.notebook("deaf.ipynb", [code(deaf, "a")])
-    with running(project, "run", "deaf") as command:
+    with start_command(project, "run", "deaf") as command:
         wait_until(lambda: project.json("status", "deaf")["kernel"]["state"] == "busy")
         assert command.stderr is not None
         command.send_signal(signal.SIGINT)
@@ -526,7 +526,7 @@ def test_times_are_local_unless_utc_is_requested(
     at = project.json("history")[0]["started_at"]
     assert at.endswith("Z")
     utc, own = (
-        running(project, "history", *more).communicate()[0].splitlines()
+        start_command(project, "history", *more).communicate()[0].splitlines()
         for more in (["--utc"], [])
     )
     assert "started (UTC)" in utc[0] and at[:19].replace("T", " ") in utc[1]
@@ -538,7 +538,7 @@ def test_times_are_local_unless_utc_is_requested(
 # --- completion -----------------------------------------------------------------------------------------------------
 
 
-def completes(project: Project, *words: str) -> list[str]:
+def complete(project: Project, *words: str) -> list[str]:
     environ = {
         **os.environ,
         "_STEPPER_COMPLETE": "bash_complete",
@@ -566,8 +566,8 @@ def test_completion_without_a_daemon(untouched: Project) -> None:
     (project.folder / ".stepper" / "state.json").write_text(
         '{"current": "notebooks/deep/analysis.ipynb"}'
     )
-    assert completes(project, "st") == ["status"]
-    assert completes(project, "plan", "") == [
+    assert complete(project, "st") == ["status"]
+    assert complete(project, "plan", "") == [
         "add",
         "edit",
         "move",
@@ -578,14 +578,14 @@ def test_completion_without_a_daemon(untouched: Project) -> None:
         "b",
         "deep/analysis",
     ]
-    assert completes(project, "run", "") == ["b", "deep/analysis"]
-    assert completes(project, "run", "notebooks/d") == ["notebooks/deep/analysis.ipynb"]
-    assert completes(project, "status", "--j") == ["--json"]
-    assert completes(project, "output", "") == ["1", "2"]
-    assert completes(project, "output", "abd") == ["abd2"]
-    assert completes(project, "output", "--notebook", "b", "q") == ["q"]
-    assert completes(project, "output", "--notebook", "d") == ["deep/analysis"]
-    assert completes(project, "completion", "") == list(SHELLS)
+    assert complete(project, "run", "") == ["b", "deep/analysis"]
+    assert complete(project, "run", "notebooks/d") == ["notebooks/deep/analysis.ipynb"]
+    assert complete(project, "status", "--j") == ["--json"]
+    assert complete(project, "output", "") == ["1", "2"]
+    assert complete(project, "output", "abd") == ["abd2"]
+    assert complete(project, "output", "--notebook", "b", "q") == ["q"]
+    assert complete(project, "output", "--notebook", "d") == ["deep/analysis"]
+    assert complete(project, "completion", "") == list(SHELLS)
     assert not os.path.exists(project.paths.socket)
 
 
@@ -602,7 +602,7 @@ def shell_room(untouched: Project, tmp_path: Path) -> Project:
     return untouched
 
 
-@pytest.mark.parametrize("shell", some_nightly(SHELLS, "bash"))
+@pytest.mark.parametrize("shell", mark_nightly(SHELLS, "bash"))
 def test_completion_in_real_shells(
     shell_room: Project, tmp_path: Path, shell: str
 ) -> None:

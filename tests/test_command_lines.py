@@ -393,25 +393,29 @@ def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
             path = folder / "notebooks" / f"{name}.ipynb"
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(book))
-            in_shell(folder, f".stepper/env/bin/stepper run {name}", CLAUDECODE="1")
-        shown = in_shell(folder, ".stepper/env/bin/stepper status b").stdout
+            run_in_user_shell(
+                folder, f".stepper/env/bin/stepper run {name}", CLAUDECODE="1"
+            )
+        shown = run_in_user_shell(folder, ".stepper/env/bin/stepper status b").stdout
         line = re.search(r"^  (.*stepper fix --notebook \S+) \[HINT\]", shown, re.M)
         assert line is not None and line[1].startswith(".stepper/env/"), shown
-        in_shell(folder, f"{line[1]} 'the second one'")  # as printed
+        run_in_user_shell(folder, f"{line[1]} 'the second one'")  # as printed
         below = folder / "notebooks"
-        refused = in_shell(below, "../.stepper/env/bin/stepper plan edit 1 x", check=2)
+        refused = run_in_user_shell(
+            below, "../.stepper/env/bin/stepper plan edit 1 x", check=2
+        )
         shows = re.search(
             r"run: (\S+ plan .*)  # shows the steps$", refused.stderr, re.M
         )
         assert shows is not None and shows[1].startswith("../.stepper/"), refused.stderr
-        in_shell(below, shows[1])
+        run_in_user_shell(below, shows[1])
         data = json.loads(
-            in_shell(folder, ".stepper/env/bin/stepper status a --json").stdout
+            run_in_user_shell(folder, ".stepper/env/bin/stepper status a --json").stdout
         )
         assert any("stepper fix" in way for way in data["stop"]["ways"])
 
 
-def in_shell(
+def run_in_user_shell(
     folder: Path, command: str, check: int | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a plain shell of the user's."""

@@ -36,7 +36,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def broken(root: Path) -> set[str]:
+def find_broken_contracts(root: Path) -> set[str]:
     """Return the contracts that are broken in the copy, by the start of their names."""
     done = subprocess.run(
         [sys.executable, "-c", LINT, "--no-cache"],
@@ -55,7 +55,7 @@ def broken(root: Path) -> set[str]:
 
 
 def test_contracts_are_kept(package: Path) -> None:
-    assert broken(package) == set()
+    assert find_broken_contracts(package) == set()
 
 
 @pytest.mark.nightly_after(4)
@@ -134,7 +134,7 @@ def test_broken_contract_is_reported(
     text = path.read_text()
     path.write_text(f"{text}\n\n{line}\n")
     try:
-        assert broken(package) == contracts
+        assert find_broken_contracts(package) == contracts
     finally:
         path.write_text(text)
 
@@ -144,6 +144,6 @@ def test_package_in_no_layer_is_reported(package: Path) -> None:
     extra.mkdir()
     try:
         (extra / "__init__.py").touch()
-        assert broken(package) == {LAYERS}
+        assert find_broken_contracts(package) == {LAYERS}
     finally:
         shutil.rmtree(extra)

@@ -78,7 +78,7 @@ server.main()
 
 
 @pytest.fixture
-def counted(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
+def count_costs(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
     """A daemon that counts: what the last hook event took."""
     told = tmp_path / "counts.json"
     log = (tmp_path / "log").open("wb")
@@ -95,7 +95,7 @@ def counted(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
 
 @pytest.mark.parametrize("cells", [10, 100])
 def test_cost_of_a_step(
-    project: Project, counted: Callable[[], Counts], cells: int
+    project: Project, count_costs: Callable[[], Counts], cells: int
 ) -> None:
     filler = [
         code(f"x_{number} = {number}", f"cell-{number:03}") for number in range(cells)
@@ -104,7 +104,7 @@ def test_cost_of_a_step(
     steps = []
     for number in range(6):
         assert "ran ok" in notebook.replace("cell-005", f"print({number})").text
-        steps.append(counted())
+        steps.append(count_costs())
     looks = []
     for found in steps[3:]:  # the first ones start the kernel, load and remember
         assert found.pop("requests") == 1
@@ -132,25 +132,25 @@ def test_cost_of_a_step(
 
 
 def test_cost_of_the_hook_before_an_edit(
-    project: Project, counted: Callable[[], Counts]
+    project: Project, count_costs: Callable[[], Counts]
 ) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     for _ in range(3):
         assert notebook.before("replace", "x = 2", "a").stdout == b""
-    found = counted()
+    found = count_costs()
     assert found.pop("notebook reads", 0) <= 1
     assert found == {}
 
 
 def test_cost_of_the_wake_hook_after_a_short_cell(
-    project: Project, counted: Callable[[], Counts]
+    project: Project, count_costs: Callable[[], Counts]
 ) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     for _ in range(2):
         payload = notebook.edited("replace", "x = 2", "a")
         assert "ran ok" in project.hook("PostToolUse", payload).text
         assert project.hook("Wake", payload).stdout == b""
-    found = counted()
+    found = count_costs()
     assert found == {}, "it reads, writes and starts nothing"
 
 

@@ -144,7 +144,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     made.close()
 
 
-def asked(lab: Lab, criterion: str, code: str = "pass") -> Execution:
+def run_with_criterion(lab: Lab, criterion: str, code: str = "pass") -> Execution:
     given = plan.parse_criterion(criterion)
     assert given, criterion
     return lab.loop.run_until_complete(
@@ -152,7 +152,7 @@ def asked(lab: Lab, criterion: str, code: str = "pass") -> Execution:
     )
 
 
-def lines(text: str) -> list[str]:
+def list_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
@@ -163,8 +163,10 @@ def test_kernel_evaluates_a_criterion(
     lab: Lab, criteria: str, holds: bool | None
 ) -> None:
     said = {
-        each: (asked(lab, each).diagnosis_data.get("criterion") or {}).get("holds")
-        for each in lines(criteria)
+        each: (run_with_criterion(lab, each).diagnosis_data.get("criterion") or {}).get(
+            "holds"
+        )
+        for each in list_lines(criteria)
     }
     if holds is False:
         assert said.pop("score == float") is None  # no name of the user's
@@ -173,7 +175,7 @@ def test_kernel_evaluates_a_criterion(
 
 def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> None:
     assert lab.value("ran") == []
-    done = asked(
+    done = run_with_criterion(
         lab,
         "new.score > 1 and frame.a.sum() == 0",
         "new, frame = Model(), pd.DataFrame({'a': [1]}); new.score = 2",
@@ -185,7 +187,7 @@ def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> 
     assert done.outputs == []
     lab.ok("gc.disable(); looks = weakref.ref(new), weakref.ref(frame); del new, frame")
     assert lab.value("[look() is None for look in looks]") == [True, True]
-    done = asked(
+    done = run_with_criterion(
         lab, "series[5:].mean() > 1 or empty.mean() > 1", "empty = np.array([0.0])[1:]"
     )
     assert done.outputs == []  # numpy warns of a mean of nothing
@@ -195,15 +197,22 @@ def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> 
 def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
     assert "criterion" not in lab.ok("score = 0.5").diagnosis_data
     assert (
-        asked(lab, "score > 0.9", "score = 0.95").diagnosis_data["criterion"]["holds"]
+        run_with_criterion(lab, "score > 0.9", "score = 0.95").diagnosis_data[
+            "criterion"
+        ]["holds"]
         is True
     )
     assert (
         "criterion"
-        not in asked(lab, "score > 0.9", "score = 0.1; 1 / 0").diagnosis_data
+        not in run_with_criterion(
+            lab, "score > 0.9", "score = 0.1; 1 / 0"
+        ).diagnosis_data
     )
     assert (
-        asked(lab, "len(df) == 3", "len = None").diagnosis_data.get("criterion") is None
+        run_with_criterion(lab, "len(df) == 3", "len = None").diagnosis_data.get(
+            "criterion"
+        )
+        is None
     )  # no `len` of Python's
     lab.ok("del len")
     lab.ok("score = 0.85")  # as the others have it, which may run later
@@ -292,14 +301,14 @@ def test_math_symbols_and_code_spans_are_parsed() -> None:
     assert plan.parse_criterion("`0 ≤ score ≠ 1`") == "0 <= score != 1"
 
 
-def started(source: str = "x") -> journal_events.RunStarted:
+def make_run_started(source: str = "x") -> journal_events.RunStarted:
     return journal_events.RunStarted(run=1, key=1, at=AT, cell_id="id0", source=source)
 
 
 FALSE_ONE = CriterionResult(False, (("score", "0.85"),))
 
 
-def doubted(number: int = 1, source: str = "x") -> journal_events.RunEnded:
+def make_unmet_run(number: int = 1, source: str = "x") -> journal_events.RunEnded:
     return journal_events.RunEnded(
         **{
             **vars(run(number, FINE, source)),
@@ -311,20 +320,24 @@ def doubted(number: int = 1, source: str = "x") -> journal_events.RunEnded:
 def test_false_criterion_leaves_the_step_open() -> None:
     made = state()
     assert (
-        run_decisions.explain_false_criterion(made, started(), "score > 0.9", None)
-        == ""
-    )
-    assert (
         run_decisions.explain_false_criterion(
-            made, started(), "score > 0.9", CriterionResult(True)
+            made, make_run_started(), "score > 0.9", None
         )
         == ""
     )
     assert (
-        run_decisions.explain_false_criterion(made, started(), "score > 0.9", FALSE_ONE)
-        == doubted().unmet
+        run_decisions.explain_false_criterion(
+            made, make_run_started(), "score > 0.9", CriterionResult(True)
+        )
+        == ""
     )
-    journal_reducer.apply(doubted(), made)
+    assert (
+        run_decisions.explain_false_criterion(
+            made, make_run_started(), "score > 0.9", FALSE_ONE
+        )
+        == make_unmet_run().unmet
+    )
+    journal_reducer.apply(make_unmet_run(), made)
     assert (
         made.get_or_add_progress(1).status,
         made.get_or_add_progress(1).attempts,
@@ -353,7 +366,7 @@ def test_false_criterion_leaves_the_step_open() -> None:
 
 
 def test_later_steps_may_run_after_a_false_criterion() -> None:
-    made, new = state(doubted()), cell(1)
+    made, new = state(make_unmet_run()), cell(1)
     assert (
         plan.find_step_id(made, [cell(0), new], new) == 2
     )  # the next one's: the doubted one has its cell
@@ -373,7 +386,7 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
     ("then", "status", "reason"),
     [
         ([run(2, FINE, "y")], StepStatus.DONE, ""),
-        ([doubted(2, "y")], StepStatus.CRITERION_FALSE, doubted().unmet),
+        ([make_unmet_run(2, "y")], StepStatus.CRITERION_FALSE, make_unmet_run().unmet),
         ([run(2, FIXABLE, "y")], StepStatus.FAILED, ""),
         ([journal_events.Confirmed(key=1, reason="enough")], StepStatus.DONE, "enough"),
         (
@@ -396,7 +409,7 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
 def test_false_criterion_warning_is_resolved(
     then: list[Any], status: StepStatus, reason: str
 ) -> None:
-    made = state(doubted(), *then)
+    made = state(make_unmet_run(), *then)
     assert (made.get_or_add_progress(1).status, made.get_or_add_progress(1).reason) == (
         status,
         reason,
@@ -404,14 +417,16 @@ def test_false_criterion_warning_is_resolved(
 
 
 def test_confirmed_criterion_is_not_checked_again_for_same_source() -> None:
-    made = state(doubted(), journal_events.Confirmed(key=1, reason="enough"))
+    made = state(make_unmet_run(), journal_events.Confirmed(key=1, reason="enough"))
     assert (
-        run_decisions.explain_false_criterion(made, started(), "score > 0.9", FALSE_ONE)
+        run_decisions.explain_false_criterion(
+            made, make_run_started(), "score > 0.9", FALSE_ONE
+        )
         == ""
     )
     assert (
         run_decisions.explain_false_criterion(
-            made, started("y"), "score > 0.9", FALSE_ONE
+            made, make_run_started("y"), "score > 0.9", FALSE_ONE
         )
         != ""
     )

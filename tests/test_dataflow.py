@@ -139,7 +139,7 @@ def test_star_import_may_bind_any_name() -> None:
     assert not name_analysis.analyze_source("import math").star
 
 
-def edges(*sources: str) -> str:
+def format_edges(*sources: str) -> str:
     """Return who reads what of whom, from the top: `name:provider>reader`, cells counted from 1."""
     order, found = BindingTable(), []
     for number, source in enumerate(sources, 1):
@@ -201,7 +201,7 @@ def edges(*sources: str) -> str:
     ],
 )
 def test_edges_between_cells(sources: tuple[str, ...], told: str) -> None:
-    assert edges(*sources) == told
+    assert format_edges(*sources) == told
 
 
 class Played:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataflow.score import NEEDED, part, scored, trace, unpacked
+from tests.dataflow.score import NEEDED, compute_scores, part, trace, unpack_notebooks
 from tests.environments import environment
 
 NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
@@ -18,14 +18,16 @@ NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
 def test_precision_and_recall_against_a_tracer(tmp_path: Path) -> None:
     python = environment(sys.executable, *NEEDED)
     held = [
-        path for path in unpacked(sys.executable, tmp_path) if part(str(path)) == "held"
+        path
+        for path in unpack_notebooks(sys.executable, tmp_path)
+        if part(str(path)) == "held"
     ]
     traces = [
         traced
         for path in held
         if (traced := trace(python, path, SECONDS)) and any(traced["ok"])
     ]
-    cells, names = scored(traces)
+    cells, names = compute_scores(traces)
     assert cells.notebooks >= NOTEBOOKS, "too few notebooks run here"
     sys.stdout.write(f"cell to cell: {cells}\nby name: {names}\n")
     assert cells.precision >= 0.95, cells

@@ -49,7 +49,7 @@ class Played(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def played() -> Iterator[Played]:
+def demo_run() -> Iterator[Played]:
     beside, path = Path(sys.executable).parent, os.environ["PATH"]
     if (beside / "uv").exists():  # three times as fast as pip
         path = f"{beside}{os.pathsep}{path}"
@@ -69,9 +69,9 @@ def played() -> Iterator[Played]:
 
 
 @pytest.mark.nightly
-def test_demo_succeeds_and_prints_what_happened(played: Played) -> None:
-    assert played.code == 0, played.out + played.err
-    lines = played.out.splitlines()
+def test_demo_succeeds_and_prints_what_happened(demo_run: Played) -> None:
+    assert demo_run.code == 0, demo_run.out + demo_run.err
+    lines = demo_run.out.splitlines()
     seen = [
         line.split(maxsplit=2)[2] for line in lines if line.startswith("  you see ")
     ]
@@ -87,26 +87,26 @@ def test_demo_succeeds_and_prints_what_happened(played: Played) -> None:
     assert [" · ".join(line.split(" · ")[:2]) for line in seen] == wanted
     assert sum("insert markdown cell" in line for line in lines) == 7
     assert (
-        'return days["precipitation"] >= WET_DAY_MM' in played.out
+        'return days["precipitation"] >= WET_DAY_MM' in demo_run.out
     )  # the line of the earlier cell's function
-    assert "complete, 7 of 7 steps done" in played.out
+    assert "complete, 7 of 7 steps done" in demo_run.out
     assert (
-        "REPRODUCES · 7 of 7 cells as recorded · " in played.out
-        and "1 fresh kernel;" in played.out
+        "REPRODUCES · 7 of 7 cells as recorded · " in demo_run.out
+        and "1 fresh kernel;" in demo_run.out
     )
     assert f"  · file {demo.RESULT}: rewritten with the same content" in lines
-    assert str(played.notebook) in played.out
+    assert str(demo_run.notebook) in demo_run.out
     assert "/new-notebook" in lines[-1]
 
 
 @pytest.mark.nightly
-def test_notebook_is_valid_and_has_seven_steps(played: Played) -> None:
-    nbformat.validate(nbformat.read(played.notebook, as_version=4))
-    assert ["".join(cell["source"]) for cell in played.code_cells] == [
+def test_notebook_is_valid_and_has_seven_steps(demo_run: Played) -> None:
+    nbformat.validate(nbformat.read(demo_run.notebook, as_version=4))
+    assert ["".join(cell["source"]) for cell in demo_run.code_cells] == [
         step.code for step in demo.STEPS
     ]
     # 5 raised, 6 is its fix
-    assert [cell["execution_count"] for cell in played.code_cells] == [
+    assert [cell["execution_count"] for cell in demo_run.code_cells] == [
         1,
         2,
         3,
@@ -117,36 +117,36 @@ def test_notebook_is_valid_and_has_seven_steps(played: Played) -> None:
     ]
     assert all(
         cell["metadata"]["execution"]["shell.execute_reply"]
-        for cell in played.code_cells
+        for cell in demo_run.code_cells
     )
     assert not any(
         output["output_type"] == "error"
-        for cell in played.code_cells
+        for cell in demo_run.code_cells
         for output in cell["outputs"]
     )
 
 
 @pytest.mark.nightly
 def test_figure_is_in_the_notebook_and_results_are_saved(
-    played: Played,
+    demo_run: Played,
 ) -> None:
     pictures = [
-        output["data"].get("image/png") for output in played.code_cells[5]["outputs"]
+        output["data"].get("image/png") for output in demo_run.code_cells[5]["outputs"]
     ]
     assert len(pictures) == 1 and pictures[0].startswith(
         "iVBORw0KGgo"
     )  # the signature of PNG
-    results = played.notebook.with_name(demo.RESULT).read_text().splitlines()
+    results = demo_run.notebook.with_name(demo.RESULT).read_text().splitlines()
     assert results[0] == "month,precipitation,wet_days,temp_max,temp_min"
     assert results[7].startswith("7,12.05,1.75,") and len(results) == 13
 
 
 @pytest.mark.nightly
-def test_no_process_remains(played: Played) -> None:
+def test_no_process_remains(demo_run: Played) -> None:
     def of_the_demo(process: psutil.Process) -> bool:
         try:
             return any(
-                str(played.target) in part
+                str(demo_run.target) in part
                 for part in [*process.cmdline(), process.cwd()]
             )
         except psutil.Error:
@@ -155,7 +155,7 @@ def test_no_process_remains(played: Played) -> None:
     assert [
         process.cmdline() for process in psutil.process_iter() if of_the_demo(process)
     ] == []
-    assert not Path(Paths(str(played.target)).socket).exists()
+    assert not Path(Paths(str(demo_run.target)).socket).exists()
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def player(tmp_path: Path) -> demo.Player:
     return demo.Player(str(tmp_path), "a.ipynb")
 
 
-def said(player: demo.Player, text: str) -> None:
+def write_hook_response(player: demo.Player, text: str) -> None:
     answer = {
         "hookSpecificOutput": {
             "hookEventName": "PostToolUse",
@@ -190,20 +190,20 @@ def said(player: demo.Player, text: str) -> None:
 )
 def test_failed_cell_stops_the_demo(player: demo.Player, report: str) -> None:
     if report:
-        said(player, report)
+        write_hook_response(player, report)
     with pytest.raises(StepperError, match="expected ran ok"):
         player.play("code", "1")
 
 
 def test_report_on_a_markdown_cell_stops_the_demo(player: demo.Player) -> None:
     player.play("markdown", "words")
-    said(player, "stepper: Cell 1 ran ok")
+    write_hook_response(player, "stepper: Cell 1 ran ok")
     with pytest.raises(StepperError, match="expected no answer"):
         player.play("markdown", "words")
 
 
 def test_edit_is_written_and_sent_like_claude_code(player: demo.Player) -> None:
-    said(player, "stepper: Cell 1 ran ok")
+    write_hook_response(player, "stepper: Cell 1 ran ok")
     player.play("code", "é")
     before = player.notebook.read_text()
     player.play("code", "fixed", replace=True)

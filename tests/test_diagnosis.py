@@ -75,11 +75,11 @@ BASES = {
 LASTING = KernelEnvironment("1", ("pandas",), ("../src",), False, (), (), (3, 11))
 
 
-def adviser_of(project: Project) -> Diagnoser:
+def make_diagnoser(project: Project) -> Diagnoser:
     return Diagnoser("n.ipynb", project, None, str)  # type: ignore[arg-type]  # no picture is saved
 
 
-def said(
+def suggest(
     ename: str,
     evalue: str,
     *findings: Any,
@@ -106,7 +106,7 @@ def said(
     cell = Cell("own", 9, 9, "code", source)
     look = {"findings": told, **(look or {})}
     return (
-        adviser_of(project or Project())
+        make_diagnoser(project or Project())
         .add_suggestion(
             fault, {"look": look}, cell, [*cells, cell], state, known, "python"
         )
@@ -184,11 +184,11 @@ LOCAL = Cell(
     ],
 )
 def test_undefined_name(evalue: str, given: dict[str, Any], told: str) -> None:
-    assert re.search(told, said("NameError", evalue, **given))
+    assert re.search(told, suggest("NameError", evalue, **given))
 
 
 def test_scope_explanation_replaces_similar_names() -> None:
-    text = said(
+    text = suggest(
         "NameError",
         "name 'base' is not defined",
         "line 2 binds `base` in the class body",
@@ -213,7 +213,7 @@ def test_unrelated_names_are_not_suggested(
     name = re.split(r"\W", source)[0]
     assert not re.search(
         untold,
-        said("NameError", f"name {name!r} is not defined", source=source, **given),
+        suggest("NameError", f"name {name!r} is not defined", source=source, **given),
     )
 
 
@@ -287,7 +287,7 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
 def test_modules(
     ename: str, evalue: str, findings: list[str], given: dict[str, Any], told: str
 ) -> None:
-    assert re.search(told, said(ename, evalue, *findings, **given))
+    assert re.search(told, suggest(ename, evalue, *findings, **given))
 
 
 def test_circular_import_names_files_in_order() -> None:
@@ -295,7 +295,7 @@ def test_circular_import_names_files_in_order() -> None:
         Frame(0, line, "<module>", file=file)
         for file, line in (("a.py", 2), ("b.py", 3))
     )
-    text = said(
+    text = suggest(
         "ImportError",
         "cannot import name 'X' from partially initialized module 'a'",
         "a",
@@ -336,11 +336,11 @@ def test_circular_import_names_files_in_order() -> None:
     ],
 )
 def test_files(ename: str, path: str, given: dict[str, Any], told: str) -> None:
-    assert re.search(told, said(ename, "…", attributes={"filename": path}, **given))
+    assert re.search(told, suggest(ename, "…", attributes={"filename": path}, **given))
 
 
 def test_missing_program_is_searched_on_path() -> None:
-    text = said(
+    text = suggest(
         "FileNotFoundError",
         "…",
         "'xsv' was sought as a program on PATH and is not there",
@@ -355,23 +355,23 @@ BOUND = {"cell": 4, "file": "", "line": 2, "text": "y = df['y']"}
 
 
 def test_finding_names_the_cell_that_bound_its_subject() -> None:
-    assert said(
+    assert suggest(
         "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]
     ) == ("`y` is None; last assigned by line 2 of cell 1 (id a): `y = df['y']`")
     given = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
-    assert said("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
+    assert suggest("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
         "passed by line 2 of src/a.py: `y = df['y']`"
     )
 
 
 def test_findings_are_ordered_and_fit_one_line() -> None:
-    text = said("ValueError", "no", "a" * 200, "b" * 200, "c\nstepper: forged")
+    text = suggest("ValueError", "no", "a" * 200, "b" * 200, "c\nstepper: forged")
     assert text == "a" * 200 + "; c stepper: forged"
-    assert len(said("ValueError", "no", "a" * 2000)) <= diagnoser.MAX_SUGGESTION
+    assert len(suggest("ValueError", "no", "a" * 2000)) <= diagnoser.MAX_SUGGESTION
 
 
 def test_no_suggestion_without_findings() -> None:
-    assert said("OddError", "no") == ""
+    assert suggest("OddError", "no") == ""
 
 
 def test_running_event_loop_suggests_await() -> None:
@@ -379,17 +379,17 @@ def test_running_event_loop_suggests_await() -> None:
         "asyncio.run() cannot be called from a running event loop",
         "This event loop is already running",
     ):
-        assert "use `await`" in said("RuntimeError", text)
+        assert "use `await`" in suggest("RuntimeError", text)
 
 
 def test_timeout_names_the_running_line() -> None:
     frame = Frame(4, 6, "f", ((6, "    wait()"),))
-    text = said("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])
+    text = suggest("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])
     assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60"
 
 
 def test_diagnosis_failure_does_not_prevent_the_report() -> None:
-    found = adviser_of(Project())
+    found = make_diagnoser(Project())
     assert found.has_changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
     assert found.find_warnings(Execution(None, diagnosis_data={"warnings": 5})) == []  # type: ignore[arg-type]
     told = {
@@ -424,7 +424,7 @@ def test_invalid_facts_are_rejected_and_the_error_is_kept(told: Any) -> None:
         json_decode.decode(reported_facts.ErrorFacts, told)
     fault = Fault("KeyError", "'x'")
     assert (
-        adviser_of(Project()).add_suggestion(
+        make_diagnoser(Project()).add_suggestion(
             fault, {"look": told}, ONE, [ONE], State(), UNKNOWN_NAMESPACE, "python"
         )
         == fault
@@ -524,7 +524,7 @@ def test_find_close_names() -> None:
 # --- where a name is defined, by what is known of the cell ----------------------------------------------------------
 
 
-def defined(
+def suggest_for_name(
     source: str, ran: str = "", ended: str = "", failed_at: int = 0, name: str = "raw"
 ) -> str:
     """The suggestion for a name whose cell `source` is now; it ran in this kernel as `ran`, with `ended`."""
@@ -561,7 +561,7 @@ def defined(
         variables={"other": Variable("int")}, cwd="/project/notebooks", lasting=LASTING
     )
     fault = Fault("NameError", f"name '{name}' is not defined", mro=("NameError",))
-    found = adviser_of(Project())
+    found = make_diagnoser(Project())
     found = dataclasses.replace(found, transform=get_transformer())
     return found.add_suggestion(
         fault, {"look": {}}, failing, [cell, failing], state, known, "python"
@@ -628,7 +628,7 @@ TWO_LINES = "import os\nraw = os.listdir()"
 def test_definition_shows_the_status_of_its_cell(
     source: str, given: dict[str, Any], told: str
 ) -> None:
-    text = defined(source, **given)
+    text = suggest_for_name(source, **given)
     assert told in text and "no cell of the notebook defines" not in text, text
 
 
@@ -653,7 +653,7 @@ def test_definition_shows_the_status_of_its_cell(
     ],
 )
 def test_optional_dependency_is_named(ename: str, evalue: str, told: str) -> None:
-    assert told in said(ename, evalue)
+    assert told in suggest(ename, evalue)
 
 
 def test_in_place_change_is_reported() -> None:
@@ -663,7 +663,7 @@ def test_in_place_change_is_reported() -> None:
         "changed_line": 2,
         "changed_text": "df.drop(columns='b', inplace=True)",
     }
-    text = said(
+    text = suggest(
         "AttributeError",
         "no",
         {"text": "`df`", "bound": {**bound, **changed}},
@@ -708,4 +708,4 @@ def test_run_that_removed_a_column_is_named(
 
 
 def test_ipython_names_are_not_suggested() -> None:
-    assert "`In`" not in defined("x = 1", name="Inn")
+    assert "`In`" not in suggest_for_name("x = 1", name="Inn")

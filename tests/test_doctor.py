@@ -61,18 +61,18 @@ def project(tmp_path, monkeypatch):
     return Paths(str(root))
 
 
-def found(project):
+def run_checks(project):
     return {check.name: check for check in doctor.run_checks(project)}
 
 
-def broken(project):
-    return {name: check for name, check in found(project).items() if not check.ok}
+def find_failed_checks(project):
+    return {name: check for name, check in run_checks(project).items() if not check.ok}
 
 
 def test_fresh_installation_passes(project):
-    checks = found(project)
+    checks = run_checks(project)
     assert list(checks) == NAMES
-    assert broken(project) == {}
+    assert find_failed_checks(project) == {}
     assert sys.executable in checks["interpreter"].detail
     assert (
         "no daemon" in checks["socket"].detail
@@ -82,7 +82,7 @@ def test_fresh_installation_passes(project):
 
 def test_folder_without_installation(tmp_path):
     (tmp_path / "bare").mkdir()
-    bad = broken(Paths(str(tmp_path / "bare")))
+    bad = find_failed_checks(Paths(str(tmp_path / "bare")))
     assert set(bad) == {"interpreter", "ipykernel", "hook script", "hooks", "skills"}
     assert all("install.sh" in check.mend for check in bad.values())
 
@@ -117,7 +117,7 @@ def fake(project, text):
 )
 def test_interpreters(project, text, wrong):
     fake(project, text)
-    bad = broken(project)
+    bad = find_failed_checks(project)
     assert bad.keys() == wrong.keys()
     for name, words in wrong.items():
         assert words in bad[name].detail
@@ -127,17 +127,17 @@ def test_interpreters(project, text, wrong):
 def test_ipykernel_of_a_locked_project(project):
     write(project, "uv.lock", "")
     fake(project, f"echo {python_probe.PROBE_MARK} 3.12.0")
-    assert broken(project)["ipykernel"].mend == "uv add --dev ipykernel"
+    assert find_failed_checks(project)["ipykernel"].mend == "uv add --dev ipykernel"
 
 
 def test_configured_interpreter_takes_precedence(project):
     write(project, ".stepper/config.yaml", "python: no/python\n")
     assert (
         f"{project.project}/no/python does not run"
-        in broken(project)["interpreter"].detail
+        in find_failed_checks(project)["interpreter"].detail
     )
     write(project, "no/python", "")
-    bad = broken(project)
+    bad = find_failed_checks(project)
     assert f"{project.project}/no/python" in bad["interpreter"].detail
     assert (bad["interpreter"].mend, bad["ipykernel"].mend) == (
         "stepper trust",
@@ -147,7 +147,7 @@ def test_configured_interpreter_takes_precedence(project):
 
 def test_config(project):
     write(project, ".stepper/config.yaml", "notebook_dir: x\n")
-    (bad,) = broken(project).values()
+    (bad,) = find_failed_checks(project).values()
     assert bad.name == "config"
     assert "notebook_dir" in bad.detail
     assert project.config in shlex.split(bad.mend)
@@ -155,10 +155,10 @@ def test_config(project):
 
 def test_hooks_of_an_older_version(project):
     write(project, ".stepper/config.yaml", "notebooks: [nb]\n")
-    assert not broken(project)  # they are bound to no folder
+    assert not find_failed_checks(project)  # they are bound to no folder
     path = Path(project.project, ".claude/settings.json")
     path.write_text(path.read_text().replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
-    (bad,) = broken(project).values()
+    (bad,) = find_failed_checks(project).values()
     assert bad.name == "hooks" and "install.sh" in bad.mend
     assert "PostToolUse NotebookEdit" in bad.detail
     assert "Stop" not in bad.detail
@@ -176,16 +176,17 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
         write(project, name, "{}")
     (root / "notebooks/.ipynb_checkpoints").mkdir()
     write(project, "notebooks/.ipynb_checkpoints/a-checkpoint.ipynb", "{}")
-    said = found(project)["notebooks"].detail
+    said = run_checks(project)["notebooks"].detail
     assert said == (
         "notebooks: 1 included; 2 not included (analysis/b.ipynb, top.ipynb). Cells of notebooks that are not included do not run. To include all notebooks, set:"
         ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
     )
     write(project, ".stepper/config.yaml", said.partition("set: ")[2] + "\n")
     assert (
-        found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 included"
+        run_checks(project)["notebooks"].detail
+        == "notebooks, analysis, *.ipynb: 3 included"
     )
-    assert not broken(project)  # of what is not covered nothing is wrong
+    assert not find_failed_checks(project)  # of what is not covered nothing is wrong
 
 
 @pytest.mark.parametrize(
@@ -247,8 +248,8 @@ def test_permission_mode_is_reported(
             json.dumps({**there, "permissions": {"defaultMode": mode}})
         )
     write(project, ".stepper/config.yaml", config)
-    assert says in found(project)["mode"].detail
-    assert not broken(project)
+    assert says in run_checks(project)["mode"].detail
+    assert not find_failed_checks(project)
 
 
 def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
@@ -256,7 +257,7 @@ def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
     allowed = [{"no": "rule"}, "Edit(notebooks/**)", "Bash(stepper *)"]
     there = {"permissions": {"defaultMode": "default", "allow": allowed}}
     Path(project.project, ".claude/settings.local.json").write_text(json.dumps(there))
-    assert "because the rules of --allow are set" in found(project)["mode"].detail
+    assert "because the rules of --allow are set" in run_checks(project)["mode"].detail
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
 )
 def test_hooks(project, name, text, says):
     write(project, f".claude/{name}", text)
-    (bad,) = broken(project).values()
+    (bad,) = find_failed_checks(project).values()
     assert bad.name == "hooks"
     assert says in bad.detail
     assert bad.mend
@@ -280,17 +281,20 @@ def test_hooks(project, name, text, says):
 def test_hook_script(project):
     script = Path(project.project, claude_settings.SCRIPT)
     script.chmod(0o644)
-    (bad,) = broken(project).values()
+    (bad,) = find_failed_checks(project).values()
     assert shlex.split(bad.mend) == ["chmod", "+x", str(script)]
     script.write_text("#!/bin/sh\n")
-    assert "from another version than stepper" in broken(project)["hook script"].detail
+    assert (
+        "from another version than stepper"
+        in find_failed_checks(project)["hook script"].detail
+    )
     script.unlink()
-    assert "missing" in broken(project)["hook script"].detail
+    assert "missing" in find_failed_checks(project)["hook script"].detail
 
 
 def test_environment_without_the_package(project):
     Path(project.env, "packages").unlink()
-    assert "is incomplete" in broken(project)["hook script"].detail
+    assert "is incomplete" in find_failed_checks(project)["hook script"].detail
 
 
 def test_skills(project):
@@ -298,19 +302,24 @@ def test_skills(project):
     names = sorted(item.name for item in folder.iterdir())
     first = folder / names[0] / "SKILL.md"
     first.write_text(first.read_text() + "mine\n")
-    assert f"edited by you: {names[0]}" in found(project)["skills"].detail
+    assert f"edited by you: {names[0]}" in run_checks(project)["skills"].detail
     first.write_bytes(skill_states.add_mark({"SKILL.md": b"older"})["SKILL.md"])
-    assert f"{names[0]} is from another version" in broken(project)["skills"].detail
+    assert (
+        f"{names[0]} is from another version"
+        in find_failed_checks(project)["skills"].detail
+    )
     first.write_text("theirs")
     note = f"not installed, because you have skills with these names: {names[0]}"
-    assert note in found(project)["skills"].detail
+    assert note in run_checks(project)["skills"].detail
     first.unlink()
-    assert f"{names[0]} is missing" in broken(project)["skills"].detail
+    assert f"{names[0]} is missing" in find_failed_checks(project)["skills"].detail
 
 
 def test_missing_packaged_skills_are_a_problem(project, monkeypatch):
     monkeypatch.setattr(skill_states, "load_shipped_skills", dict)
-    assert "this installation contains no" in broken(project)["skills"].detail
+    assert (
+        "this installation contains no" in find_failed_checks(project)["skills"].detail
+    )
 
 
 @pytest.mark.parametrize("variable", ["", "CLAUDE_CONFIG_DIR"])
@@ -323,7 +332,7 @@ def test_personal_skill_shadows_the_installed_skill(
         monkeypatch.setenv(variable, str(home))
     (home / "skills/new-notebook").mkdir(parents=True)
     (home / "skills/new-notebook/SKILL.md").touch()
-    (bad,) = broken(project).values()
+    (bad,) = find_failed_checks(project).values()
     assert bad.name == "personal skills"
     assert shlex.split(bad.mend)[:2] == ["mv", str(home / "skills/new-notebook")]
 
@@ -331,13 +340,13 @@ def test_personal_skill_shadows_the_installed_skill(
 def test_socket_folder_with_open_permissions(project):
     project.create_runtime_folder()
     assert stat.S_IMODE(Path(project.runtime).stat().st_mode) == 0o700
-    assert broken(project) == {}
+    assert find_failed_checks(project) == {}
     Path(project.runtime).chmod(0o755)
-    (bad,) = broken(project).values()
+    (bad,) = find_failed_checks(project).values()
     assert bad.mend == f"chmod 700 {project.runtime}"
     Path(project.runtime).rmdir()
     Path(project.runtime).symlink_to(project.project)
-    assert "is not a folder" in broken(project)["socket"].detail
+    assert "is not a folder" in find_failed_checks(project)["socket"].detail
 
 
 def test_listening_daemon(project):
@@ -345,22 +354,25 @@ def test_listening_daemon(project):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(project.socket)
         listener.listen()
-        assert "the daemon is running" in found(project)["socket"].detail
-        assert broken(project) == {}
+        assert "the daemon is running" in run_checks(project)["socket"].detail
+        assert find_failed_checks(project) == {}
 
 
 def test_command_on_the_users_path(project):
-    assert "--link" in found(project)["command"].detail
+    assert "--link" in run_checks(project)["command"].detail
     user_script.install_script(project)
-    assert "runs the stepper of the current project" in found(project)["command"].detail
+    assert (
+        "runs the stepper of the current project"
+        in run_checks(project)["command"].detail
+    )
     user_script.get_script_path().write_text(
         user_script.get_script_path().read_text() + "# older\n"
     )
-    assert broken(project)["command"].mend.endswith(
+    assert find_failed_checks(project)["command"].mend.endswith(
         f"{shlex.quote(project.project)} --link"
     )
     user_script.get_script_path().write_text("#!/bin/sh\n")
-    assert "another program" in found(project)["command"].detail
+    assert "another program" in run_checks(project)["command"].detail
 
 
 def test_configured_backends(project, monkeypatch):
@@ -370,7 +382,7 @@ def test_configured_backends(project, monkeypatch):
         ".stepper/config.yaml",
         "kernels:\n  sh: {kernelspec: nothing}\n  gpu: {slurm: {partition: a}}\n",
     )
-    checks = found(project)
+    checks = run_checks(project)
     assert list(checks) == [*NAMES, "kernels.sh", "kernels.gpu"]
     for name in ("kernels.sh", "kernels.gpu"):
         assert (
@@ -381,7 +393,7 @@ def test_configured_backends(project, monkeypatch):
         assert checks[name].mend == "stepper trust"
     trust.trust(project)
     monkeypatch.setenv("PATH", str(Path(project.project)))  # without SLURM's commands
-    checks = found(project)
+    checks = run_checks(project)
     assert (
         "'nothing' is not installed" in checks["kernels.sh"].detail
         and "jupyter" in checks["kernels.sh"].mend
@@ -393,7 +405,7 @@ def test_configured_backends(project, monkeypatch):
         '{"argv": ["x"], "language": "logo"}',
     )
     monkeypatch.setenv("JUPYTER_PATH", str(spec.parent.parent.parent))
-    checks = found(project)
+    checks = run_checks(project)
     assert checks["kernels.sh"].ok and "nothing (logo)" in checks["kernels.sh"].detail
     told = json.loads(
         json.dumps(rendering.RENDERINGS["doctor"].document(list(checks.values())))

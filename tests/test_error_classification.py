@@ -21,7 +21,7 @@ import pytest
 from stepper.messages import stop_suggestion
 from stepper.policy import error_classification, run_decisions
 from stepper.policy.model import Fault, Limits, Outcome, Verdict
-from tests.conftest import some_nightly
+from tests.conftest import mark_nightly
 from tests.test_kernel_helper import Lab, environment, old_python
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
@@ -525,7 +525,7 @@ ENDS = (
 )
 
 
-@pytest.mark.parametrize("code", some_nightly(ENDS, "exit()", ENDS[-1]))
+@pytest.mark.parametrize("code", mark_nightly(ENDS, "exit()", ENDS[-1]))
 def test_kernel_death_is_unrecoverable(code: str) -> None:
     own = Lab(sys.executable)
     try:

@@ -28,14 +28,14 @@ from tests.conftest import (
     Notebook,
     Project,
     code,
+    mark_nightly,
     scratch,
-    some_nightly,
     text_of,
 )
 from tests.test_interrupted_children import CHILD
 from tests.test_interrupted_children import START as START_CHILD
-from tests.test_long_cells import SOON, STARTED, Edit, delivered
-from tests.test_recovery import POINTS, in_background, suicidal_daemon
+from tests.test_long_cells import SOON, STARTED, Edit, confirm_delivery
+from tests.test_recovery import POINTS, start_hook_thread, suicidal_daemon
 from tests.test_run_on_edit import wait_until
 
 FOUR = ("slurm", "ssh", "jupyter", "r")
@@ -91,13 +91,13 @@ def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Elsewhere]:
     folder = tmp_path_factory.mktemp(request.param)
-    with backend_cases.there(request.param, folder) as at:
+    with backend_cases.start_backend(request.param, folder) as at:
         for project in scratch(folder / "repo"):
             yield Elsewhere(project, at)
 
 
 @pytest.fixture
-def there(place: Elsewhere) -> Iterator[Elsewhere]:
+def prepared_backend(place: Elsewhere) -> Iterator[Elsewhere]:
     for path in place.project.folder.glob("ran*"):
         path.unlink()
     place.config()
@@ -112,15 +112,15 @@ def there(place: Elsewhere) -> Iterator[Elsewhere]:
 
 
 @pytest.fixture
-def cells(there: Elsewhere) -> Cells:
-    return there.cells
+def cells(prepared_backend: Elsewhere) -> Cells:
+    return prepared_backend.cells
 
 
 def number(answer: Answer) -> int:
     return int(re.findall(r"^\| (\d+) *$", answer.text, re.MULTILINE)[-1])
 
 
-def gone(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     return True
@@ -129,20 +129,22 @@ def gone(pid: int) -> bool:
 @pytest.mark.nightly_after(2)
 @whole(by_day=(*FOUR, "gateway"))
 def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Load", "Go on")
+    project, notebook = prepared_backend.project, prepared_backend.new("Load", "Go on")
     _, answer = notebook.insert(f"{cells.assign}\n{cells.process}")
     assert "ran ok" in answer.text and answer.line.startswith("✓"), answer.data
     process = number(answer)
     source = (
-        cells.marks(there.file("ran")) + cells.waits(there.file("ran-go")) + cells.say
+        cells.marks(prepared_backend.file("ran"))
+        + cells.waits(prepared_backend.file("ran-go"))
+        + cells.say
     )
     edit = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
-    thread, answers = in_background(project, edit)
-    wait_until(lambda: there.times("ran") == 1)
-    there.kill_daemon()
-    Path(there.file("ran-go")).touch()
+    thread, answers = start_hook_thread(project, edit)
+    wait_until(lambda: prepared_backend.times("ran") == 1)
+    prepared_backend.kill_daemon()
+    Path(prepared_backend.file("ran-go")).touch()
     thread.join(60)
     said = answers[0].text
     assert (
@@ -150,8 +152,8 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
         and "continued after the daemon exited" in said
         and "| over\n| 20" in said
     ), said
-    assert ("| begun" in said) == ("helper" not in there.at.lacks), said
-    assert there.times("ran") == 1
+    assert ("| begun" in said) == ("helper" not in prepared_backend.at.lacks), said
+    assert prepared_backend.times("ran") == 1
     assert text_of(notebook.cell(edit["tool_response"]["cell_id"])).endswith(
         "over\n20\n"
     )
@@ -159,34 +161,36 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     assert number(notebook.insert(cells.process)[1]) == process
     assert project.json("status")["kernel"]["state"] == "idle"
     project.stepper("shutdown", notebook.path.stem)
-    wait_until(lambda: gone(process))
+    wait_until(lambda: is_dead(process))
     assert not [*Path(project.paths.kernels).rglob("*.json")]
 
 
 @whole(by_day=("ssh",))
 def test_replay_uses_its_own_kernel_and_shuts_it_down(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Count", "Say")
-    _, answer = notebook.insert(f"{cells.marks(there.file('ran'))}{cells.process}")
+    project, notebook = prepared_backend.project, prepared_backend.new("Count", "Say")
+    _, answer = notebook.insert(
+        f"{cells.marks(prepared_backend.file('ran'))}{cells.process}"
+    )
     notebook.insert(cells.say.replace("x", "1"))
     before, living = notebook.path.read_bytes(), number(answer)
     done = project.stepper("verify", notebook.path.stem, "--once", check=1)
-    at = there.at.at
+    at = prepared_backend.at.at
     assert ("the replay uses a separate kernel on there (" in done.stderr) == (
         at is not None and not at.description.is_local
     )
     assert (
         "DOES NOT REPRODUCE · 1 of 2 cells as recorded · " in done.stdout
-        and there.times("ran") == 2
+        and prepared_backend.times("ran") == 2
     )
     assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in done.stdout
     then, now = (
         int(told)
         for told in re.findall(r"^      \| [-+] (\d+) *$", done.stdout, re.MULTILINE)
     )
-    assert (then, now != living, gone(living)) == (living, True, False)
-    wait_until(lambda: gone(now))
+    assert (then, now != living, is_dead(living)) == (living, True, False)
+    wait_until(lambda: is_dead(now))
     assert (
         not [*Path(project.paths.verify).rglob("*.json")]
         and notebook.path.read_bytes() == before
@@ -197,13 +201,13 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
 @whole("helper")
 @pytest.mark.nightly
 def test_next_daemon_removes_kernel_of_killed_replay(
-    there: Elsewhere,
+    prepared_backend: Elsewhere,
 ) -> None:
     project, notebook, go, pids = (
-        there.project,
-        there.new("Wait"),
-        Path(there.file("ran-go")),
-        there.file("ran"),
+        prepared_backend.project,
+        prepared_backend.new("Wait"),
+        Path(prepared_backend.file("ran-go")),
+        prepared_backend.file("ran"),
     )
     go.touch()
     wait = f"import os, time\nopen({pids!r}, 'a').write(f'{{os.getpid()}}\\n')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
@@ -219,35 +223,42 @@ def test_next_daemon_removes_kernel_of_killed_replay(
     with subprocess.Popen(
         command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as doing:
-        wait_until(lambda: there.times("ran") == 2, 30)
+        wait_until(lambda: prepared_backend.times("ran") == 2, 30)
         living, replay = map(int, Path(pids).read_text().split())
         project.kill_daemon()
         out, _ = doing.communicate(timeout=30)
     assert (doing.returncode, out) == (3, b"")
     assert project.json("status")["verified"] is None
-    wait_until(lambda: gone(replay), 30)
+    wait_until(lambda: is_dead(replay), 30)
     wait_until(lambda: not [*Path(project.paths.verify).rglob("*.json")], 30)
-    assert not gone(living)
+    assert not is_dead(living)
 
 
 @pytest.mark.parametrize("point", POINTS)
 @whole()
 @pytest.mark.nightly
 def test_daemon_killed_at_any_point_of_a_run(
-    there: Elsewhere, cells: Cells, point: str
+    prepared_backend: Elsewhere, cells: Cells, point: str
 ) -> None:
-    notebook = there.new("Load", "Go on")
+    notebook = prepared_backend.new("Load", "Go on")
     notebook.insert(cells.assign)
-    suicidal_daemon(there.project, point)
-    cell, answer = notebook.insert(cells.marks(there.file("ran")) + cells.say)
-    if "helper" in there.at.lacks and answer.stop:  # it can't be known whether it ran
+    suicidal_daemon(prepared_backend.project, point)
+    cell, answer = notebook.insert(
+        cells.marks(prepared_backend.file("ran")) + cells.say
+    )
+    if (
+        "helper" in prepared_backend.at.lacks and answer.stop
+    ):  # it can't be known whether it ran
         assert (
             "the outcome of the run is unknown" in answer.stop
-            and there.times("ran") < 2
+            and prepared_backend.times("ran") < 2
         ), answer.stop
         return
-    assert there.times("ran") == 1  # whatever happened, never twice
-    assert [run["outcome"] for run in there.project.json("history")] == ["ok", "ok"]
+    assert prepared_backend.times("ran") == 1  # whatever happened, never twice
+    assert [run["outcome"] for run in prepared_backend.project.json("history")] == [
+        "ok",
+        "ok",
+    ]
     assert (
         text_of(notebook.cell(cell)) == "20\n"
         and "| 20" in notebook.insert(cells.say)[1].text
@@ -257,9 +268,9 @@ def test_daemon_killed_at_any_point_of_a_run(
 @pytest.mark.nightly_after(1)
 @whole(by_day=("jupyter", "r"))
 def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Load", "Plot")
+    project, notebook = prepared_backend.project, prepared_backend.new("Load", "Plot")
     notebook.insert(cells.assign)
     cell, answer = notebook.insert(cells.fails(1))
     assert (
@@ -279,8 +290,8 @@ def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
     denied = notebook.before("insert", cells.say, cell).denied
     assert "stopped" in denied and cells.error[0] in denied
     assert (
-        "NOT run" in notebook.insert(cells.marks(there.file("ran")))[1].text
-        and there.times("ran") == 0
+        "NOT run" in notebook.insert(cells.marks(prepared_backend.file("ran")))[1].text
+        and prepared_backend.times("ran") == 0
     )
     project.stepper("fix")
     assert "| 20" in notebook.replace(cell, cells.say).text
@@ -289,14 +300,17 @@ def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
 @pytest.mark.nightly_after(1)
 @whole(by_day=("slurm", "jupyter"))
 def test_agent_is_notified_of_background_run_after_daemon_was_killed(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Load", "Train", "Plot")
+    project, notebook = (
+        prepared_backend.project,
+        prepared_backend.new("Load", "Train", "Plot"),
+    )
     notebook.insert(cells.assign)
-    there.config(SOON)
+    prepared_backend.config(SOON)
     edit = Edit(
         notebook,
-        f"# stepper: timeout=2h\n{cells.marks(there.file('ran'))}{cells.waits(there.file('ran-go'))}",
+        f"# stepper: timeout=2h\n{cells.marks(prepared_backend.file('ran'))}{cells.waits(prepared_backend.file('ran-go'))}",
     )
     told = edit.answer.text
     assert (
@@ -305,51 +319,55 @@ def test_agent_is_notified_of_background_run_after_daemon_was_killed(
         and "| begun" in told
     )
     assert project.json("status")["running"]["handed_on"] is True
-    there.kill_daemon()
-    Path(there.file("ran-go")).touch()
+    prepared_backend.kill_daemon()
+    Path(prepared_backend.file("ran-go")).touch()
     said = edit.woken
     assert (
         "ran ok" in said and "| over" in said and 'Next: step 3 of 3 "Plot"' in said
     ), (
         said,
-        there.times("ran"),
+        prepared_backend.times("ran"),
         project.json("history"),
     )
-    delivered(notebook, said)
-    assert there.times("ran") == 1 and [
+    confirm_delivery(notebook, said)
+    assert prepared_backend.times("ran") == 1 and [
         run["outcome"] for run in project.json("history")
     ] == ["ok", "ok"]
 
 
 @whole(by_day=("jupyter",))
 def test_kernel_death_stops_the_notebook_and_is_restored(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Load", "Break", "Plot")
-    notebook.insert(cells.marks(there.file("ran")) + cells.assign)
+    project, notebook = (
+        prepared_backend.project,
+        prepared_backend.new("Load", "Break", "Plot"),
+    )
+    notebook.insert(cells.marks(prepared_backend.file("ran")) + cells.assign)
     cell, answer = notebook.insert(cells.dies)
     assert (
         "Error Type: KernelDied" in answer.stop
         and "all variables are lost; they came from step 1" in answer.stop
     )
-    assert re.search(there.at.died, answer.stop), answer.stop
+    assert re.search(prepared_backend.at.died, answer.stop), answer.stop
     assert (
-        notebook.before("insert", cells.say, cell).denied and there.times("ran") == 1
+        notebook.before("insert", cells.say, cell).denied
+        and prepared_backend.times("ran") == 1
     )  # nothing is replayed unasked
     restored = project.json("restore")
     assert (
         restored["ok"]
         and restored["ran"] == restored["cells"] == 1
-        and there.times("ran") == 2
+        and prepared_backend.times("ran") == 2
     )
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
 @whole(by_day=("jupyter",))
 def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Load", "Plot")
+    project, notebook = prepared_backend.project, prepared_backend.new("Load", "Plot")
     notebook.insert(cells.assign)
     path = notebook.path.with_name("renamed.ipynb")
     notebook.path.rename(path)
@@ -365,51 +383,63 @@ def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
 
 
 @whole(by_day=("r",))
-def test_cells_run_in_order_until_one_fails(there: Elsewhere, cells: Cells) -> None:
-    notebook = there.new()
+def test_cells_run_in_order_until_one_fails(
+    prepared_backend: Elsewhere, cells: Cells
+) -> None:
+    notebook = prepared_backend.new()
     notebook.insert(cells.assign)
     metadata = notebook.raw["metadata"]
-    last = cells.marks(there.file("ran-last"))
+    last = cells.marks(prepared_backend.file("ran-last"))
     sources = [
         cells.assign,
-        cells.waits(there.file("ran-go")) + cells.say,
+        cells.waits(prepared_backend.file("ran-go")) + cells.say,
         cells.fails(1),
         last,
     ]
-    Path(there.file("ran-go")).touch()
+    Path(prepared_backend.file("ran-go")).touch()
     made = [code(source, f"c{place}") for place, source in enumerate(sources)]
     said = notebook.write(made, **metadata).text
     assert (
-        "| over\n| 20" in said and "FAILED" in said and there.times("ran-last") == 0
+        "| over\n| 20" in said
+        and "FAILED" in said
+        and prepared_backend.times("ran-last") == 0
     ), said
     counts = [notebook.cell(f"c{place}")["execution_count"] for place in range(4)]
     assert counts[1:] == [counts[1], counts[1] + 1, None]
 
 
 @whole()
-def test_edits_of_two_clients_run_sequentially(there: Elsewhere, cells: Cells) -> None:
-    notebook = there.new()
+def test_edits_of_two_clients_run_sequentially(
+    prepared_backend: Elsewhere, cells: Cells
+) -> None:
+    notebook = prepared_backend.new()
     notebook.insert(cells.assign)
     slow = notebook.edited(
-        "insert", cells.waits(there.file("ran-go")), notebook.raw["cells"][-1]["id"]
+        "insert",
+        cells.waits(prepared_backend.file("ran-go")),
+        notebook.raw["cells"][-1]["id"],
     )
-    first, answers = in_background(there.project, slow)
-    wait_until(lambda: there.project.json("status")["kernel"]["state"] == "busy")
+    first, answers = start_hook_thread(prepared_backend.project, slow)
+    wait_until(
+        lambda: prepared_backend.project.json("status")["kernel"]["state"] == "busy"
+    )
     quick = notebook.edited(
-        "insert", cells.marks(there.file("ran")), notebook.raw["cells"][-1]["id"]
+        "insert",
+        cells.marks(prepared_backend.file("ran")),
+        notebook.raw["cells"][-1]["id"],
     )
-    second, more = in_background(there.project, quick)
+    second, more = start_hook_thread(prepared_backend.project, quick)
     time.sleep(0.5)
-    assert there.times("ran") == 0
-    Path(there.file("ran-go")).touch()
+    assert prepared_backend.times("ran") == 0
+    Path(prepared_backend.file("ran-go")).touch()
     first.join(60)
     second.join(60)
     assert (
         "| over" in answers[0].text
         and "ran ok" in more[0].text
-        and there.times("ran") == 1
+        and prepared_backend.times("ran") == 1
     )
-    runs = there.project.json("history")
+    runs = prepared_backend.project.json("history")
     assert [run["cell_id"] for run in runs[1:]] == [
         edit["tool_response"]["cell_id"] for edit in (slow, quick)
     ]
@@ -417,15 +447,15 @@ def test_edits_of_two_clients_run_sequentially(there: Elsewhere, cells: Cells) -
 
 @whole()
 def test_timeout_and_user_interrupt_keep_the_state(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    project, notebook = there.project, there.new("Load", "Wait")
+    project, notebook = prepared_backend.project, prepared_backend.new("Load", "Wait")
     notebook.insert(cells.assign)
     cell, answer = notebook.insert(f"# stepper: timeout=1\n{cells.endless}")
     assert "Timeout" in answer.text.splitlines()[0] and "| begun" in answer.text, (
         answer.text
     )
-    thread, answers = in_background(
+    thread, answers = start_hook_thread(
         project,
         notebook.edited("replace", f"# stepper: timeout=60\n{cells.endless}", cell),
     )
@@ -439,16 +469,16 @@ def test_timeout_and_user_interrupt_keep_the_state(
 
 @pytest.mark.parametrize(
     "place",
-    some_nightly(("slurm", "ssh", "jupyter", "gateway"), "ssh"),
+    mark_nightly(("slurm", "ssh", "jupyter", "gateway"), "ssh"),
     indirect=True,
     scope="module",
 )
 def test_remote_interrupt_reaches_children_of_earlier_cells(
-    there: Elsewhere,
+    prepared_backend: Elsewhere,
 ) -> None:
     """As docs/clusters.md says; on this machine they are spared."""
-    notebook = there.new("Start", "Wait")
-    folder = there.project.folder
+    notebook = prepared_backend.new("Start", "Wait")
+    folder = prepared_backend.project.folder
     (folder / "child.py").write_text(CHILD)
     change = f"import os; os.chdir({str(folder)!r})"
     detached = """
@@ -465,10 +495,10 @@ early = start("ran-early")"""
 
 @whole("bounds")
 def test_truncated_output_is_counted_in_file_and_journal(
-    there: Elsewhere, cells: Cells
+    prepared_backend: Elsewhere, cells: Cells
 ) -> None:
-    there.config("max_output_bytes: 4000\n")
-    notebook = there.new("Print")
+    prepared_backend.config("max_output_bytes: 4000\n")
+    notebook = prepared_backend.new("Print")
     cell, answer = notebook.insert(cells.many)
     assert "ran ok" in answer.text
     stands = text_of(notebook.cell(cell))
@@ -492,7 +522,7 @@ VARIES = (
 )
 
 
-def told(text: str) -> str:
+def normalize_report(text: str) -> str:
     for pattern, instead in VARIES:
         text = pattern.sub(instead, text)
     return text
@@ -501,7 +531,7 @@ def told(text: str) -> str:
 @pytest.mark.nightly_after(1)
 @whole("helper", lacks="watched", by_day=("slurm", "ssh", "jupyter"))
 def test_reports_match_local_kernel_except_backend_notices(
-    there: Elsewhere, tmp_path_factory: pytest.TempPathFactory
+    prepared_backend: Elsewhere, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     edits = [
         "import math\nrows = [{'a': 1}, {'a': 2}]\nlen(rows)",
@@ -521,7 +551,7 @@ def test_reports_match_local_kernel_except_backend_notices(
             else:
                 answer = notebook.replace(cell, source)
             said.append(
-                told(
+                normalize_report(
                     f"{answer.text}\n{answer.line}\n{answer.stop}".replace(
                         cell, "…"
                     ).replace(notebook.path.stem, "…")
@@ -532,8 +562,8 @@ def test_reports_match_local_kernel_except_backend_notices(
                 notebook.project.stepper("continue")
         return said
 
-    elsewhere = reports(there.new("Load", "Sum", "Root", "Print"))
-    where = re.escape(there.project.json("status")["kernel"]["where"])
+    elsewhere = reports(prepared_backend.new("Load", "Sum", "Root", "Print"))
+    where = re.escape(prepared_backend.project.json("status")["kernel"]["where"])
     assert re.search(rf" · {where}", elsewhere[0])
     elsewhere = [
         re.sub(
@@ -564,15 +594,15 @@ def test_reports_match_local_kernel_except_backend_notices(
 
 
 @whole()
-def test_read_only_commands_work(there: Elsewhere, cells: Cells) -> None:
-    project, notebook = there.project, there.new("Load")
+def test_read_only_commands_work(prepared_backend: Elsewhere, cells: Cells) -> None:
+    project, notebook = prepared_backend.project, prepared_backend.new("Load")
     cell, _ = notebook.insert(cells.assign + "\n" + cells.many)
     assert project.stepper("eval", cells.say).stdout.splitlines()[-1] == "20"
     assert "line 500" in project.stepper("output", cell).stdout
     found = project.json("status")
     assert found["kernel"]["state"] == "idle" and found["kernel"]["python"]
     assert (project.json("context")["variables"] != {}) == (
-        "helper" not in there.at.lacks
+        "helper" not in prepared_backend.at.lacks
     )
     project.stepper("restart")
     assert (
@@ -663,10 +693,10 @@ def test_unaccepted_backend_is_not_contacted(
 
 @backend_cases.contract("helper", "processes", always=())
 def test_module_changed_on_kernel_file_system_is_reloaded(
-    there: Elsewhere,
+    prepared_backend: Elsewhere,
 ) -> None:
     """The cells write the file: what counts is the file system of the kernel, not the daemon's."""
-    project, notebook = there.project, there.new()
+    project, notebook = prepared_backend.project, prepared_backend.new()
     write = "open('remote_rates.py', 'w').write({!r}) and None"
     notebook.insert(write.format("RATE = 1\n"))
     notebook.insert("import os, sys; sys.path.insert(0, os.getcwd())")

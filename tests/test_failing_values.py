@@ -35,7 +35,7 @@ class Loud:
     __str__ = __len__ = __iter__ = __getattr__ = __getitem__ = __repr__
 
 
-def spot(source: str, /, **scope: Any) -> Any:
+def make_failing_spot(source: str, /, **scope: Any) -> Any:
     """A place as the kernel's helper sees one: a statement and what its names hold."""
     made = UserFrame.__new__(UserFrame)
     made.tree = ast.parse(source)
@@ -53,9 +53,9 @@ def spot(source: str, /, **scope: Any) -> Any:
     return made
 
 
-def told(error: BaseException, source: str, /, **scope: Any) -> str:
+def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     """What the table of values tells of an error."""
-    places = [spot(source, **scope)]
+    places = [make_failing_spot(source, **scope)]
     found = failing_values.find_explanations(
         error, failing_values.build_rows(places, str(error))
     )
@@ -109,7 +109,7 @@ def told(error: BaseException, source: str, /, **scope: Any) -> str:
 def test_item_of_different_type(
     line: str, scope: dict[str, Any], said: str, where: str
 ) -> None:
-    line = told(TypeError(said), line, **scope)
+    line = describe_values(TypeError(said), line, **scope)
     assert line.startswith(where) and bool(line) is bool(where)
 
 
@@ -131,7 +131,7 @@ def test_item_of_different_type(
     ],
 )
 def test_item_named_in_the_message(said: str, value: Any, where: str) -> None:
-    line = told(ValueError(said), "f(x)", x=value)
+    line = describe_values(ValueError(said), "f(x)", x=value)
     assert where in line and bool(line) is bool(where)
 
 
@@ -139,14 +139,16 @@ def test_item_named_in_the_message(said: str, value: Any, where: str) -> None:
     ("value", "shown"), [(["a", "b", "a"], "`x` contains 'a' 2 times"), ([1, 2], "")]
 )
 def test_duplicate_values(value: Any, shown: str) -> None:
-    assert told(ValueError("labels must be unique"), "f(x)", x=value) == shown
+    assert (
+        describe_values(ValueError("labels must be unique"), "f(x)", x=value) == shown
+    )
 
 
 def test_exception_attributes() -> None:
     error = RuntimeError("exit status 1")
     error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]
     assert (
-        told(error, "run()")
+        describe_values(error, "run()")
         == "the error's stderr ends with: ValueError: missing column: postcode"
     )
 
@@ -187,7 +189,9 @@ class State(Enum):
     ],
 )
 def test_missing_key(line: str, wanted: str, value: Any, shown: str) -> None:
-    found = lookup_errors.explain_key_error(KeyError(wanted), [spot(line, x=value)])
+    found = lookup_errors.explain_key_error(
+        KeyError(wanted), [make_failing_spot(line, x=value)]
+    )
     assert (shown in found["text"]) if shown else found is None
 
 
@@ -221,12 +225,12 @@ def test_user_objects_are_never_called() -> None:
         value_summary.format_plain_value([Loud(), 2]),
         value_summary.describe_value(Loud()),
     ) == (None, "[…, 2]", "Loud")
-    assert told(
+    assert describe_values(
         TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"),
         "sum(p)",
         p=[3, 4, Loud()],
     ).startswith("`p[2]` is of type Loud")
-    assert told(ValueError("negative"), "f(p)", p=Loud()) == ""
+    assert describe_values(ValueError("negative"), "f(p)", p=Loud()) == ""
     with pytest.raises(CannotEval):
         Values({"x": Loud()})[ast.parse("x[0]", mode="eval").body]
     assert not safe_inspect.suppressed_errors
@@ -305,7 +309,9 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         path.read_bytes().decode("utf-8")
     assert f"line 3 of `{path}`" in next(
-        decode_errors.explain_read_error(caught.value, [spot(f"read({str(path)!r})")])
+        decode_errors.explain_read_error(
+            caught.value, [make_failing_spot(f"read({str(path)!r})")]
+        )
     )
 
 

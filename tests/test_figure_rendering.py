@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from stepper.install import trust
-from tests.conftest import Project, code, reused
+from tests.conftest import Project, code, reuse_project
 from tests.environments import environment
 
 FIGURE = """import plotly.graph_objects as go
@@ -22,11 +22,11 @@ MIME = "application/vnd.plotly.v1+json"
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
-def use(project: Project, python: str) -> None:
+def use_python(project: Project, python: str) -> None:
     project.config(f"python: {python}\n")
     trust.trust(project.paths)
 
@@ -51,7 +51,7 @@ def test_only_figures_of_locally_run_cells_are_rendered(project: Project) -> Non
 def test_render_command_without_kaleido_explains_the_requirement(
     project: Project,
 ) -> None:
-    use(project, environment(sys.executable, "plotly"))
+    use_python(project, environment(sys.executable, "plotly"))
     notebook = project.new()
     report = notebook.insert(FIGURE)[1].text
     assert "plotly figure" in report and '"Sales"' in report
@@ -65,7 +65,7 @@ def test_report_with_kaleido_names_the_render_command(
     project: Project,
 ) -> None:
     """The step itself starts no browser; the command leaves none behind."""
-    use(
+    use_python(
         project,
         environment(sys.executable, "ipykernel", "plotly<6", "kaleido==0.2.1"),
     )

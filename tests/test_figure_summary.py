@@ -483,7 +483,9 @@ def picture(
     return file.getvalue()
 
 
-def shown(content: bytes | str | list[str], mime: str = "image/png") -> dict[str, Any]:
+def make_display(
+    content: bytes | str | list[str], mime: str = "image/png"
+) -> dict[str, Any]:
     held = base64.b64encode(content).decode() if isinstance(content, bytes) else content
     return {
         "output_type": "display_data",
@@ -495,7 +497,7 @@ def shown(content: bytes | str | list[str], mime: str = "image/png") -> dict[str
 def test_small_png_is_saved_unchanged_and_private(tmp_path: Path) -> None:
     content, folder = picture(), tmp_path / "a" / "figures"
     (saved,) = SavedImages(str(folder)).save(
-        [{"output_type": "stream", "text": "x"}, shown(content)], 3
+        [{"output_type": "stream", "text": "x"}, make_display(content)], 3
     )
     assert saved == SavedImage(str(folder / "0003-1.png"), 20, 10, False, "", saved.key)
     assert Path(saved.path).read_bytes() == content
@@ -510,7 +512,7 @@ def test_small_png_is_saved_unchanged_and_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "1", "I;16"])
 def test_large_image_is_scaled_down(tmp_path: Path, width: int, mode: str) -> None:
     (saved,) = SavedImages(str(tmp_path)).save(
-        [shown(picture(width, 40, mode=mode))], 1
+        [make_display(picture(width, 40, mode=mode))], 1
     )
     with Image.open(saved.path) as made:
         assert (
@@ -528,7 +530,7 @@ def test_large_image_is_scaled_down(tmp_path: Path, width: int, mode: str) -> No
 def test_sixteen_bit_image_is_scaled_not_clipped(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("I;16", (2000, 10), 32768).save(file, "PNG")
-    (saved,) = SavedImages(str(tmp_path)).save([shown(file.getvalue())], 1)
+    (saved,) = SavedImages(str(tmp_path)).save([make_display(file.getvalue())], 1)
     with Image.open(saved.path) as made:
         assert made.getpixel((5, 5)) == 128
 
@@ -542,14 +544,14 @@ def test_other_formats_are_converted_to_png(
 ) -> None:
     mode = "L" if kind == "GIF" else "RGB"
     (saved,) = SavedImages(str(tmp_path)).save(
-        [shown(picture(kind=kind, mode=mode), mime)], 1
+        [make_display(picture(kind=kind, mode=mode), mime)], 1
     )
     with Image.open(saved.path) as made:
         assert made.format == "PNG" and made.size == (20, 10)
     file = io.BytesIO()
     Image.new("CMYK", (3, 3)).save(file, "JPEG")
     (saved,) = SavedImages(str(tmp_path)).save(
-        [shown(file.getvalue(), "image/jpeg")], 2
+        [make_display(file.getvalue(), "image/jpeg")], 2
     )
     assert saved.path and saved.single_color
 
@@ -559,7 +561,12 @@ def test_base64_as_list_or_wrapped(tmp_path: Path) -> None:
     plain = base64.b64encode(content).decode()
     wrapped = base64.encodebytes(content).decode()
     (one, *others) = SavedImages(str(tmp_path)).save(
-        [shown(plain), shown(wrapped), shown(wrapped.splitlines(True))], 1
+        [
+            make_display(plain),
+            make_display(wrapped),
+            make_display(wrapped.splitlines(True)),
+        ],
+        1,
     )
     assert Path(one.path).read_bytes() == content and others == [one, one]
 
@@ -585,7 +592,7 @@ def single(mode: str, colour: Any, spot: Any = None) -> bytes:
     ],
 )
 def test_single_color_image(tmp_path: Path, content: bytes, expected: bool) -> None:
-    (saved,) = SavedImages(str(tmp_path)).save([shown(content)], 1)
+    (saved,) = SavedImages(str(tmp_path)).save([make_display(content)], 1)
     assert saved.single_color is expected and saved.path
 
 
@@ -627,7 +634,7 @@ def bomb(width: int, height: int) -> bytes:
 def test_image_save_failure_is_reported(tmp_path: Path, content: Any, why: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     broken, fine = SavedImages(str(tmp_path)).save(
-        [shown(content), shown(picture())], 1
+        [make_display(content), make_display(picture())], 1
     )
     assert broken.path == "" and broken.why.startswith(why)
     assert fine.path.endswith("0001-2.png") and os.listdir(tmp_path) == ["0001-2.png"]
@@ -640,7 +647,9 @@ def test_image_save_failure_is_reported(tmp_path: Path, content: Any, why: str) 
 def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in its place")
     for folder in ("file", "file/below"):
-        (saved,) = SavedImages(str(tmp_path / folder)).save([shown(picture())], 1)
+        (saved,) = SavedImages(str(tmp_path / folder)).save(
+            [make_display(picture())], 1
+        )
         assert (
             saved.path == ""
             and saved.why.startswith("cannot write the file: ")
@@ -655,7 +664,7 @@ def test_full_disk_leaves_no_partial_image(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    (saved,) = SavedImages(str(tmp_path)).save([shown(picture())], 1)
+    (saved,) = SavedImages(str(tmp_path)).save([make_display(picture())], 1)
     assert (
         saved.why == "cannot write the file: No space left on device"
         and os.listdir(tmp_path) == []
@@ -664,7 +673,7 @@ def test_full_disk_leaves_no_partial_image(
 
 def test_at_most_eight_images_per_run_are_saved(tmp_path: Path) -> None:
     saved = SavedImages(str(tmp_path)).save(
-        [shown(picture(noise=n)) for n in range(30)], 12
+        [make_display(picture(noise=n)) for n in range(30)], 12
     )
     assert sorted(os.listdir(tmp_path)) == [f"0012-{n}.png" for n in range(1, 9)]
     assert [bool(one.path) for one in saved] == [True] * 8 + [False] * 22
@@ -679,7 +688,7 @@ def test_newest_two_hundred_images_are_kept(tmp_path: Path) -> None:
         (tmp_path / f"{n:04d}-1.png").write_bytes(b"")
         os.utime(tmp_path / f"{n:04d}-1.png", (1000 + n, 1000 + n))
     (tmp_path / "mine.png").write_bytes(b"the person's own")
-    figures_of.save([shown(picture())], 9999)
+    figures_of.save([make_display(picture())], 9999)
     left = sorted(os.listdir(tmp_path))
     assert (
         len(left) == 201
@@ -705,7 +714,7 @@ def test_run_without_images_creates_no_folder_and_imports_no_pillow(
 # the lines of the report
 
 
-def told(*axes: dict[str, Any], **more: Any) -> str:
+def format_line(*axes: dict[str, Any], **more: Any) -> str:
     (line,) = figure_summary.format_images(
         [SavedImage("/p/1.png", 1200, 800, key=5)],
         [{"key": 5, "axes": list(axes), **more}],
@@ -724,17 +733,17 @@ def test_figure_line() -> None:
         "legend": ["min", "max"],
     }
     words = '"Temperature"; x "month" 1 to 12, y "°C" -3.1 to 25.2; 2 lines (24 points); legend "min", "max".'
-    assert told(one) == f"Figure 1: /p/1.png (1,200 × 800): {words}"
+    assert format_line(one) == f"Figure 1: /p/1.png (1,200 × 800): {words}"
     blank = {"xlim": [0.0, 1.0], "ylim": [0.0, 1.0], "invisible": "blank"}
     assert (
-        told(blank)
+        format_line(blank)
         == "Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data."
     )
-    assert told(one, blank) == (
+    assert format_line(one, blank) == (
         f"Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data (axes 2): 2 axes. Axes 1 {words}"
     ).replace("(axes 2): 2", "(axes 2); 2")
     assert (
-        told({"invisible": "nan", "artists": [["line", 1, 0]]})
+        format_line({"invisible": "nan", "artists": [["line", 1, 0]]})
         == "Figure 1: /p/1.png (1,200 × 800): all values are NaN; 1 line (0 points)."
     )
     (line,) = figure_summary.format_images(
@@ -767,9 +776,9 @@ def test_figure_text_cannot_forge_stepper_lines(words: str) -> None:
         "artists": [["line", 1, 2]],
     }
     for line in (
-        told(one),
-        told(one, one, title=words, colour_bars=[words] * 3),
-        told({"title": words}),
+        format_line(one),
+        format_line(one, one, title=words, colour_bars=[words] * 3),
+        format_line({"title": words}),
     ):
         assert (
             len(line.splitlines()) == 1 and len(line) <= figure_summary.MAX_FIGURE + 2
@@ -947,7 +956,7 @@ def test_rich_outputs_are_listed(data: dict[str, Any], said: list[str]) -> None:
     )
 
 
-def packed(code: str, *values: float) -> dict[str, str]:
+def make_plotly_array(code: str, *values: float) -> dict[str, str]:
     """An array as plotly 6 and later write it."""
     kinds = {"f8": "d", "i1": "b", "i2": "h"}
     return {
@@ -966,8 +975,8 @@ def packed(code: str, *values: float) -> dict[str, str]:
                 {
                     "type": "scatter",
                     "name": "a",
-                    "x": packed("i1", 1, 2, 3),
-                    "y": packed("f8", 0.5, -2, float("nan")),
+                    "x": make_plotly_array("i1", 1, 2, 3),
+                    "y": make_plotly_array("f8", 0.5, -2, float("nan")),
                 },
                 {"type": "scatter", "name": "b", "x": [4, 5], "y": [None, 7.25]},
             ],
@@ -980,7 +989,11 @@ def packed(code: str, *values: float) -> dict[str, str]:
         ),
         (
             [
-                {"type": "bar", "x": ["p", "q", "p"], "y": packed("i2", 300, 2, 1)},
+                {
+                    "type": "bar",
+                    "x": ["p", "q", "p"],
+                    "y": make_plotly_array("i2", 300, 2, 1),
+                },
                 {"type": "histogram", "x": []},
             ],
             {},
@@ -1091,7 +1104,10 @@ def test_invalid_plotly_figure_is_tolerated() -> None:
 def test_large_plotly_figure_is_summarized_in_bounded_time() -> None:
     content = {
         "data": [
-            {"x": packed("f8", *range(200_000)), "y": packed("f8", *range(200_000))}
+            {
+                "x": make_plotly_array("f8", *range(200_000)),
+                "y": make_plotly_array("f8", *range(200_000)),
+            }
         ]
         * 10
     }

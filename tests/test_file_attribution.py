@@ -53,7 +53,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def empty(lab: Lab) -> Lab:
+def empty_folder_lab(lab: Lab) -> Lab:
     """The kernel in an empty folder, in which two files lie."""
     lab.ok(
         "os.chdir(tempfile.mkdtemp(dir=HOME)) if 'HOME' in globals() else None\n"
@@ -170,24 +170,26 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_file_changes_of_a_cell_are_recorded(empty: Lab, way: str) -> None:
+def test_file_changes_of_a_cell_are_recorded(empty_folder_lab: Lab, way: str) -> None:
     source, expected = WAYS[way]
     expected = {name: change for name, change in expected.items() if change}
-    noted = changes(empty, source)
+    noted = changes(empty_folder_lab, source)
     noted.pop(".h", None)
     assert noted == expected
 
 
-def test_file_too_large_to_hash_is_compared_by_mtime(empty: Lab) -> None:
+def test_file_too_large_to_hash_is_compared_by_mtime(empty_folder_lab: Lab) -> None:
     size = file_writes.MAX_HASHED_SIZE + 1
-    empty.ok(f"Path('large').write_bytes(b'x' * {size})")
+    empty_folder_lab.ok(f"Path('large').write_bytes(b'x' * {size})")
     again = f"Path('large').write_bytes(b'x' * {size})"
-    assert changes(empty, again) == {"large": "written"}
-    assert changes(empty, "open('large', 'ab').close()") == {}
+    assert changes(empty_folder_lab, again) == {"large": "written"}
+    assert changes(empty_folder_lab, "open('large', 'ab').close()") == {}
 
 
-def test_writes_of_earlier_threads_and_tasks_are_not_attributed(empty: Lab) -> None:
-    empty.ok(
+def test_writes_of_earlier_threads_and_tasks_are_not_attributed(
+    empty_folder_lab: Lab,
+) -> None:
+    empty_folder_lab.ok(
         "go, done = threading.Event(), threading.Event()\n"
         "def late():\n"
         "    go.wait(); open('by_thread', 'w').close(); done.set()\n"
@@ -199,7 +201,7 @@ def test_writes_of_earlier_threads_and_tasks_are_not_attributed(empty: Lab) -> N
         "task = asyncio.create_task(later())"
     )
     noted = changes(
-        empty,
+        empty_folder_lab,
         "go.set(); done.wait(); woken.set(); await over.wait(); open('own', 'w')",
     )
     assert noted == {
@@ -209,11 +211,11 @@ def test_writes_of_earlier_threads_and_tasks_are_not_attributed(empty: Lab) -> N
     }
 
 
-def test_open_files_are_detected_without_audit_events(empty: Lab) -> None:
+def test_open_files_are_detected_without_audit_events(empty_folder_lab: Lab) -> None:
     """A library in C opens files without Python's knowledge."""
-    empty.ok("held = open('held', 'w')")
+    empty_folder_lab.ok("held = open('held', 'w')")
     facts = files_of(
-        empty,
+        empty_folder_lab,
         "import ctypes, subprocess, sys, time\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.fopen.restype = ctypes.c_void_p\n"
@@ -222,9 +224,9 @@ def test_open_files_are_detected_without_audit_events(empty: Lab) -> None:
         "child = subprocess.Popen(['sh', '-c', command], stdout=subprocess.PIPE)\n"
         "child.stdout.readline()",
     )
-    empty.ok("child.kill(); child.wait()")
+    empty_folder_lab.ok("child.kill(); child.wait()")
     assert held_open(facts) == {"held": False, "in_c": False, "by_child": True}
-    empty.ok("held.close(); libc.fclose(ctypes.c_void_p(stream))")
+    empty_folder_lab.ok("held.close(); libc.fclose(ctypes.c_void_p(stream))")
 
 
 def held_open(facts: dict[str, Any]) -> dict[str, bool]:
@@ -233,26 +235,26 @@ def held_open(facts: dict[str, Any]) -> dict[str, bool]:
     return {name: own for name, own in names.items() if not name.startswith("kernel.")}
 
 
-def test_process_of_earlier_cell_is_not_attributed(empty: Lab) -> None:
-    empty.ok(
+def test_process_of_earlier_cell_is_not_attributed(empty_folder_lab: Lab) -> None:
+    empty_folder_lab.ok(
         "import subprocess\n"
         "command = 'exec 5> by_child; echo; exec sleep 60'\n"
         "child = subprocess.Popen(['sh', '-c', command], stdout=subprocess.PIPE)\n"
         "child.stdout.readline()"
     )
-    facts = files_of(empty, "subprocess.run(['true'])")
-    empty.ok("child.kill(); child.wait()")
+    facts = files_of(empty_folder_lab, "subprocess.run(['true'])")
+    empty_folder_lab.ok("child.kill(); child.wait()")
     assert held_open(facts) == {"by_child": False}
 
 
 def test_file_of_previous_cell_is_not_an_external_change(
-    empty: Lab,
+    empty_folder_lab: Lab,
 ) -> None:
-    empty.ok("open('before', 'w').write('x')")
-    facts = files_of(empty, "pass")
+    empty_folder_lab.ok("open('before', 'w').write('x')")
+    facts = files_of(empty_folder_lab, "pass")
     assert [Path(path).name for path in facts["earlier"]][-1:] == ["before"]
-    empty.ok("open('before', 'w').write('x')")
-    facts = files_of(empty, "os.system('echo more >> before')")
+    empty_folder_lab.ok("open('before', 'w').write('x')")
+    facts = files_of(empty_folder_lab, "os.system('echo more >> before')")
     assert facts["earlier"] == []
 
 
@@ -260,8 +262,8 @@ def test_file_of_previous_cell_is_not_an_external_change(
 # ------------------------------------------------------------------------------------------
 
 
-def test_audit_hook_never_raises_or_calls_user_code(empty: Lab) -> None:
-    done = empty.run(
+def test_audit_hook_never_raises_or_calls_user_code(empty_folder_lab: Lab) -> None:
+    done = empty_folder_lab.run(
         "import sys\n"
         "class N(int):\n"
         "    def __and__(self, other): raise SystemExit\n"
@@ -282,38 +284,47 @@ def test_audit_hook_never_raises_or_calls_user_code(empty: Lab) -> None:
     assert text(done) == "done\n"
 
 
-def test_audit_hook_keeps_no_user_objects(empty: Lab) -> None:
-    empty.ok(
+def test_audit_hook_keeps_no_user_objects(empty_folder_lab: Lab) -> None:
+    empty_folder_lab.ok(
         "import weakref\n"
         "class P(str): pass\n"
         "path = P('new'); seen = weakref.ref(path)\n"
         "open(path, 'w').close(); del path"
     )
-    assert empty.value("seen() is None") is True
+    assert empty_folder_lab.value("seen() is None") is True
 
 
-def test_recorded_changes_are_bounded(empty: Lab) -> None:
+def test_recorded_changes_are_bounded(empty_folder_lab: Lab) -> None:
     facts = files_of(
-        empty,
+        empty_folder_lab,
         "for n in range(2000): open(f'f{n}', 'w').close()\n"
         f"for n in range({file_writes.MAX_FOLDERS + 100}): os.mkdir(f'g{{n}}')\n",
     )
     assert len(facts["changes"]) <= 100
     code = "[f for f in _gc.get_objects() if type(f) is type(lambda: 0) and 'MAX_HASHED_SIZE' in f.__globals__]"
-    empty.ok(f"import gc as _gc\nglobals_ = {code}[0].__globals__")
-    assert empty.value("len(globals_['notes']) <= globals_['MAX_PATHS']") is True
-    empty.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")
+    empty_folder_lab.ok(f"import gc as _gc\nglobals_ = {code}[0].__globals__")
+    assert (
+        empty_folder_lab.value("len(globals_['notes']) <= globals_['MAX_PATHS']")
+        is True
+    )
+    empty_folder_lab.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")
 
 
-def test_interrupt_in_a_loop_of_audited_calls_stops_the_cell(empty: Lab) -> None:
-    done = empty.run("while True: open('new', 'w').close(); id(1)", timeout=1)
+def test_interrupt_in_a_loop_of_audited_calls_stops_the_cell(
+    empty_folder_lab: Lab,
+) -> None:
+    done = empty_folder_lab.run(
+        "while True: open('new', 'w').close(); id(1)", timeout=1
+    )
     assert done.outcome is Outcome.TIMEOUT
     assert done.fault is not None
-    assert empty.value("os.path.exists('new')") is True  # the kernel lives
+    assert empty_folder_lab.value("os.path.exists('new')") is True  # the kernel lives
 
 
-def test_interrupted_cell_changes_are_recorded(empty: Lab) -> None:
-    done = empty.run("open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1)
+def test_interrupted_cell_changes_are_recorded(empty_folder_lab: Lab) -> None:
+    done = empty_folder_lab.run(
+        "open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1
+    )
     assert done.outcome is Outcome.TIMEOUT
     noted = [
         Path(each["path"]).name for each in done.diagnosis_data["files"]["changes"]
@@ -388,7 +399,7 @@ def test_report_separates_cell_writes_from_other_changes(
         (folder / name).write_text("x")
     notebook = untouched.new("One", "Two")
     notebook.insert("log = open('run.log', 'w')\nimport os, time, subprocess")
-    by_test = threading.Thread(target=written_when_seen, args=(folder,))
+    by_test = threading.Thread(target=write_other_file, args=(folder,))
     by_test.start()
     _, answer = notebook.insert(
         "open('same.csv', 'w').write('x')\n"
@@ -415,7 +426,7 @@ def test_report_separates_cell_writes_from_other_changes(
     assert "same.csv" not in "".join(lines)
 
 
-def written_when_seen(folder: Path) -> None:
+def write_other_file(folder: Path) -> None:
     until = time.monotonic() + 60
     while not (folder / "out.csv").exists() and time.monotonic() < until:
         time.sleep(0.01)

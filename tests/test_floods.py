@@ -53,7 +53,7 @@ def daemon(project: Project) -> psutil.Process:
     return psutil.Process(project.json("status")["daemon"]["pid"])
 
 
-def becomes_small(process: psutil.Process, before: int) -> None:
+def wait_until_memory_drops(process: psutil.Process, before: int) -> None:
     until = time.monotonic() + 10
     while process.memory_info().rss > before + GROWTH:
         assert time.monotonic() < until, (
@@ -79,7 +79,7 @@ def test_floods_of_text(project: Project) -> None:
         and text.endswith("x\nthe end\n")
         and "characters left out by stepper" in text
     )
-    becomes_small(process, before)
+    wait_until_memory_drops(process, before)
     run(notebook, "print('7\\n' * 2_000_000)")
     text = text_of(run(notebook, "print('a' + 'é' * 50_000_000 + 'z')"))
     assert text.startswith("aéé") and text.endswith("éz\n")
@@ -87,7 +87,7 @@ def test_floods_of_text(project: Project) -> None:
     assert left == 50_000_003 - (len(text) - len(text.split("\n")[1]) - 2), (
         "what is said to be left out is"
     )
-    becomes_small(process, before)
+    wait_until_memory_drops(process, before)
     cell = run(
         notebook,
         "import sys\nfor i in range(30_000): print(i, file=[sys.stdout, sys.stderr][i % 2], flush=True)",
@@ -95,7 +95,7 @@ def test_floods_of_text(project: Project) -> None:
     assert cell["outputs"][0]["text"] == ["0\n"] and cell["outputs"][-1]["text"] == [
         "29999\n"
     ]
-    becomes_small(process, before)
+    wait_until_memory_drops(process, before)
 
 
 @pytest.mark.nightly
@@ -134,7 +134,7 @@ def test_flood_of_images(project: Project) -> None:
     cell = notebook.cell(cell_id)
     assert text_of(cell).endswith("done\n") and "outputs (" in text_of(cell)
     assert notebook.path.stat().st_size < 1.5 * LIMIT
-    becomes_small(process, before)
+    wait_until_memory_drops(process, before)
 
 
 @pytest.mark.nightly
@@ -146,7 +146,7 @@ def test_traceback_of_30_mb(project: Project) -> None:
     cell = run(notebook, "raise ValueError('x' * 30_000_000)", "FAILED")
     (error,) = cell["outputs"]
     assert error["ename"] == "ValueError" and "left out by stepper" in error["evalue"]
-    becomes_small(process, before)
+    wait_until_memory_drops(process, before)
 
 
 @pytest.mark.nightly

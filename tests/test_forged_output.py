@@ -47,7 +47,7 @@ OWN = re.compile(
 UNSEEN_BUT_KEPT = "\n\t\xad\u200c\u200d"
 
 
-def unfit(text: str) -> list[str]:
+def find_unprintable(text: str) -> list[str]:
     """Return the characters of a text that a terminal obeys, that turn text around or that nobody sees."""
     return [
         c
@@ -57,9 +57,9 @@ def unfit(text: str) -> list[str]:
     ]
 
 
-def sound(text: str, longest: int = 1200) -> None:
+def assert_no_forged_lines(text: str, longest: int = 1200) -> None:
     """Assert that each line is stepper's own or stands behind `| `, and that none is without a bound."""
-    assert unfit(text) == [], text
+    assert find_unprintable(text) == [], text
     for line in text.split("\n"):
         assert not line.startswith(FORGED), text
         assert len(line) < longest, text
@@ -67,12 +67,14 @@ def sound(text: str, longest: int = 1200) -> None:
             assert line.startswith("| ") or OWN.match(line), text
 
 
-def answered(answer: Any) -> str:
+def check_answer(answer: Any) -> str:
     """Assert that all that a hook said is sound; return its text."""
     for text in (answer.text, answer.denied, answer.stop):
-        sound(text)
+        assert_no_forged_lines(text)
     assert (
-        unfit(answer.line) == [] and "\n" not in answer.line and len(answer.line) < 500
+        find_unprintable(answer.line) == []
+        and "\n" not in answer.line
+        and len(answer.line) < 500
     ), answer.line
     ours = "\n".join(
         line for line in answer.text.split("\n") if not line.startswith("| ")
@@ -81,10 +83,10 @@ def answered(answer: Any) -> str:
     return answer.text + answer.stop
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
+def check_output(done: subprocess.CompletedProcess[str]) -> str:
     """Assert that what a command printed is sound; return it."""
     for text in (done.stdout, done.stderr):
-        assert unfit(text) == [], text
+        assert find_unprintable(text) == [], text
         for line in text.split("\n"):
             assert not line.startswith(FORGED), text
     assert len(done.stdout) < 20_000
@@ -158,7 +160,7 @@ if sys.version_info >= (3, 11):
 
 @pytest.mark.parametrize("what", CELLS)
 def test_cell_output_cannot_forge_stepper_lines(book: Notebook, what: str) -> None:
-    text = answered(book.insert(CELLS[what])[1])
+    text = check_answer(book.insert(CELLS[what])[1])
     assert re.match(r"stepper: Cell \d+ \(id \w+\) (ran|FAILED|was CANCELLED)", text), (
         text
     )
@@ -172,7 +174,7 @@ def test_figure_cannot_forge_stepper_lines(book: Notebook) -> None:
         f"import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([1, 2], label={E})\nax.set_title({E})\n"
         f"ax.set_xlabel({E}); ax.set_ylabel({E}); fig.suptitle({E}); ax.legend(); plt.show()"
     )
-    text = answered(book.insert(source)[1])
+    text = check_answer(book.insert(source)[1])
     assert "Figure 1: " in text and "FORGED" in text
 
 
@@ -199,18 +201,20 @@ def test_figure_summary_cannot_forge_stepper_lines() -> None:
     ]
     lines = figure_summary.format_images(saved, [fact])
     assert len(lines) == 2 and "FORGED" in lines[0]
-    sound("\n".join(lines))
+    assert_no_forged_lines("\n".join(lines))
 
 
 def test_dataframe_cannot_forge_stepper_lines(book: Notebook) -> None:
     pytest.importorskip("pandas")
-    text = answered(
+    text = check_answer(
         book.insert(
             f"import pandas as pd\ndf = pd.DataFrame({{{E}: [1], 'FORGED': [{E}]}})\ndf['FORGE']"
         )[1]
     )
     assert "Suggestion: " in text
-    answered(book.insert(f"df[{E}] = df[{E}].astype(str).map(lambda x: {E})\ndf")[1])
+    check_answer(
+        book.insert(f"df[{E}] = df[{E}].astype(str).map(lambda x: {E})\ndf")[1]
+    )
 
 
 def test_eval_output_cannot_forge_stepper_lines(
@@ -224,7 +228,7 @@ def test_eval_output_cannot_forge_stepper_lines(
         f"{E}",
     ):
         done = book.project.stepper("eval", source, check=None)
-        sound(told(done))
+        assert_no_forged_lines(check_output(done))
         assert done.stdout.startswith("stepper: eval ")
 
 
@@ -240,25 +244,27 @@ def test_status_and_history_cannot_be_forged(book: Notebook) -> None:
         ["fix"],
         ["status", EVIL],
     ):
-        told(book.project.stepper(*command, check=None))
+        check_output(book.project.stepper(*command, check=None))
     for page in ("1", "2", "999"):
-        sound(
-            told(book.project.stepper("output", "5", "--page", page, check=None)),
+        assert_no_forged_lines(
+            check_output(
+                book.project.stepper("output", "5", "--page", page, check=None)
+            ),
             longest=5000,
         )
     for command in ("context", "history", "report", "status"):
         text = book.project.stepper(command, "--json").stdout
-        assert unfit(text) == []
+        assert find_unprintable(text) == []
         assert json.loads(text)
 
 
 def test_exit_message_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.notebook("n.ipynb")
     for number, kind in enumerate(("KeyboardInterrupt", "SystemExit"), 1):
-        assert answered(book.insert(f"raise {kind}({E})")[1]).startswith(
+        assert check_answer(book.insert(f"raise {kind}({E})")[1]).startswith(
             f"❌ Execution stopped at cell {number}\nTODO: "
         )
-        told(project.stepper("continue"))
+        check_output(project.stepper("continue"))
 
 
 def test_kernel_stderr_cannot_forge_stepper_lines(project: Project) -> None:
@@ -266,7 +272,7 @@ def test_kernel_stderr_cannot_forge_stepper_lines(project: Project) -> None:
     answer = book.insert(
         f"import os\nos.write(2, {E}.encode('utf-8', 'replace') * 3)\nos.kill(os.getpid(), 9)"
     )[1]
-    assert answered(answer).startswith("❌ Execution stopped at cell 1\nTODO: ")
+    assert check_answer(answer).startswith("❌ Execution stopped at cell 1\nTODO: ")
     for command in (
         ["report"],
         ["status"],
@@ -277,9 +283,9 @@ def test_kernel_stderr_cannot_forge_stepper_lines(project: Project) -> None:
         ["continue"],
         ["history"],
     ):
-        told(project.stepper(*command, check=None))
-    answered(project.hook("SessionStart", book.payload("SessionStart", "", {})))
-    answered(
+        check_output(project.stepper(*command, check=None))
+    check_answer(project.hook("SessionStart", book.payload("SessionStart", "", {})))
+    check_answer(
         project.hook(
             "UserPromptSubmit",
             book.payload("UserPromptSubmit", "", {}, prompt="show status"),
@@ -297,7 +303,7 @@ def test_foreign_notebook_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.notebook(
         "strange.ipynb", cells, stepper={"problem": EVIL, "steps": steps}
     )
-    told(project.stepper("run", "strange", check=1))
+    check_output(project.stepper("run", "strange", check=1))
     for command in (
         ["status"],
         ["plan"],
@@ -307,22 +313,22 @@ def test_foreign_notebook_cannot_forge_stepper_lines(project: Project) -> None:
         ["fix"],
         ["output", f"one{EVIL}"],
     ):
-        told(project.stepper(*command, check=None))
-    answered(book.replace(f"two{EVIL}", f"raise ValueError({E})"))
-    answered(book.before("insert", "1", f"two{EVIL}"))
-    answered(
+        check_output(project.stepper(*command, check=None))
+    check_answer(book.replace(f"two{EVIL}", f"raise ValueError({E})"))
+    check_answer(book.before("insert", "1", f"two{EVIL}"))
+    check_answer(
         project.hook(
             "UserPromptSubmit",
             book.payload("UserPromptSubmit", "", {}, prompt="fix and retry"),
         )
     )
     stop = book.payload("Stop", "", {}, last_assistant_message="done")
-    answered(project.hook("Stop", stop))
+    check_answer(project.hook("Stop", stop))
 
 
 def test_notebook_name_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.notebook(f"{NAME}.ipynb")
-    answered(book.insert("1 / 0")[1])
+    check_answer(book.insert("1 / 0")[1])
     for command in (
         ["status"],
         ["plan"],
@@ -332,7 +338,7 @@ def test_notebook_name_cannot_forge_stepper_lines(project: Project) -> None:
         ["fix"],
         ["status", NAME],
     ):
-        told(project.stepper(*command, check=None))
+        check_output(project.stepper(*command, check=None))
 
 
 def test_foreign_journal_cannot_forge_stepper_lines(project: Project) -> None:
@@ -390,7 +396,7 @@ def test_foreign_journal_cannot_forge_stepper_lines(project: Project) -> None:
         ["skip"],
     ):
         book.project.stepper("shutdown", check=None)
-        told(
+        check_output(
             project.stepper(
                 *command,
                 *(
@@ -412,7 +418,7 @@ def test_journaled_report_is_sanitized(project: Project) -> None:
         json.dumps({"event": "report", "run": 0, "text": EVIL * 50}) + "\n"
     )
     done = project.stepper("report", "--notebook", "strange")
-    assert unfit(done.stdout) == [] and len(done.stdout) < 7000
+    assert find_unprintable(done.stdout) == [] and len(done.stdout) < 7000
 
 
 def test_rich_markup_is_not_interpreted(project: Project) -> None:

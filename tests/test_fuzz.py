@@ -63,7 +63,7 @@ NONE_SLOW = [
 GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
 
 
-def tries(ci: int, nightly: int) -> Callable[[Any], Any]:
+def make_settings(ci: int, nightly: int) -> Callable[[Any], Any]:
     """Return the settings of one test: how many examples in CI, and each night."""
     phases = (
         (Phase.explicit, Phase.generate, Phase.shrink)
@@ -126,7 +126,7 @@ DEEP = st.sampled_from([1, 100, 400, 800, 10_000]).map(
 )
 
 
-def odd(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+def odd_objects(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
     """Objects with these fields: right, of any other kind, or not there."""
     absent = object()
     each = {
@@ -138,7 +138,7 @@ def odd(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def spelled(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Return JSON; lone surrogates as escapes."""
     return json.dumps(value).encode()
 
@@ -166,7 +166,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         assert "Traceback" not in (made.folder / ".stepper" / "daemon.log").read_text()
 
 
-def sent(place: Project, data: bytes, pieces: int = 1, timeout: float = 20) -> bytes:
+def send_bytes(
+    place: Project, data: bytes, pieces: int = 1, timeout: float = 20
+) -> bytes:
     """Send bytes to the daemon's socket, in pieces, and end; return what comes back until it ends."""
     with (
         socket.socket(socket.AF_UNIX) as link,
@@ -198,7 +200,7 @@ def parts(answer: bytes) -> list[list[bytes]]:
     return found
 
 
-def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
+def send_request(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """Ask as a client does; return the kind and the body of the answer."""
     frame = wire_format.pack(
         verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload
@@ -220,9 +222,9 @@ def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
                 return kind, body
 
 
-def alive(place: Project) -> None:
+def assert_daemon_responds(place: Project) -> None:
     """Assert that the daemon answers."""
-    kind, body = asked(place, b"status", b"{}")
+    kind, body = send_request(place, b"status", b"{}")
     assert kind == wire_format.OK and json.loads(body)["daemon"]["pid"]
 
 
@@ -244,7 +246,7 @@ WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
 )
 
 
-@tries(60, 3000)
+@make_settings(60, 3000)
 @given(
     data=st.one_of(
         st.binary(max_size=60),
@@ -256,8 +258,8 @@ WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
     pieces=st.integers(1, 4),
 )
 def test_random_frames(place: Project, data: bytes, pieces: int) -> None:
-    sent(place, data, pieces)
-    alive(place)
+    send_bytes(place, data, pieces)
+    assert_daemon_responds(place)
 
 
 def test_frame_that_announces_4_gb_is_refused(place: Project) -> None:
@@ -267,7 +269,7 @@ def test_frame_that_announces_4_gb_is_refused(place: Project) -> None:
         link.connect(place.paths.socket)
         link.sendall(head)
         assert link.recv(1) == b""  # ended at once, without a byte more
-    alive(place)
+    assert_daemon_responds(place)
     assert (
         f"a frame of {4 << 30} bytes is too large" in Path(place.paths.log).read_text()
     )
@@ -283,7 +285,7 @@ def test_idle_connections_do_not_block_others(project: Project) -> None:
             link.sendall(
                 wire_format.pack(b"status", b"x", b"", b"", b"{}")[: number % 30]
             )
-        alive(project)
+        assert_daemon_responds(project)
         project.stepper("shutdown")  # its end is not held up either
         assert not os.path.exists(project.paths.socket)
     finally:
@@ -315,7 +317,7 @@ VERBS = st.sampled_from(
         "",
     ]
 )
-ARGUMENTS = odd(
+ARGUMENTS = odd_objects(
     notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]),
     run=st.integers(-1, 3),
     cell=st.sampled_from(["one", "1"]),
@@ -331,15 +333,17 @@ ARGUMENTS = odd(
 )
 
 
-@tries(60, 2000)
+@make_settings(60, 2000)
 @example(verb="plan edit", told=b'{"id": 1, "title": ""}')
 @example(verb="plan edit", told=b'{"title": ""}')
 @given(
     verb=VERBS,
-    told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)),
+    told=st.one_of(
+        ARGUMENTS.map(encode_json), VALUES.map(encode_json), st.binary(max_size=20)
+    ),
 )
 def test_random_requests(place: Project, verb: str, told: bytes) -> None:
-    kind, body = asked(place, verb.encode(), told)
+    kind, body = send_request(place, verb.encode(), told)
     assert kind in (wire_format.OK, wire_format.FAILED)
     answer = json.loads(body)
     if kind == wire_format.FAILED:
@@ -357,7 +361,7 @@ PATHS = st.sampled_from(
         "x" * 300 + ".ipynb",
     ]
 )
-GIVEN = odd(
+GIVEN = odd_objects(
     notebook_path=PATHS,
     file_path=PATHS,
     cell_id=st.sampled_from(["none", "cell-7"]),
@@ -367,17 +371,19 @@ GIVEN = odd(
     edit_mode=st.sampled_from(["insert", "replace", "delete"]),
     command=TEXTS,
 )
-PAYLOADS = odd(
+PAYLOADS = odd_objects(
     session_id=TEXTS,
     cwd=TEXTS,
     permission_mode=TEXTS,
     tool_name=st.sampled_from(["NotebookEdit", "Write", "Bash", "Read"]),
     tool_input=GIVEN,
     tool_use_id=TEXTS,
-    tool_response=odd(cell_id=TEXTS, cell_type=TEXTS),
+    tool_response=odd_objects(cell_id=TEXTS, cell_type=TEXTS),
     prompt=TEXTS,
     last_assistant_message=TEXTS,
-    tool_calls=st.lists(odd(tool_name=st.just("Write"), tool_input=GIVEN), max_size=3),
+    tool_calls=st.lists(
+        odd_objects(tool_name=st.just("Write"), tool_input=GIVEN), max_size=3
+    ),
 )
 EVENTS = st.sampled_from(
     [
@@ -392,12 +398,12 @@ EVENTS = st.sampled_from(
     ]
 )
 BODIES = st.one_of(
-    PAYLOADS.map(spelled),
-    PAYLOADS.map(spelled),
-    VALUES.map(spelled),
+    PAYLOADS.map(encode_json),
+    PAYLOADS.map(encode_json),
+    VALUES.map(encode_json),
     st.binary(max_size=40),
     DEEP.map(str.encode),
-    st.tuples(PAYLOADS.map(spelled), DEEP).map(
+    st.tuples(PAYLOADS.map(encode_json), DEEP).map(
         lambda one: (
             one[0][:-1]
             + b', "session_id": '
@@ -407,14 +413,14 @@ BODIES = st.one_of(
             + b"}"
         )
     ),
-    PAYLOADS.map(spelled).map(lambda data: data[: len(data) // 2]),
+    PAYLOADS.map(encode_json).map(lambda data: data[: len(data) // 2]),
 )
 
 
-@tries(150, 6000)
+@make_settings(150, 6000)
 @given(event=EVENTS, body=BODIES)
 def test_random_payloads(place: Project, event: str, body: bytes) -> None:
-    kind, answer = asked(
+    kind, answer = send_request(
         place,
         b"hook " + event.encode(),
         body.replace(b"HERE", os.fsencode(place.folder)),
@@ -426,7 +432,7 @@ def test_random_payloads(place: Project, event: str, body: bytes) -> None:
         assert "stepper itself failed" not in answer.decode()
 
 
-@tries(4, 60)
+@make_settings(4, 60)
 @given(event=EVENTS, body=BODIES)
 def test_random_payloads_through_the_hook_process(
     place: Project, event: str, body: bytes
@@ -448,10 +454,10 @@ def test_huge_payload_leaves_nothing_behind(place: Project) -> None:
         ):
             for event in (b"PreToolUse", b"UserPromptSubmit", b"SessionStart"):
                 assert (
-                    asked(place, b"hook " + event, spelled(payload))[0]
+                    send_request(place, b"hook " + event, encode_json(payload))[0]
                     == wire_format.OK
                 )
-    alive(place)
+    assert_daemon_responds(place)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +478,7 @@ def test_shell_commands_are_parsed_in_bounded_time(text: str) -> None:
 # --- the readers of files, in this process ------------------------------------------------------------------
 
 LINES = TEXTS | st.lists(TEXTS, max_size=3)
-OUTPUTS = odd(
+OUTPUTS = odd_objects(
     output_type=st.sampled_from(["stream", "display_data", "error"]),
     text=LINES,
     ename=TEXTS,
@@ -482,35 +488,37 @@ OUTPUTS = odd(
     ),
     traceback=LINES,
 )
-CELLS = odd(
+CELLS = odd_objects(
     cell_type=st.sampled_from(["code", "markdown"]),
     id=st.sampled_from(["one", "two"]),
     source=LINES,
-    metadata=odd(tags=st.lists(TEXTS, max_size=2), stepper=odd(step=st.integers(0, 2))),
+    metadata=odd_objects(
+        tags=st.lists(TEXTS, max_size=2), stepper=odd_objects(step=st.integers(0, 2))
+    ),
     outputs=st.lists(OUTPUTS, max_size=2),
     execution_count=st.integers(0, 2),
 )
-STEPS = odd(
+STEPS = odd_objects(
     id=st.integers(0, 3),
     title=TEXTS,
     criterion=TEXTS,
     kind=st.sampled_from(["step", "validation"]),
 )
-PLANS = odd(problem=TEXTS, steps=st.lists(STEPS, max_size=3))
-NOTEBOOKS = odd(
+PLANS = odd_objects(problem=TEXTS, steps=st.lists(STEPS, max_size=3))
+NOTEBOOKS = odd_objects(
     nbformat=st.just(4),
     nbformat_minor=st.integers(0, 5),
     cells=st.lists(CELLS, max_size=3),
-    metadata=odd(
-        language_info=odd(name=st.just("python")),
-        kernelspec=odd(language=TEXTS),
+    metadata=odd_objects(
+        language_info=odd_objects(name=st.just("python")),
+        kernelspec=odd_objects(language=TEXTS),
         stepper=PLANS,
     ),
 )
 FILES = st.one_of(
-    NOTEBOOKS.map(spelled),
-    NOTEBOOKS.map(spelled),
-    VALUES.map(spelled),
+    NOTEBOOKS.map(encode_json),
+    NOTEBOOKS.map(encode_json),
+    VALUES.map(encode_json),
     st.binary(max_size=50),
     DEEP.map(str.encode),
     DEEP.map(
@@ -528,7 +536,7 @@ FILES = st.one_of(
 )
 
 
-@tries(150, 5000)
+@make_settings(150, 5000)
 @given(data=FILES)
 def test_random_notebooks(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "n.ipynb"
@@ -556,7 +564,7 @@ def test_random_notebooks(tmp_path: Path, data: bytes) -> None:
     assert path.exists()
 
 
-FRAMES = odd(
+FRAMES = odd_objects(
     cell=st.integers(0, 2),
     line=st.integers(0, 2),
     function=TEXTS,
@@ -575,7 +583,7 @@ RUNS: dict[str, Any] = {
     "verdict": st.sampled_from(["fine", "recoverable"]),
     "tool_use_id": TEXTS,
     "step": st.integers(0, 2),
-    "fault": odd(
+    "fault": odd_objects(
         ename=TEXTS,
         evalue=TEXTS,
         mro=st.lists(TEXTS, max_size=2),
@@ -585,7 +593,7 @@ RUNS: dict[str, Any] = {
 }
 KIND = st.sampled_from(sorted(journal_events.EVENT_CLASSES))
 JOURNALED = st.one_of(
-    odd(
+    odd_objects(
         event=KIND,
         plan=PLANS,
         text=TEXTS,
@@ -601,10 +609,10 @@ JOURNALED = st.one_of(
 )
 
 
-@tries(150, 5000)
+@make_settings(150, 5000)
 @given(
     lines=st.lists(
-        JOURNALED.map(spelled) | VALUES.map(spelled) | st.binary(max_size=30),
+        JOURNALED.map(encode_json) | VALUES.map(encode_json) | st.binary(max_size=30),
         max_size=5,
     )
 )
@@ -680,7 +688,7 @@ YAMLS = st.sampled_from(
 KEYS = st.sampled_from(sorted(config.RULES))
 
 
-@tries(100, 3000)
+@make_settings(100, 3000)
 @given(
     text=st.one_of(
         YAMLS,
@@ -712,11 +720,11 @@ def test_random_configs(text: str) -> None:
     assert not os.path.exists("/tmp/stepper-was-here")
 
 
-HOOKED = odd(
+HOOKED = odd_objects(
     matcher=TEXTS,
-    hooks=st.lists(odd(type=st.just("command"), command=TEXTS), max_size=2),
+    hooks=st.lists(odd_objects(type=st.just("command"), command=TEXTS), max_size=2),
 )
-SETTINGS = odd(
+SETTINGS = odd_objects(
     hooks=st.dictionaries(
         st.sampled_from(
             [*sorted({handler.event for handler in merging.HANDLERS}), "Other"]
@@ -724,12 +732,12 @@ SETTINGS = odd(
         st.lists(HOOKED, max_size=2) | VALUES,
         max_size=3,
     ),
-    permissions=odd(allow=st.lists(TEXTS, max_size=3), deny=VALUES),
+    permissions=odd_objects(allow=st.lists(TEXTS, max_size=3), deny=VALUES),
     model=VALUES,
 )
 
 
-@tries(150, 4000)
+@make_settings(150, 4000)
 @given(data=SETTINGS | VALUES, indent=st.sampled_from([None, 0, 2, 4, "\t"]))
 def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     """Merged and taken out again, a settings file is as it was, to the byte; what is not ours stays in between."""
@@ -757,7 +765,7 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     assert merging.render(gone, text) == text
 
 
-@tries(100, 3000)
+@make_settings(100, 3000)
 @given(
     rest=TEXTS
     | st.lists(
@@ -806,7 +814,7 @@ WAKES = [
 ]
 
 
-@tries(200, 10000)
+@make_settings(200, 10000)
 @given(
     pattern=st.sampled_from(WAKES)
     | st.text("ab.*+?|()[]{}1,^$\\dks\u212a", max_size=8),
@@ -833,10 +841,10 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
     assert not watch.skipped
 
 
-@tries(100, 3000)
+@make_settings(100, 3000)
 @given(data=PLANS | VALUES)
 def test_random_plans(data: Any) -> None:
-    made = plan.from_json(load_json(spelled(data)))
+    made = plan.from_json(load_json(encode_json(data)))
     if made is not None:
         assert plan.from_json(plan.to_json(made)) == made
         assert all(
@@ -844,8 +852,8 @@ def test_random_plans(data: Any) -> None:
         )
 
 
-@tries(60, 2000)
-@given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
+@make_settings(60, 2000)
+@given(told=ARGUMENTS.map(encode_json) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_random_arguments(told: bytes) -> None:
     assert mcp_commands.CellRun in [
         row.arguments for row in command_schema.ALL_COMMANDS.values()

@@ -35,8 +35,8 @@ from tests.conftest import (
     Project,
     bare_env,
     code,
+    mark_nightly,
     scratch,
-    some_nightly,
 )
 
 
@@ -298,7 +298,7 @@ def test_socket_path_fits_and_depends_only_on_the_project(
     )  # the published test vectors
 
 
-def sent(**more: object) -> bytes:
+def make_payload(**more: object) -> bytes:
     answered = {
         "new_source": "x",
         "cell_id": "ab",
@@ -317,11 +317,11 @@ def sent(**more: object) -> bytes:
 
 
 def test_notebook_copies_are_dropped_from_the_payload() -> None:
-    lean = hook_json.remove_notebook_copies(sent())
-    assert len(lean) < len(sent()) - 99
+    lean = hook_json.remove_notebook_copies(make_payload())
+    assert len(lean) < len(make_payload()) - 99
     assert (
         claude_code_json.Event(json.loads(lean)).change
-        == claude_code_json.Event(json.loads(sent())).change
+        == claude_code_json.Event(json.loads(make_payload())).change
     )
 
 
@@ -332,10 +332,10 @@ def test_notebook_copies_are_dropped_from_the_payload() -> None:
         b"{}",
         b"[]",
         b'{"tool_response":{',
-        sent().replace(b'"cell_id":"ab",', b""),
-        sent()[:-20],
-        sent(new_source='"original_file":"', old_source='"},"tool_use_id":"'),
-        json.dumps(json.loads(sent())).encode(),
+        make_payload().replace(b'"cell_id":"ab",', b""),
+        make_payload()[:-20],
+        make_payload(new_source='"original_file":"', old_source='"},"tool_use_id":"'),
+        json.dumps(json.loads(make_payload())).encode(),
     ],
 )
 def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
@@ -376,7 +376,7 @@ def was_cancelled(project: Project) -> None:
     assert project.json("eval", "x")["text"].endswith("1")
 
 
-@pytest.mark.parametrize("pair", some_nightly([os.pipe, socket.socketpair], os.pipe))
+@pytest.mark.parametrize("pair", mark_nightly([os.pipe, socket.socketpair], os.pipe))
 def test_hook_exits_when_its_output_is_closed(
     project: Project, pair: Callable[[], tuple[Any, Any]]
 ) -> None:
@@ -419,7 +419,7 @@ def daemons(project: Project) -> int:
 
 @ONE_CLIENT
 @pytest.mark.parametrize(
-    "number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+    "number", mark_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
 )
 def test_hook_exiting_after_a_retry_cancels_the_cell(
     project: Project, number: signal.Signals

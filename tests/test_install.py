@@ -156,7 +156,7 @@ def repo(tmp_path):
     return root
 
 
-def in_the_agents_shell(env, path, *names):
+def find_commands_in_agent_shell(env, path, *names):
     """Return what these names mean in a shell that read session.sh, those that mean something."""
     text = (
         (env / "session.sh").read_text()
@@ -201,7 +201,7 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
         [*run, env / "packages"], capture_output=True, text=True, check=True
     )
     assert Path(told.stdout.strip()).is_relative_to(env)
-    command, python = in_the_agents_shell(
+    command, python = find_commands_in_agent_shell(
         env, path, "stepper", "python", "python3", "pip", "jupyter", "ipython"
     )
     assert Path(command).resolve() == env / "bin/stepper"
@@ -359,7 +359,7 @@ def test_newer_python_is_found(checkout, tmp_path, repo):
     assert "venv" not in done.stderr.replace("--python", "")
 
 
-def spoil(repo, name, content=None):
+def replace_with_foreign(repo, name, content=None):
     """Put something foreign in a place of ours: a file with `content`, or a folder."""
     place = repo / name
     if place.is_dir():
@@ -398,7 +398,7 @@ SPOILT = {
 def test_conflicting_files_are_named_and_kept(repo, monkeypatch, capsys, name, content):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    spoil(repo, name, content)
+    replace_with_foreign(repo, name, content)
     before = snapshot(repo)
     assert call(monkeypatch, "plan", str(repo)) == 1
     said = capsys.readouterr()
@@ -414,7 +414,7 @@ def call(monkeypatch, verb, *arguments):
 
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_uninstall_refuses_unreadable_settings(repo, monkeypatch, capsys, content):
-    spoil(repo, ".claude/settings.json", content)
+    replace_with_foreign(repo, ".claude/settings.json", content)
     before = snapshot(repo)
     assert call(monkeypatch, "uninstall", "--uninstall", str(repo)) == 1
     assert "settings.json" in capsys.readouterr().err
@@ -487,7 +487,7 @@ def setup(repo, *arguments, kernel):
     )
 
 
-def undo(repo):
+def uninstall_from(repo):
     uninstall.uninstall(install_options.parse_arguments(["--uninstall", str(repo)]))
 
 
@@ -515,7 +515,7 @@ def test_install_and_uninstall_restore_the_repository(tmp_path, kernel, name, te
     assert first != before
     setup(repo, kernel=kernel)
     assert snapshot(repo) == first
-    undo(repo)
+    uninstall_from(repo)
     assert snapshot(repo) == before
 
 
@@ -529,7 +529,7 @@ def test_agent_shell_path_has_only_the_stepper_command(tmp_path, kernel):
         f"export PATH='/x':\"$PATH\":'{env}/bin'\n"
     )  # as earlier versions left it
     setup(repo, kernel=kernel)
-    found = in_the_agents_shell(env, tmp_path / "nothing", "stepper", *others)
+    found = find_commands_in_agent_shell(env, tmp_path / "nothing", "stepper", *others)
     assert [Path(each).resolve() for each in found] == [env / "bin/stepper"]
 
 
@@ -541,9 +541,9 @@ def test_uninstall_leaves_an_empty_folder_empty(tmp_path, kernel):
             (repo / name).mkdir(parents=True)
         before = snapshot(repo)
         setup(repo, kernel=kernel)
-        undo(repo)
+        uninstall_from(repo)
         assert snapshot(repo) == before
-        undo(repo)
+        uninstall_from(repo)
         assert snapshot(repo) == before
 
 
@@ -556,7 +556,7 @@ def test_later_user_edits_survive_uninstall(repo, kernel):
     path.write_text(json.dumps(data, indent=2))
     with (repo / ".gitignore").open("ab") as stream:
         stream.write(b"\r\nlater")
-    undo(repo)
+    uninstall_from(repo)
     data = json.loads(path.read_text())
     assert [item["hooks"][0]["command"] for item in data["hooks"]["Stop"]] == [
         "echo é",
@@ -576,7 +576,7 @@ def test_uninstall_without_a_record(repo, kernel, capsys, again):
     shutil.rmtree(repo / ".stepper")
     if again:  # a clone, or a lost .stepper/: install knows no more of what was before
         setup(repo, kernel=kernel)
-    undo(repo)
+    uninstall_from(repo)
     left = json.loads((repo / ".claude/settings.json").read_text())
     assert left.pop("permissions")["allow"] == ["Bash(ls *)", "Edit(notebooks/**)"]
     data.pop("permissions")
@@ -595,7 +595,7 @@ def test_uninstall_without_a_record_in_an_empty_folder(tmp_path, kernel):
     repo.mkdir()
     setup(repo, kernel=kernel)
     shutil.rmtree(repo / ".stepper")
-    undo(repo)
+    uninstall_from(repo)
     assert list(repo.iterdir()) == []
 
 
@@ -628,7 +628,7 @@ def test_uninstall_finds_the_environment_of_a_recreated_project(repo, kernel):
     setup(repo, kernel=kernel)
     shutil.rmtree(repo)
     repo.mkdir()
-    undo(repo)
+    uninstall_from(repo)
     assert not os.path.lexists(os.path.dirname(Paths(str(repo)).env))
 
 
@@ -647,7 +647,7 @@ def test_uninstall_keeps_journal_figures_and_config(repo, kernel, capsys):
     ):
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text("")
-    undo(repo)
+    uninstall_from(repo)
     assert sorted(item.name for item in home.iterdir()) == [
         ".gitignore",
         "config.yaml",
@@ -683,11 +683,11 @@ def test_rename_records_are_kept_with_their_journals(repo, kernel):
     journal.parent.mkdir()
     names.write_text("{}")
     journal.write_text("{}\n")
-    undo(repo)
+    uninstall_from(repo)
     assert names.exists()
     setup(repo, kernel=kernel)
     journal.unlink()
-    undo(repo)
+    uninstall_from(repo)
     assert not names.exists()
 
 
@@ -699,7 +699,7 @@ def test_files_kept_by_uninstall_are_ignored_by_git(tmp_path, kernel, capsys):
     (repo / ".stepper/journal").mkdir()
     (repo / ".stepper/journal/a.jsonl").write_text("")
     capsys.readouterr()
-    undo(repo)
+    uninstall_from(repo)
     assert (
         subprocess.run(
             ["git", "-C", str(repo), "status", "--porcelain"], capture_output=True
@@ -713,7 +713,7 @@ def test_files_kept_by_uninstall_are_ignored_by_git(tmp_path, kernel, capsys):
     setup(repo, kernel=kernel)
     (repo / "notebooks/a.ipynb").write_text("{}")
     shutil.rmtree(repo / ".stepper/journal")
-    undo(repo)
+    uninstall_from(repo)
     assert "kept        notebooks/" in capsys.readouterr().out
     assert sorted(path.name for path in repo.iterdir()) == [".git", "notebooks"]
 
@@ -789,10 +789,10 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
     assert called(tmp_path, _STEPPER_COMPLETE="bash_complete").returncode == 0
 
     capsys.readouterr()
-    undo(repos[0])
+    uninstall_from(repos[0])
     left = f"{command} (created by --link), for your other projects: {repos[1]}. To remove it, run: rm {command}\n"
     assert left in capsys.readouterr().out and command.exists()
-    undo(repos[1])
+    uninstall_from(repos[1])
     assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
 
 
@@ -806,7 +806,7 @@ def test_uninstall_reports_a_command_of_another_installation(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     setup(other, kernel=kernel)
     capsys.readouterr()
-    undo(other)
+    uninstall_from(other)
     out = capsys.readouterr().out
     assert (
         f"kept        {command} (created by --link of an installation that is not recorded in"
@@ -825,7 +825,7 @@ def test_other_program_of_the_same_name_is_kept(home, repo, kernel):
         setup(repo, "--link", kernel=kernel)
     assert snapshot(repo) == before
     setup(repo, kernel=kernel)
-    undo(repo)
+    uninstall_from(repo)
     assert command.read_text() == "#!/bin/sh\n"
 
 
@@ -886,7 +886,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     made = snapshot(repo)
     setup(repo, "--allow", kernel=kernel)  # what the config holds stays
     assert snapshot(repo) == made
-    undo(repo)
+    uninstall_from(repo)
     assert snapshot(repo) == before
 
 
@@ -900,7 +900,7 @@ def test_user_config_is_kept(repo, kernel):
     assert (repo / ".stepper/config.yaml").read_text() == text and (
         repo / "lab"
     ).is_dir()
-    undo(repo)
+    uninstall_from(repo)
     assert (repo / ".stepper/config.yaml").read_text() == text and not (
         repo / "lab"
     ).exists()
@@ -928,7 +928,7 @@ def test_edited_skill_is_kept(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     assert skill.read_text().endswith("my own line\n")
     assert "edited by you and kept: new-notebook" in capsys.readouterr().out
-    undo(repo)
+    uninstall_from(repo)
     assert skill.read_text().endswith("my own line\n")
     assert "kept        skills new-notebook" in capsys.readouterr().out
 
@@ -944,7 +944,7 @@ def test_skill_name_used_by_the_user_is_skipped(repo, kernel, capsys):
     assert {*skill_states.list_our_skills(repo)} == {
         *skill_states.load_shipped_skills()
     } - {"fix"}
-    undo(repo)
+    uninstall_from(repo)
     assert theirs.exists() and not skill_states.list_our_skills(repo)
 
 
@@ -989,7 +989,7 @@ def test_symlinked_settings_stay_a_symlink(repo, kernel):
     setup(repo, kernel=kernel)
     assert path.is_symlink()
     assert "hooks/stepper" in real.read_text()
-    undo(repo)
+    uninstall_from(repo)
     assert snapshot(repo) == before
 
 
@@ -1014,7 +1014,7 @@ def test_daemon_of_the_old_environment_shuts_down(repo, kernel, capsys):
         thread.join()
     assert __version__.encode() not in asked[0]
     assert "kernels keep running" in capsys.readouterr().out
-    undo(repo)
+    uninstall_from(repo)
     assert not Path(place.runtime).exists()
 
 
@@ -1225,7 +1225,9 @@ def test_hostile_path_is_not_executed(checkout, tmp_path, path, more):
     assert (done.returncode, done.stderr) == (0, "")
     words = ["--source", own, "--planned", repo, repo, "--allow", "--python", kernel]
     assert done.stdout.endswith(
-        "<called:> " + "".join(f"<{word}> " for word in applied(*words)) + "\n"
+        "<called:> "
+        + "".join(f"<{word}> " for word in make_apply_arguments(*words))
+        + "\n"
     )
     if more:  # a line end can't stand on the PATH
         target = tmp_path / f"repo {more}"
@@ -1238,7 +1240,7 @@ def test_hostile_path_is_not_executed(checkout, tmp_path, path, more):
     assert snapshot(tmp_path) == before and not list(tmp_path.rglob("ran"))
 
 
-def applied(*words):
+def make_apply_arguments(*words):
     """Return the arguments with which install.sh calls an environment's `apply`."""
     return ["-I", "-B", "-m", "stepper.install.installer", "apply", "--remade", *words]
 
@@ -1291,5 +1293,5 @@ def test_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
         )
         == wanted
     )
-    undo(own)
+    uninstall_from(own)
     assert snapshot(own) == before

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, some_nightly
+from tests.conftest import ROOT, mark_nightly
 from tests.test_install import bin_folder, environ, find_uv, forward
 
 KERNELS = "ipykernel"  # what a project's own new .venv gets
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a project's or a wheel's name as an index spells it."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", name)[0]).lower()
 
 
-def named() -> list[str]:
+def list_documented_packages() -> list[str]:
     """Return what pyproject.toml names for an installation: the dependencies and what builds the package."""
     lists = re.findall(
         r"^(?:requires|dependencies) = \[(.*?)\]$",
@@ -35,7 +35,7 @@ def named() -> list[str]:
         re.S | re.M,
     )
     found = [name for each in lists for name in re.findall(r'"([^"]+)"', each)]
-    assert {"hatchling", "pyzmq"} <= set(map(plain, found))
+    assert {"hatchling", "pyzmq"} <= set(map(normalize_name, found))
     return found
 
 
@@ -47,7 +47,9 @@ class Index(ThreadingHTTPServer):
         self.elsewhere: list[str] = []  # requests that are none of an index
         self.wheels: dict[str, list[Path]] = {}
         for wheel in house.iterdir():
-            self.wheels.setdefault(plain(wheel.name.split("-")[0]), []).append(wheel)
+            self.wheels.setdefault(normalize_name(wheel.name.split("-")[0]), []).append(
+                wheel
+            )
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -58,10 +60,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         folder, _, name = self.path.strip("/").partition("/")
         if folder == "simple" and name:
-            self.server.asked.add(plain(name))
+            self.server.asked.add(normalize_name(name))
             links = [
                 f'<a href="/wheels/{each.name}">{each.name}</a>'
-                for each in self.server.wheels.get(plain(name), ())
+                for each in self.server.wheels.get(normalize_name(name), ())
             ]
             return self.reply(200 if links else 404, "".join(links).encode())
         found = [
@@ -109,7 +111,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
     ]
     done = subprocess.run(
-        [*asked, *named(), KERNELS], capture_output=True, text=True, check=False
+        [*asked, *list_documented_packages(), KERNELS],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -125,7 +130,7 @@ def index(house: Path) -> Iterator[Index]:
         thread.join()
 
 
-def only(index: Index, path: Path, home: Path) -> dict[str, str]:
+def make_isolated_environment(index: Index, path: Path, home: Path) -> dict[str, str]:
     """Return an environment in which no other index, no cache and no other way out is known."""
     kept = environ(path, HOME=str(home))
     told = {
@@ -155,7 +160,7 @@ def only(index: Index, path: Path, home: Path) -> dict[str, str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", some_nightly(["pip", "uv"], "uv"))
+@pytest.mark.parametrize("way", mark_nightly(["pip", "uv"], "uv"))
 def test_only_documented_packages_are_requested(
     index: Index, tmp_path: Path, way: str
 ) -> None:
@@ -167,7 +172,9 @@ def test_only_documented_packages_are_requested(
         commands["uv"] = f'exec {uv} "$@"'
     for name in ("repo", "home"):
         (tmp_path / name).mkdir()
-    env = only(index, bin_folder(tmp_path / "bin", **commands), tmp_path / "home")
+    env = make_isolated_environment(
+        index, bin_folder(tmp_path / "bin", **commands), tmp_path / "home"
+    )
     done = subprocess.run(
         [ROOT / "install.sh", tmp_path / "repo", "--allow"],
         env=env,
@@ -181,7 +188,7 @@ def test_only_documented_packages_are_requested(
     assert "ipykernel added" in done.stdout
     assert index.elsewhere == []
     assert (
-        {plain(name) for name in (*named(), KERNELS)}
+        {normalize_name(name) for name in (*list_documented_packages(), KERNELS)}
         <= index.asked
         <= set(index.wheels)
     )
@@ -190,7 +197,7 @@ def test_only_documented_packages_are_requested(
 @pytest.mark.nightly
 def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> None:
     """The other half: another package, and another index, are in the record."""
-    env = only(index, Path(os.environ["PATH"]), tmp_path) | {
+    env = make_isolated_environment(index, Path(os.environ["PATH"]), tmp_path) | {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1"
     }
     for more in (
@@ -223,7 +230,9 @@ def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
     uv = find_uv()
     if uv is None:
         pytest.skip("uv is neither beside this Python nor on the PATH")
-    env = only(index, bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"'), tmp_path)
+    env = make_isolated_environment(
+        index, bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"'), tmp_path
+    )
     env |= {
         "UV_PYTHON_PREFERENCE": "only-managed",
         "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"),

@@ -103,7 +103,7 @@ def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -
     kernel = script(tmp_path / "python", forward())
     path = bin_folder(tmp_path / "bin", python3=forward(), uv=f'exec {uv} "$@"')
     repo = tmp_path / "around" / "repo"
-    before = without(snapshot(tmp_path))
+    before = select_outside(snapshot(tmp_path))
     # the cache of the package manager is that one's: where it is, the person says
     told = environ(
         path,
@@ -128,11 +128,11 @@ def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -
         )
         assert done.returncode == 0, done.stderr
         assert (repo / ".claude/settings.json").exists() == ("--uninstall" not in words)
-        assert without(snapshot(tmp_path)) == before
+        assert select_outside(snapshot(tmp_path)) == before
     assert os.listdir(repo) == [] and not (tmp_path / "home" / STATE).exists()
 
 
-def without(found: dict[str, object]) -> dict[str, object]:
+def select_outside(found: dict[str, object]) -> dict[str, object]:
     """Return what lies outside of TARGET and of stepper's own state folder."""
     own = ("around/repo", f"home/{STATE}")
     above = [

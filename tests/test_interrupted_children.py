@@ -18,7 +18,7 @@ import pytest
 
 from stepper.kernels.backends.local.interrupted_processes import ProcessGroup
 from stepper.kernels.backends.local.process_identity import Identity
-from tests.conftest import Notebook, Project, reused, some_nightly
+from tests.conftest import Notebook, Project, mark_nightly, reuse_project
 from tests.test_long_cells import STARTED, Edit
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import say
@@ -50,8 +50,8 @@ server = subprocess.Popen(
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
     while STARTED:
         with STARTED.pop() as process:
             process.kill()
@@ -69,7 +69,7 @@ def has(notebook: Notebook, name: str, what: str) -> bool:
     return (notebook.path.parent / f"{name}.{what}").exists()
 
 
-def answers(port: int) -> bool:
+def is_responding(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
             return bool(page.status == 200)
@@ -77,12 +77,12 @@ def answers(port: int) -> bool:
         return False
 
 
-def by_deadline(notebook: Notebook, source: str) -> None:
+def interrupt_by_timeout(notebook: Notebook, source: str) -> None:
     text = notebook.insert(f"# stepper: timeout=3\n{source}")[1].text
     assert "its deadline" in text
 
 
-def by_command(notebook: Notebook, source: str) -> None:
+def interrupt_by_command(notebook: Notebook, source: str) -> None:
     texts = list[str]()
     payload = notebook.edited("insert", source)
 
@@ -97,7 +97,7 @@ def by_command(notebook: Notebook, source: str) -> None:
     assert "CANCELLED" in texts[0]
 
 
-def by_escape(notebook: Notebook, source: str) -> None:
+def interrupt_by_escape(notebook: Notebook, source: str) -> None:
     edit = Edit(notebook, source)
     wait_until(lambda: has(notebook, "own", "ready"))
     edit.hook.terminate()
@@ -105,11 +105,11 @@ def by_escape(notebook: Notebook, source: str) -> None:
     assert "was CANCELLED" in say(notebook, "What now?")
 
 
-WAYS = [by_deadline, by_command, by_escape]
+WAYS = [interrupt_by_timeout, interrupt_by_command, interrupt_by_escape]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("interrupt", some_nightly(WAYS, by_command))
+@pytest.mark.parametrize("interrupt", mark_nightly(WAYS, interrupt_by_command))
 def test_server_of_earlier_cell_keeps_running(
     notebook: Notebook, interrupt: Callable[[Notebook, str], None]
 ) -> None:
@@ -117,14 +117,14 @@ def test_server_of_earlier_cell_keeps_running(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     notebook.insert(SERVER.format(port=port) + "early = start('early')")
-    wait_until(lambda: answers(port))
+    wait_until(lambda: is_responding(port))
     # the cell begins at once behind one whose child the clock can't tell from its own
     notebook.insert("late = start('late')")
     interrupt(notebook, "own = start('own')\ntime.sleep(60)")
     wait_until(lambda: has(notebook, "own", "interrupted"))
     alive = "print(server.poll(), early.poll(), late.poll(), own.wait())"
     assert "| None None None 0" in notebook.insert(alive)[1].text
-    assert answers(port)
+    assert is_responding(port)
     assert not has(notebook, "early", "interrupted")
     assert not has(notebook, "late", "interrupted")
 
@@ -147,14 +147,14 @@ CELLS = {
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
-@pytest.mark.parametrize("kind", some_nightly([*CELLS], "subprocess.run", "!"))
+@pytest.mark.parametrize("kind", mark_nightly([*CELLS], "subprocess.run", "!"))
 def test_child_of_the_interrupted_cell_is_interrupted(
     notebook: Notebook, kind: str, beside: bool
 ) -> None:
     if beside:
         notebook.insert("early = start('early')")
     source = CELLS[kind].replace("{python}", sys.executable)
-    by_command(notebook, source)
+    interrupt_by_command(notebook, source)
     wait_until(lambda: has(notebook, "own", "interrupted"))
     assert not has(notebook, "early", "interrupted")
     assert "| 42" in notebook.insert("print(6 * 7)")[1].text

@@ -48,7 +48,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def asked(shop: Path) -> list[str]:
+def pop_uv_calls(shop: Path) -> list[str]:
     path = shop.parent / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
@@ -63,13 +63,13 @@ def test_install_suggests_ipykernel_and_keeps_a_copy(
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
     copy = Path(get_ipykernel_folder(Paths(str(shop)).env, VERSION))
     assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in said
-    first, *locked = asked(shop)
+    first, *locked = pop_uv_calls(shop)
     assert first.startswith(
         f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
     )
     assert locked == ["packaging==23.2"]  # it is to go with what the project holds
     installer.apply(install_options.parse_arguments([str(shop)]))
-    assert asked(shop) == []
+    assert pop_uv_calls(shop) == []
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
 
 
@@ -80,7 +80,7 @@ def test_failed_ipykernel_copy_does_not_stop_the_installation(
     installer.apply(install_options.parse_arguments([str(shop)]))
     assert "ipykernel could not be copied" in capsys.readouterr().out
     assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
-    assert len(asked(shop)) == 3  # with what is locked, then without
+    assert len(pop_uv_calls(shop)) == 3  # with what is locked, then without
 
 
 @pytest.mark.nightly
@@ -88,7 +88,7 @@ def test_install_adds_ipykernel_on_request(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
-    assert asked(shop)[0] == "add --dev ipykernel"
+    assert pop_uv_calls(shop)[0] == "add --dev ipykernel"
     assert (
         "added to the project's dependencies: uv add --dev ipykernel"
         in capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_install_adds_ipykernel_on_request(
         LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n'
     )
     installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
-    assert asked(shop) == []
+    assert pop_uv_calls(shop) == []
     assert "uv add" not in capsys.readouterr().out
 
 
@@ -180,7 +180,7 @@ def house() -> Path:
 
 
 @pytest.fixture
-def without(project: Project) -> Project:
+def project_without_ipykernel(project: Project) -> Project:
     """A project whose interpreter lacks ipykernel, and holds a traitlets of its own."""
     own = bare(project.folder / ".venv")
     shutil.copytree(house() / "traitlets", own / "traitlets")
@@ -193,17 +193,17 @@ def without(project: Project) -> Project:
 
 
 def test_kernel_falls_back_to_the_ipykernel_copy(
-    without: Project,
+    project_without_ipykernel: Project,
 ) -> None:
-    copy = Path(get_ipykernel_folder(without.paths.env, VERSION))
+    copy = Path(get_ipykernel_folder(project_without_ipykernel.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
-    notebook = without.new()
+    notebook = project_without_ipykernel.new()
     told = notebook.insert(
         "import sys, traitlets, ipykernel; print(traitlets.__version__, ipykernel.__path__, sys.path[-1])"
     )[1]
     assert f"| 5.14.0+ofproject ['{copy}/ipykernel'] {copy}" in told.text
-    python = f"{without.folder}/.venv/bin/python"
+    python = f"{project_without_ipykernel.folder}/.venv/bin/python"
     note = (
         f"{python} does not have ipykernel: the kernel runs with stepper's own copy,"
         " and imports the project's packages first. To install ipykernel, run: uv add --dev"
@@ -211,11 +211,13 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
     )
     assert f"Note: {note}" in told.text
     assert "ipykernel" not in notebook.insert("1 + 1")[1].text
-    without.stepper("restart")
+    project_without_ipykernel.stepper("restart")
     assert "ipykernel" not in notebook.insert("2 + 2")[1].text  # once
     line = next(
         each
-        for each in without.stepper("doctor", check=None).stdout.splitlines()
+        for each in project_without_ipykernel.stepper(
+            "doctor", check=None
+        ).stdout.splitlines()
         if "ipykernel:" in each
     )
     assert (
@@ -227,24 +229,28 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["kernel-3.0", f"kernel-{VERSION}"])
-def test_unusable_copy_keeps_the_error_message(without: Project, name: str) -> None:
+def test_unusable_copy_keeps_the_error_message(
+    project_without_ipykernel: Project, name: str
+) -> None:
     """It is for another Python, or breaks."""
-    copy = Path(without.paths.env, name)
+    copy = Path(project_without_ipykernel.paths.env, name)
     (copy / "ipykernel_launcher").mkdir(parents=True)
     (copy / "ipykernel_launcher/__main__.py").write_text(
         "raise ImportError('of another ABI')\n"
     )
-    answer = without.new().insert("1")[1]
+    answer = project_without_ipykernel.new().insert("1")[1]
     assert (
         "NOT run" in answer.text and "No module named ipykernel_launcher" in answer.text
     )
     assert "To fix this, run: uv add --dev ipykernel" in answer.text and not answer.stop
-    assert without.json("status")["kernel"]["state"] == "none"
+    assert project_without_ipykernel.json("status")["kernel"]["state"] == "none"
 
 
 @pytest.mark.nightly
-def test_written_notebook_reports_the_fallback(without: Project) -> None:
-    copy = Path(get_ipykernel_folder(without.paths.env, VERSION))
+def test_written_notebook_reports_the_fallback(
+    project_without_ipykernel: Project,
+) -> None:
+    copy = Path(get_ipykernel_folder(project_without_ipykernel.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
     cells = [
@@ -258,7 +264,7 @@ def test_written_notebook_reports_the_fallback(without: Project) -> None:
         }
         for n in range(3)
     ]
-    notebook = without.notebook("a.ipynb")
+    notebook = project_without_ipykernel.notebook("a.ipynb")
     notebook.path.write_text(
         json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
     )
@@ -269,11 +275,14 @@ def test_written_notebook_reports_the_fallback(without: Project) -> None:
         "hook_event_name": "PostToolUse",
         "tool_response": {"type": "create"},
         "session_id": "s",
-        "cwd": str(without.folder),
+        "cwd": str(project_without_ipykernel.folder),
         "permission_mode": "default",
     }
     assert (
-        without.hook("PostToolUse", payload).text.count("does not have ipykernel") == 1
+        project_without_ipykernel.hook("PostToolUse", payload).text.count(
+            "does not have ipykernel"
+        )
+        == 1
     )
 
 

@@ -33,7 +33,7 @@ def full_disk(limit: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def somebody() -> Iterator[Path]:
+def unprivileged_folder() -> Iterator[Path]:
     """Be a user whom modes stop, with a folder of one's own."""
     with tempfile.TemporaryDirectory() as name:
         root = os.geteuid() == 0
@@ -47,7 +47,7 @@ def somebody() -> Iterator[Path]:
                 os.seteuid(0)
 
 
-def numbers(path: Path) -> list[int]:
+def read_numbers(path: Path) -> list[int]:
     """The events in the file, each line of which must be whole."""
     return [json.loads(line)["n"] for line in path.read_text().splitlines()]
 
@@ -64,9 +64,9 @@ def test_lines_pending_on_full_disk_are_written_in_order(
                 journal.append({"n": n})
         with pytest.raises(OSError):
             journal.append({"n": 99}, keep=False)
-        assert (journal.pending_count, numbers(path)) == (2, [1])
+        assert (journal.pending_count, read_numbers(path)) == (2, [1])
     journal.append({"n": 4}, sync=SyncMode.NONE)
-    assert (journal.pending_count, numbers(path)) == (0, [1, 2, 3, 4])
+    assert (journal.pending_count, read_numbers(path)) == (0, [1, 2, 3, 4])
     assert JournalFile(str(path)).load()[1] == ""
 
 
@@ -79,13 +79,13 @@ def test_flush_writes_pending_lines(tmp_path: Path) -> None:
         journal.flush()
     (tmp_path / "folder").unlink()
     journal.flush()
-    assert (journal.pending_count, numbers(Path(journal.path))) == (0, [1])
+    assert (journal.pending_count, read_numbers(Path(journal.path))) == (0, [1])
     journal.flush()
-    assert numbers(Path(journal.path)) == [1]
+    assert read_numbers(Path(journal.path)) == [1]
 
 
 def test_lines_pending_on_read_only_journal_are_written_later() -> None:
-    with somebody() as folder:
+    with unprivileged_folder() as folder:
         path = folder / "n.jsonl"
         journal = JournalFile(str(path))
         journal.append({"n": 1})
@@ -94,7 +94,7 @@ def test_lines_pending_on_read_only_journal_are_written_later() -> None:
             journal.append({"n": 2})
         path.chmod(0o600)
         journal.append({"n": 3})
-        assert numbers(path) == [1, 2, 3]
+        assert read_numbers(path) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_complete_last_line_without_newline_counts(tmp_path: Path) -> None:
     with full_disk(path.stat().st_size + 3), pytest.raises(OSError):
         journal.append({"n": 3})
     journal.append({"n": 4})
-    assert numbers(path) == [1, 2, 3, 4]
+    assert read_numbers(path) == [1, 2, 3, 4]
 
 
 def test_unreadable_journal_is_moved_and_reported(tmp_path: Path) -> None:
@@ -141,12 +141,12 @@ def test_unreadable_journal_is_moved_and_reported(tmp_path: Path) -> None:
         )
         assert Path(f"{path}.unreadable-{number}", "kept").exists()
         journal.append({"n": 1})
-        assert numbers(path) == [1]
+        assert read_numbers(path) == [1]
         path.unlink()
 
 
 def test_journal_without_read_permission_keeps_its_bytes() -> None:
-    with somebody() as folder:
+    with unprivileged_folder() as folder:
         path = folder / "n.jsonl"
         path.write_text('{"n":1}\n')
         path.chmod(0o200)  # to be written, not to be read
@@ -155,11 +155,11 @@ def test_journal_without_read_permission_keeps_its_bytes() -> None:
         journal.append({"n": 2})
         aside = folder / "n.jsonl.unreadable-1"
         aside.chmod(0o600)
-        assert (numbers(aside), numbers(path)) == ([1], [2])
+        assert (read_numbers(aside), read_numbers(path)) == ([1], [2])
 
 
 def test_lines_stay_pending_if_journal_cannot_be_read_or_moved() -> None:
-    with somebody() as folder:
+    with unprivileged_folder() as folder:
         path = folder / "journal" / "n.jsonl"
         path.parent.mkdir()
         path.write_text('{"n":1}\n')
@@ -170,7 +170,7 @@ def test_lines_stay_pending_if_journal_cannot_be_read_or_moved() -> None:
             journal.append({"n": 2})
         path.parent.chmod(0o700)
         journal.append({"n": 3})
-        assert numbers(path) == [1, 2, 3]
+        assert read_numbers(path) == [1, 2, 3]
 
 
 def test_deleted_journal_is_recreated(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_deleted_journal_is_recreated(tmp_path: Path) -> None:
     path.unlink()
     path.parent.rmdir()
     journal.append({"n": 2})
-    assert (numbers(path), path.stat().st_mode & 0o777) == ([2], 0o600)
+    assert (read_numbers(path), path.stat().st_mode & 0o777) == ([2], 0o600)
 
 
 @pytest.mark.parametrize("value", ["\ud800", 10**30, {1: "a"}], ids=repr)
@@ -258,4 +258,4 @@ def test_line_lost_in_delayed_write_is_written_once(
         journal.append({"n": 2}, sync=SyncMode.BACKGROUND)
         background_io.EXECUTOR.submit(bool).result()
     journal.append({"n": 3}, keep=False)
-    assert numbers(path) == [1, 2, 3] and journal.pending_count == 0
+    assert read_numbers(path) == [1, 2, 3] and journal.pending_count == 0

@@ -36,7 +36,7 @@ from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, ExternalExecution, Kernel, LaunchConfig
 from tests.backend_cases import BASH_KERNEL
-from tests.conftest import Notebook, scratch, some_nightly, text_of
+from tests.conftest import Notebook, mark_nightly, scratch, text_of
 from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port
 
 LIMITS = Limits(max_memory_percent=100, max_output_bytes=10_000_000)
@@ -45,9 +45,9 @@ COUNTED = "".join(f"{n}\n" for n in range(12))
 
 
 @pytest.fixture(
-    scope="module", params=some_nightly(("server", "gateway", "enterprise"), "server")
+    scope="module", params=mark_nightly(("server", "gateway", "enterprise"), "server")
 )
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+def jupyter_server(request: pytest.FixtureRequest) -> Iterator[Served]:
     made = Served(request.param, "--KernelRestarter.time_to_dead=0.5")
     yield made
     made.close()
@@ -141,10 +141,10 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def room(served: Served) -> Iterator[Room]:
+def room(jupyter_server: Served) -> Iterator[Room]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, TOKEN)  # the next daemon's
-        made = Room(served)
+        made = Room(jupyter_server)
         yield made
         made.close()
 
@@ -155,7 +155,7 @@ def text(done: Execution) -> str:
     )
 
 
-def gone(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -336,7 +336,7 @@ def test_output_is_recovered_from_kernel_record_without_server_replay(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seconds", some_nightly((1.6, 13.0), 1.6))
+@pytest.mark.parametrize("seconds", mark_nightly((1.6, 13.0), 1.6))
 def test_long_server_outage_is_not_a_kernel_death(room: Room, seconds: float) -> None:
     """As long as its deadline, and ten seconds more; that waits."""
     seen: list[str] = []
@@ -476,7 +476,7 @@ def test_kernel_death_without_daemon_is_detected(room: Room) -> None:
     room.detach()
     os.kill(pid, signal.SIGKILL)
     end = time.monotonic() + 20
-    while gone(pid) is False and time.monotonic() < end:
+    while is_dead(pid) is False and time.monotonic() < end:
         time.sleep(0.1)
     time.sleep(2)  # until the server has started the next one
     room.again()
@@ -519,7 +519,9 @@ def test_attached_kernel_is_kept_and_started_kernel_is_deleted(
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
     assert (
-        before not in room.served.kernels() and gone(pid) and not room.record.exists()
+        before not in room.served.kernels()
+        and is_dead(pid)
+        and not room.record.exists()
     )
     assert room.again() is None
     room.kernel = room.begin(room.place())

@@ -65,18 +65,18 @@ def project(
 
 
 @pytest.fixture
-def running(hub: Hub, project: Project) -> Project:
+def project_with_server(hub: Hub, project: Project) -> Project:
     hub.server("POST")
     return project
 
 
-def listed(project: Project) -> tuple[bool, str]:
+def get_listed_hub(project: Project) -> tuple[bool, str]:
     """What `stepper kernels` says of the hub: whether it can be reached; why not, and what mends that."""
     shown = project.json("kernels", check=None)[1]
     return shown["reachable"], f"{shown['why']} | {shown['mend']}"
 
 
-def while_it_runs(
+def act_during_cell(
     notebook: Notebook, act: Callable[[], object], ends: bool = True
 ) -> Answer:
     """Have a cell count, do something when it is at it, let it end; return what is read of it."""
@@ -95,7 +95,7 @@ def while_it_runs(
     return said[0]
 
 
-def whole(cell: dict[str, Any]) -> bool:
+def is_complete(cell: dict[str, Any]) -> bool:
     """Whether all that such a cell printed is on it, each line once, and its value."""
     *printed, value = cell["outputs"]
     counted = "".join(
@@ -104,21 +104,23 @@ def whole(cell: dict[str, Any]) -> bool:
     return "".join("".join(each["text"]) for each in printed) == f"{counted}over\n"
 
 
-def trouble(project: Project) -> str:
+def get_kernel_trouble(project: Project) -> str:
     return project.json("status")["kernel"]["trouble"]
 
 
-def test_killed_proxy_loses_no_output(hub: Hub, running: Project) -> None:
-    reachable, _ = listed(running)
-    assert reachable and "python3" in str(running.json("kernels")[1]["offers"])
-    notebook = running.new()
+def test_killed_proxy_loses_no_output(hub: Hub, project_with_server: Project) -> None:
+    reachable, _ = get_listed_hub(project_with_server)
+    assert reachable and "python3" in str(
+        project_with_server.json("kernels")[1]["offers"]
+    )
+    notebook = project_with_server.new()
     assert (
         "ran ok" in (said := notebook.insert("x = 20\nprint(x)")[1].text)
         and "| 20" in said
     )
     assert f"on {hub.url}, stepper does not limit memory" in said
     assert "ZeroDivisionError" in notebook.insert("1 / 0")[1].text
-    assert running.json("status")["kernel"]["where"].endswith(hub.url)
+    assert project_with_server.json("status")["kernel"]["where"].endswith(hub.url)
     shown = subprocess.run(
         ["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True
     ).stdout
@@ -127,26 +129,30 @@ def test_killed_proxy_loses_no_output(hub: Hub, running: Project) -> None:
     def killed() -> None:
         hub.kill_proxy()
         wait_until(
-            lambda: trouble(running).startswith(
+            lambda: get_kernel_trouble(project_with_server).startswith(
                 f"the connection is down ({hub.url} can't be reached"
             ),
             60,
         )
         hub.proxy_again()
-        wait_until(lambda: not trouble(running), 60)
+        wait_until(lambda: not get_kernel_trouble(project_with_server), 60)
 
-    said = while_it_runs(notebook, killed).text
+    said = act_during_cell(notebook, killed).text
     assert (
-        "ran ok" in said and "lost" not in said and whole(notebook.raw["cells"][0])
+        "ran ok" in said
+        and "lost" not in said
+        and is_complete(notebook.raw["cells"][0])
     ), said
-    said = while_it_runs(
-        running.new(), lambda: running.stepper("interrupt"), ends=False
+    said = act_during_cell(
+        project_with_server.new(),
+        lambda: project_with_server.stepper("interrupt"),
+        ends=False,
     ).text
     assert "was CANCELLED" in said and "it was interrupted" in said, said
     assert "| 20" in notebook.insert("print(x)")[1].text
     assert (
         "the look into the kernel went wrong"
-        not in (running.folder / ".stepper/daemon.log").read_text()
+        not in (project_with_server.folder / ".stepper/daemon.log").read_text()
     )
 
 
@@ -158,7 +164,7 @@ def test_stopped_server_is_reported_with_start_instructions(
         f"{hub.url} is not running (reported by its hub)",
         f"start the server at {hub.root}hub/spawn/{USER}",
     )
-    assert listed(project) == (False, f"{told} | {starts}")
+    assert get_listed_hub(project) == (False, f"{told} | {starts}")
     notebook = project.new()
     said = notebook.insert("x = 1")[1]
     assert told in said.text + said.stop and starts in said.text + said.stop, (
@@ -167,10 +173,12 @@ def test_stopped_server_is_reported_with_start_instructions(
     )
 
 
-def test_server_stopped_during_a_cell_is_reported(hub: Hub, running: Project) -> None:
-    notebook = running.new()
+def test_server_stopped_during_a_cell_is_reported(
+    hub: Hub, project_with_server: Project
+) -> None:
+    notebook = project_with_server.new()
     notebook.insert("x = 20")
-    stop = while_it_runs(notebook, lambda: hub.server("DELETE"), ends=False).stop
+    stop = act_during_cell(notebook, lambda: hub.server("DELETE"), ends=False).stop
     starts = f"start the server at {hub.root}hub/spawn/{USER}"
     assert (
         f"kernel died ({hub.url} is not running (reported by its hub); {starts}): all variables are lost"
@@ -178,30 +186,33 @@ def test_server_stopped_during_a_cell_is_reported(hub: Hub, running: Project) ->
     ), stop
     assert "the cell did not cause the kernel's death: `stepper restore`" in stop, stop
     assert text_of(notebook.raw["cells"][0]).startswith("0\n")
-    said = running.stepper("restore", check=1).stderr
+    said = project_with_server.stepper("restore", check=1).stderr
     assert (
         f"{hub.url} is not running" in said
         and starts in said
         and "may live on" not in said
     ), said
     hub.server("POST")
-    assert "ran ok" in running.stepper("restore").stdout
-    running.stepper("shutdown")
+    assert "ran ok" in project_with_server.stepper("restore").stdout
+    project_with_server.stepper("shutdown")
 
 
 def test_revoked_token_and_token_of_another_user_are_distinguished(
-    hub: Hub, running: Project, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, project_with_server: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses = f"{hub.url} refuses the token that `token_env` names (403)"
     number, token = hub.token()
     monkeypatch.setenv(VARIABLE, token)
-    notebook = running.new()
+    notebook = project_with_server.new()
     assert "ran ok" in notebook.insert("x = 20")[1].text
     hub.ask(f"users/{USER}/tokens/{number}", "DELETE")
     wait_until(
-        lambda: not listed(running)[0]
+        lambda: not get_listed_hub(project_with_server)[0]
     )  # a server asks its hub again after a while
-    assert listed(running) == (False, f"{refuses} | export {VARIABLE}=…")
+    assert get_listed_hub(project_with_server) == (
+        False,
+        f"{refuses} | export {VARIABLE}=…",
+    )
     assert "| 20" in notebook.insert("print(x)")[1].text  # by the line that is there
 
     made = list[tuple[str, str]]()
@@ -210,25 +221,31 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
         hub.kill_proxy()
         hub.proxy_again()
         wait_until(
-            lambda: trouble(running) == f"the connection is down ({refuses})", 60
+            lambda: (
+                get_kernel_trouble(project_with_server)
+                == f"the connection is down ({refuses})"
+            ),
+            60,
         )
         made.append(hub.token())
         monkeypatch.setenv(VARIABLE, made[0][1])
-        wait_until(lambda: not trouble(running), 60)  # whoever asks has brought it
+        wait_until(
+            lambda: not get_kernel_trouble(project_with_server), 60
+        )  # whoever asks has brought it
 
-    said = while_it_runs(notebook, cut).text
-    assert "ran ok" in said and whole(notebook.raw["cells"][0]), said
+    said = act_during_cell(notebook, cut).text
+    assert "ran ok" in said and is_complete(notebook.raw["cells"][0]), said
     hub.ask(f"users/{USER}/tokens/{made[0][0]}", "DELETE")
-    wait_until(lambda: not listed(running)[0])
-    said = running.stepper("shutdown").stderr
+    wait_until(lambda: not get_listed_hub(project_with_server)[0])
+    said = project_with_server.stepper("shutdown").stderr
     assert (
         f"may still be running there: {hub.url} refuses the token" in said
         and "was NOT stopped and may still be running" in said
     ), said
     monkeypatch.setenv(VARIABLE, hub.token()[1])
-    assert "1 kernel" in running.stepper("shutdown").stdout
+    assert "1 kernel" in project_with_server.stepper("shutdown").stdout
     monkeypatch.setenv(VARIABLE, hub.token(OTHER)[1])
-    reachable, why = listed(running)
+    reachable, why = get_listed_hub(project_with_server)
     assert (
         not reachable
         and f"does not permit {OTHER}, the owner of the token that `token_env` names, to do this (403)"
@@ -237,17 +254,20 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     hub.server("DELETE")
     assert (
         f"it is not running, or the token that `token_env` names is not for it | {hub.root}hub/home"
-        in listed(running)[1]
+        in get_listed_hub(project_with_server)[1]
     )
     monkeypatch.setenv(VARIABLE, "one-that-the-hub-never-gave")
-    assert listed(running) == (False, f"{refuses} | export {VARIABLE}=…")
+    assert get_listed_hub(project_with_server) == (
+        False,
+        f"{refuses} | export {VARIABLE}=…",
+    )
 
 
 def test_hub_url_instead_of_server_url_is_reported(hub: Hub, project: Project) -> None:
     definition = {"jupyter": {"url": hub.root, "token_env": VARIABLE}}
     project.config(f"kernels: {json.dumps({'hub': definition})}\n")
     project.stepper("trust", "--yes")
-    reachable, why = listed(project)
+    reachable, why = get_listed_hub(project)
     assert (
         not reachable
         and why.startswith(f"{hub.root} is the URL of a hub")

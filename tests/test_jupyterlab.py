@@ -111,14 +111,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         )
     found = Lab(f"http://127.0.0.1:{port}/", root, home, python, log)
     try:
-        until(lambda: answers(found), "the server", 60)
+        wait_until_true(lambda: is_responding(found), "the server", 60)
         yield found
     finally:
         server.terminate()
         server.wait(20)
 
 
-def answers(lab: Lab) -> bool:
+def is_responding(lab: Lab) -> bool:
     with contextlib.suppress(OSError):
         return bool(lab.ask("GET", "api"))
     return False
@@ -133,7 +133,7 @@ def tmp_path(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def until(true: Callable[[], Any], what: str, seconds: float = 30) -> None:
+def wait_until_true(true: Callable[[], Any], what: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"waited in vain for {what}"
@@ -199,7 +199,7 @@ class Autosave:
 
 
 @contextlib.contextmanager
-def meanwhile(work: Callable[[int], None]) -> Iterator[None]:
+def repeat_in_background(work: Callable[[int], None]) -> Iterator[None]:
     """Do the work again and again in a thread of its own; what it raises is raised here."""
     over = threading.Event()
 
@@ -235,7 +235,7 @@ class Whole(type(Path())):
         return written
 
 
-def opened(project: Project) -> Notebook:
+def open_notebook(project: Project) -> Notebook:
     cells = [
         {"cell_type": "markdown", "id": "hers", "metadata": {}, "source": "notes"},
         code("x = 1", "first"),
@@ -245,7 +245,7 @@ def opened(project: Project) -> Notebook:
     return notebook
 
 
-def lines(count: int) -> str:
+def make_lines(count: int) -> str:
     return "notes" + "".join(f"\nline {number}" for number in range(count))
 
 
@@ -259,7 +259,7 @@ def outputs_are_there(raw: dict[str, Any], ran: dict[str, str]) -> bool:
 
 
 def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> None:
-    notebook = opened(project)
+    notebook = open_notebook(project)
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
     jupyter.open()
     quiet, typed, ran = threading.Lock(), [], {}
@@ -279,18 +279,18 @@ def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> Non
                 ]
             )
 
-    with meanwhile(person), meanwhile(reader):
+    with repeat_in_background(person), repeat_in_background(reader):
         for number in range(ROUNDS):
             ran[insert(notebook, f"print({number})", quiet)] = f"{number}\n"
     assert jupyter.conflicts >= 1, "a save noticed what stepper had written"
-    until(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
-    assert source(notebook.raw, "hers") == lines(len(typed))
+    wait_until_true(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
+    assert source(notebook.raw, "hers") == make_lines(len(typed))
     assert len(typed) > ROUNDS
 
 
 def test_save_started_before_outputs_were_written(project: Project, lab: Lab) -> None:
     """It lands after them and drops them: they are put again, and the save's edit stays."""
-    notebook = opened(project)
+    notebook = open_notebook(project)
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
     ran = {insert(notebook, "print(1)", threading.Lock()): "1\n"}
     payload = notebook.edited("insert", "print(2)")
@@ -302,8 +302,8 @@ def test_save_started_before_outputs_were_written(project: Project, lab: Lab) ->
     assert outputs_are_there(notebook.raw, ran)
     jupyter.put()
     assert not outputs_are_there(jupyter.model, ran)
-    until(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
-    assert source(notebook.raw, "hers") == lines(1)
+    wait_until_true(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
+    assert source(notebook.raw, "hers") == make_lines(1)
 
 
 def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) -> None:
@@ -317,7 +317,7 @@ def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) ->
     jupyter.put()
     kept = insert(notebook, "print(2)", threading.Lock())
     with pytest.raises(AssertionError):
-        until(
+        wait_until_true(
             lambda: notebook.cell(cell_id)["outputs"], "outputs that must not come", 1
         )
     assert text_of(notebook.cell(kept)) == "2\n"
@@ -355,7 +355,7 @@ class Room:
 
 
 def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -> None:
-    notebook = opened(project)
+    notebook = open_notebook(project)
     quiet, typed, dropped, ran = threading.Lock(), [], [], {}
     with Room(lab, str(notebook.path.relative_to(lab.root))) as room:
         assert source(room.ask(), "hers") == "notes"
@@ -367,7 +367,7 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
             write the notebook without it, whoever had written it (`FileLoader.maybe_notify`).
             """
             with quiet:
-                until(
+                wait_until_true(
                     lambda: ids(room.ask()) == ids(notebook.raw),
                     "the new cell in the room",
                 )
@@ -382,15 +382,20 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
                 typed.append(number)
             time.sleep(0.02)
 
-        with meanwhile(person), meanwhile(lambda number: valid(room.ask())):
+        with (
+            repeat_in_background(person),
+            repeat_in_background(lambda number: valid(room.ask())),
+        ):
             for number in range(ROUNDS):
                 ran[insert(notebook, f"print({number})", quiet)] = f"{number}\n"
-        until(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
-        until(lambda: outputs_are_there(room.ask(), ran), "the outputs in the room")
+        wait_until_true(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
+        wait_until_true(
+            lambda: outputs_are_there(room.ask(), ran), "the outputs in the room"
+        )
         assert (
             source(notebook.raw, "hers")
             == source(room.ask(), "hers")
-            == lines(len(typed))
+            == make_lines(len(typed))
         ), dropped
         assert len(typed) > 1
     log = lab.log.read_text()
@@ -414,20 +419,20 @@ def test_collaboration_room_loads_outputs_before_message_end(
     project: Project, lab: Lab
 ) -> None:
     """The time stays, for Claude Code, within the millisecond; Jupyter sees that it grew."""
-    notebook = opened(project)
+    notebook = open_notebook(project)
     with Room(lab, str(notebook.path.relative_to(lab.root))) as room:
         payload = notebook.edited("insert", "print(1)")
         before = time.time_ns() // 1_000_000 * 1_000_000 + 500_000
         os.utime(notebook.path, ns=(before, before))
         cell_id = payload["tool_response"]["cell_id"]
-        until(
+        wait_until_true(
             lambda: any(cell["id"] == cell_id for cell in room.ask()["cells"]),
             "the cell in the room",
         )
         project.hook("PostToolUse", payload)
         after = notebook.path.stat().st_mtime_ns
         assert before < after < before + 100_000
-        until(
+        wait_until_true(
             lambda: outputs_are_there(room.ask(), {cell_id: "1\n"}),
             "the outputs in the room",
         )

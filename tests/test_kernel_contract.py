@@ -165,7 +165,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Room]:
     folder = Path(
         tempfile.mkdtemp(prefix="room")
     )  # short: a socket's path has at most 107 bytes
-    with backend_cases.there(request.param, folder) as at:
+    with backend_cases.start_backend(request.param, folder) as at:
         room = Room(at, folder)
         yield room
         room.close()
@@ -186,7 +186,7 @@ def cells(place: Room) -> Cells:
     return place.cells
 
 
-def until(ready: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_until_ready(ready: Callable[[], Any], seconds: float = 20) -> Any:
     end = time.monotonic() + seconds
     while not (found := ready()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -493,7 +493,7 @@ def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -
     try:
         client.wait_for_ready(30)
         request = client.execute(cells.assign)
-        until(lambda: room.wait(listen()))
+        wait_until_ready(lambda: room.wait(listen()))
         assert client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == request
     finally:
         client.stop_channels()
@@ -596,7 +596,7 @@ def test_output_after_the_run_is_late_output(room: Room) -> None:
         room.kernel.receive_pending()
         return heard
 
-    assert until(listened) == [("afterwards", "a" * 32, True)]
+    assert wait_until_ready(listened) == [("afterwards", "a" * 32, True)]
 
 
 @contract(by_day=("r",))

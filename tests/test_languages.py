@@ -15,7 +15,7 @@ from stepper.messages.run_report import RunSummary
 from stepper.policy import cell_directives
 from stepper.policy.model import Cell, Fault, Outcome, Run, Verdict
 from tests import apt_packages
-from tests.conftest import Notebook, Project, scratch, some_nightly
+from tests.conftest import Notebook, Project, mark_nightly, scratch
 from tests.environments import environment
 from tests.npm_packages import Unavailable, unavailable
 
@@ -28,7 +28,7 @@ def bash() -> dict[str, object]:
 
 
 def r() -> dict[str, object]:
-    program = apt_packages.installed(
+    program = apt_packages.find_or_unpack_program(
         "R",
         "r-base-core",
         "r-cran-irkernel",
@@ -59,7 +59,7 @@ def deno() -> dict[str, object]:
 SPECS = {"bash": bash, "r": r, "deno": deno}
 
 
-@pytest.fixture(scope="module", params=some_nightly(SPECS, "r"))
+@pytest.fixture(scope="module", params=mark_nightly(SPECS, "r"))
 def language(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -12,7 +12,7 @@ import pytest
 
 from stepper.common.text import TRUNCATED
 from stepper.messages.quoted_output import Completeness, quote
-from tests.conftest import Notebook, Project, reused, text_of
+from tests.conftest import Notebook, Project, reuse_project, text_of
 from tests.test_long_cells import STARTED, Edit
 
 LIMIT = 20_000
@@ -53,7 +53,7 @@ def printed(source: str) -> str:
     return said.getvalue()
 
 
-def audit(report: str, held: str, whole: str, in_notebook: bool = True) -> None:
+def assert_counts(report: str, held: str, whole: str, in_notebook: bool = True) -> None:
     """Hold each count of a report against what a cell printed, and what of it is `held`."""
     is_part = TRUNCATED in held
     note = NOTE.search(report)
@@ -98,8 +98,8 @@ def audit(report: str, held: str, whole: str, in_notebook: bool = True) -> None:
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    for made in reused(lasting):
+def project(module_project: Project) -> Iterator[Project]:
+    for made in reuse_project(module_project):
         made.config(f"max_output_bytes: {LIMIT}\n")
         yield made
     while STARTED:
@@ -119,7 +119,7 @@ def test_truncated_report_counts_are_correct(
     assert "ran ok" in answer.text
     held = text_of(notebook.cell(cell))
     assert (TRUNCATED in held) == (many == 6000 and kind != "a few long lines")
-    audit(answer.text, held, printed(source))
+    assert_counts(answer.text, held, printed(source))
     follow = project.stepper("output", "1").stdout
     assert WHOLE not in follow and PART not in follow
 
@@ -133,7 +133,7 @@ def test_report_does_not_claim_output_missing_from_the_notebook(
     source = CELLS["lines"].format(many=3000)
     monkeypatch.setenv("STEPPER_SESSION", "s")
     done = project.json("eval", source)
-    audit(done["text"], done["output"], printed(source), in_notebook=False)
+    assert_counts(done["text"], done["output"], printed(source), in_notebook=False)
     # a cell that Jupyter would make, and a long message
     made = "get_ipython().set_next_input('\\n'.join(f'x = {n}' for n in range(3000)))"
     text = notebook.insert(made)[1].text
@@ -179,10 +179,10 @@ def test_truncated_mcp_result_counts_are_correct(project: Project) -> None:
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client
 
-    from tests.test_mcp import made, play, text
+    from tests.test_mcp import create_notebook, run_story, text
 
     async def story(client: Client) -> None:
-        name = await made(client)
+        name = await create_notebook(client)
         notebook = Notebook(project, project.folder / name)
         for many in (300, 6000):
             for kind in ("lines", "one line again and again", "both streams"):
@@ -191,12 +191,12 @@ def test_truncated_mcp_result_counts_are_correct(project: Project) -> None:
                 report = text(result).partition("\nNotebook: ")[0]
                 cell = str(json.loads(notebook.path.read_text())["cells"][-1]["id"])
                 held = text_of(notebook.cell(cell))
-                audit(report, held, printed(source))
+                assert_counts(report, held, printed(source))
                 read = await client.call_tool("read_notebook", {"cell_ids": [cell]})
                 brief = text(read)
                 assert not (TRUNCATED in held and WHOLE in brief)
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
@@ -225,7 +225,7 @@ def test_warnings_are_counted(project: Project) -> None:
     assert "more" not in text.partition("Output:")[0]
 
 
-def stands_for(text: str) -> int:
+def count_represented_lines(text: str) -> int:
     """Return how many lines of an output the lines of a quotation stand for."""
     more = (MORE.match(line) for line in text.split("\n"))
     return sum(number(found[2]) if found else 1 for found in more)
@@ -239,7 +239,10 @@ def test_truncated_middle_is_counted(many: int) -> None:
     text = quote("\n".join(lines), 500, Completeness.WHOLE)
     head, middle, tail = re.split(r"(?m)^… (.+) left out; .+\n", text)
     count, characters = re.findall(r"[\d,]+", middle)
-    first, last = stands_for(head.strip("\n")), stands_for(tail)
+    first, last = (
+        count_represented_lines(head.strip("\n")),
+        count_represented_lines(tail),
+    )
     left = lines[first : len(lines) - last]
     assert number(count) == len(left)
     assert number(characters) == len("\n".join(left)) + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, Project, reused, some_nightly, text_of
+from tests.conftest import Notebook, Project, mark_nightly, reuse_project, text_of
 
 # Goes on writing LATE until there is a file `stop`. asyncio keeps the cell that began it; a thread, a timer and a child
 # that ipykernel can't tell apart write for the cell that runs, else for the one that ran last.
@@ -87,9 +87,9 @@ UNTOLD = {
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def notebook(project: Project) -> Notebook:
     return project.new()
 
 
-def until(check: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_until_true(check: Callable[[], Any], seconds: float = 20) -> Any:
     """Wait until something holds; return it."""
     end = time.monotonic() + seconds
     while not (found := check()):
@@ -106,7 +106,7 @@ def until(check: Callable[[], Any], seconds: float = 20) -> Any:
     return found
 
 
-def shown(notebook: Notebook, cell_id: str) -> str:
+def get_shown_text(notebook: Notebook, cell_id: str) -> str:
     """All text that a cell shows."""
     data = [
         out["data"].get("text/plain", "")
@@ -116,7 +116,7 @@ def shown(notebook: Notebook, cell_id: str) -> str:
     return text_of(notebook.cell(cell_id)) + "".join(map("".join, data))
 
 
-def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
+def run_background_writer(notebook: Notebook, first: str) -> tuple[list[str], str]:
     """Run what goes on writing, then two other cells; return what each shows in the end, and the reports."""
     for name in ("stop", "stopped"):  # of the test before
         (notebook.path.parent / name).unlink(missing_ok=True)
@@ -127,13 +127,13 @@ def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
         texts.append(answer.text)
     notebook.insert("await asyncio.sleep(0.3)")
     notebook.project.stepper("shutdown")
-    return [shown(notebook, cell) for cell in cells], "\n".join(texts)
+    return [get_shown_text(notebook, cell) for cell in cells], "\n".join(texts)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("write", some_nightly(WRITES, "print('LATE')"))
+@pytest.mark.parametrize("write", mark_nightly(WRITES, "print('LATE')"))
 def test_background_task_writes_to_its_own_cell(notebook: Notebook, write: str) -> None:
-    (one, two, three), told = written(notebook, TASK.format(write=write))
+    (one, two, three), told = run_background_writer(notebook, TASK.format(write=write))
     assert "first" in one and one.count("LATE") > 20
     assert "LATE" not in two + three and two.count("mine") == 50
     assert (
@@ -143,11 +143,11 @@ def test_background_task_writes_to_its_own_cell(notebook: Notebook, write: str) 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("who", some_nightly(UNTOLD, "a thread", "a child"))
+@pytest.mark.parametrize("who", mark_nightly(UNTOLD, "a thread", "a child"))
 def test_unattributable_output_goes_to_the_running_cell(
     notebook: Notebook, who: str
 ) -> None:
-    (one, two, three), _ = written(notebook, UNTOLD[who])
+    (one, two, three), _ = run_background_writer(notebook, UNTOLD[who])
     assert "first" in one and two.count("mine") == 50 and "third" in three
     assert "LATE" in one + two + three
 
@@ -159,7 +159,7 @@ def test_late_output_is_written_soon_and_reported_next(
         "import threading, time\nprint('in time')\nthreading.Timer(1, print, ['LATE']).start()"
     )
     before = notebook.path.stat().st_mtime_ns
-    until(lambda: "LATE" in text_of(notebook.cell(cell)))
+    wait_until_true(lambda: "LATE" in text_of(notebook.cell(cell)))
     assert (
         text_of(notebook.cell(cell)) == "in time\nLATE\n"
         and len(notebook.cell(cell)["outputs"]) == 1
@@ -202,7 +202,7 @@ def test_concurrent_edit_keeps_late_output(
         "import threading\nthreading.Timer(1, print, ['late']).start()"
     )
     before = notebook.path.read_text()
-    until(lambda: shown(notebook, cell_id) == "late\n")
+    wait_until_true(lambda: get_shown_text(notebook, cell_id) == "late\n")
     notebook.path.write_text(
         before.replace(
             '"cells": [',
@@ -210,7 +210,7 @@ def test_concurrent_edit_keeps_late_output(
             1,
         )
     )
-    until(lambda: shown(notebook, cell_id) == "late\n")
+    wait_until_true(lambda: get_shown_text(notebook, cell_id) == "late\n")
     assert notebook.raw["cells"][0]["source"] == "hi"
 
 
@@ -225,7 +225,7 @@ def test_late_output_counts_toward_the_limit_of_its_cell(project: Project) -> No
     whole = (
         "a" * 500 + "\n" + "".join(f"{i} {n}\n" for i in range(3) for n in range(1000))
     )
-    until(lambda: text_of(notebook.cell(cell)).endswith("2 999\n"))
+    wait_until_true(lambda: text_of(notebook.cell(cell)).endswith("2 999\n"))
     text = text_of(notebook.cell(cell))
     head, _, rest = text.partition("\n… ")
     number, _, tail = rest.partition(
@@ -248,7 +248,7 @@ def test_late_output_of_changed_cell_is_reported_as_omitted(
     notebook.edited("replace", "other = 1", cell)
     (notebook.path.parent / "edited").touch()
     texts: list[str] = []
-    until(
+    wait_until_true(
         lambda: (
             texts.append(notebook.insert("await asyncio.sleep(0.1)")[1].text)
             or "arrived for cell 1" in texts[-1]
@@ -266,20 +266,26 @@ def test_displays_are_updated_in_all_cells(notebook: Notebook) -> None:
         "print('above')\nh = display('one', display_id=True)\nprint('below')"
     )
     _, answer = notebook.insert("h.update('two')")
-    assert shown(notebook, one) == "above\nbelow\n'two'"
+    assert get_shown_text(notebook, one) == "above\nbelow\n'two'"
     assert (
         f"1 display update arrived for cell 1 (id {one}) after its run" in answer.text
     )
     three, _ = notebook.insert("display('same', display_id='id');")
     four, _ = notebook.insert("display('again', display_id='id');\nh.update('three')")
-    assert (shown(notebook, three), shown(notebook, four)) == ("'again'", "'again'")
+    assert (get_shown_text(notebook, three), get_shown_text(notebook, four)) == (
+        "'again'",
+        "'again'",
+    )
     notebook.project.kill_daemon()
     notebook.insert("h.update('four'); display('last', display_id='id');")
-    assert shown(notebook, one).endswith("'four'")
-    assert (shown(notebook, three), shown(notebook, four)) == ("'last'", "'last'")
+    assert get_shown_text(notebook, one).endswith("'four'")
+    assert (get_shown_text(notebook, three), get_shown_text(notebook, four)) == (
+        "'last'",
+        "'last'",
+    )
     notebook.project.stepper("restart")
     notebook.insert("display('anew', display_id='id');")
-    assert shown(notebook, three) == "'last'", "another kernel's"
+    assert get_shown_text(notebook, three) == "'last'", "another kernel's"
 
 
 @pytest.mark.nightly
@@ -291,7 +297,7 @@ def test_display_in_running_cell_is_updated_by_earlier_task(
         "task = asyncio.get_running_loop().create_task(late())"
     )
     cell, _ = notebook.insert("h = display('one', display_id=True)\nawait task")
-    assert shown(notebook, cell) == "'two'"
+    assert get_shown_text(notebook, cell) == "'two'"
 
 
 @pytest.mark.nightly
@@ -301,7 +307,7 @@ def test_late_output_survives_a_killed_daemon(notebook: Notebook) -> None:
     )
     notebook.project.kill_daemon()
     notebook.project.json("status")
-    until(lambda: "LATE" in text_of(notebook.cell(cell)))
+    wait_until_true(lambda: "LATE" in text_of(notebook.cell(cell)))
     _, answer = notebook.insert("1")
     assert "got 5 characters" in answer.text
 
@@ -313,11 +319,11 @@ def test_late_output_without_daemon_is_kept_by_the_kernel(
     cell, _ = notebook.insert(
         "import threading\nfor n in range(40): threading.Timer(0.1 * n, print, [n]).start()"
     )
-    until(lambda: "10\n" in text_of(notebook.cell(cell)))
+    wait_until_true(lambda: "10\n" in text_of(notebook.cell(cell)))
     notebook.project.kill_daemon()
     time.sleep(2.5)
     notebook.project.stepper("eval", "0")
-    until(lambda: "39\n" in text_of(notebook.cell(cell)))
+    wait_until_true(lambda: "39\n" in text_of(notebook.cell(cell)))
     assert sorted(map(int, text_of(notebook.cell(cell)).split())) == [*range(40)], (
         "once each"
     )
@@ -472,7 +478,7 @@ print("sent")
 """
 
 
-@pytest.mark.parametrize("parent", some_nightly(["'nobody'", "[]", "None", "5"], "[]"))
+@pytest.mark.parametrize("parent", mark_nightly(["'nobody'", "[]", "None", "5"], "[]"))
 def test_invalid_messages_are_ignored(notebook: Notebook, parent: str) -> None:
     notebook.insert("x = 1")
     cell, answer = notebook.insert(ODD.format(parent=parent))

@@ -59,14 +59,14 @@ class Edit:
         **env: str,
     ) -> None:
         self.project, self.notebook, self.tools = notebook.project, notebook, tools
-        self.payload = payload or inserted(notebook, source)
+        self.payload = payload or make_insert_payload(notebook, source)
         self.cell_id: str = self.payload["tool_response"].get("cell_id", "")
         self.env = os.environ | {"CLAUDE_PID": str(os.getpid())} | env
         self.waker = self.started("Wake")
         self.hook = self.started("PostToolUse")
 
     def started(self, event: str) -> subprocess.Popen[bytes]:
-        return hooked(self.project, event, self.payload, self.env, self.tools)
+        return start_hook(self.project, event, self.payload, self.env, self.tools)
 
     @property
     def answer(self) -> Answer:
@@ -74,10 +74,10 @@ class Edit:
 
     @property
     def woken(self) -> str:
-        return woken(self.waker)
+        return read_notification(self.waker)
 
 
-def inserted(notebook: Notebook, source: str) -> dict[str, Any]:
+def make_insert_payload(notebook: Notebook, source: str) -> dict[str, Any]:
     return notebook.edited(
         "insert",
         source,
@@ -85,7 +85,7 @@ def inserted(notebook: Notebook, source: str) -> dict[str, Any]:
     )
 
 
-def written(
+def write_cells(
     notebook: Notebook, cells: list[dict[str, Any]], **answered: Any
 ) -> dict[str, Any]:
     """Write the whole file as the client does and return the PostToolUse payload."""
@@ -103,7 +103,7 @@ def written(
     return notebook.payload("PostToolUse", "Write", given, tool_response=answered)
 
 
-def hooked(
+def start_hook(
     project: Project,
     event: str,
     payload: dict[str, Any],
@@ -137,7 +137,7 @@ def hooked(
         }  # the client's order
         made.stdin.write(
             json.dumps(
-                {**without(payload, *answered), **answered}, separators=(",", ":")
+                {**omit_keys(payload, *answered), **answered}, separators=(",", ":")
             ).encode()
         )
     made.stdin = None
@@ -145,11 +145,11 @@ def hooked(
     return made
 
 
-def without(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
+def omit_keys(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in payload.items() if key not in keys}
 
 
-def woken(waker: subprocess.Popen[bytes]) -> str:
+def read_notification(waker: subprocess.Popen[bytes]) -> str:
     """What a waker wakes the agent with; '' for nothing."""
     out, told = waker.communicate(timeout=40)
     assert out == b"" and waker.returncode == (2 if told else 0), (
@@ -160,7 +160,7 @@ def woken(waker: subprocess.Popen[bytes]) -> str:
     return told.decode()
 
 
-def delivered(notebook: Notebook, text: str) -> None:
+def confirm_delivery(notebook: Notebook, text: str) -> None:
     """The client tells the hooks of what woke the agent as of a prompt."""
     assert (
         say(
@@ -171,16 +171,16 @@ def delivered(notebook: Notebook, text: str) -> None:
     )
 
 
-def rearmed(notebook: Notebook, event: str = "Stop") -> subprocess.Popen[bytes]:
+def start_waker(notebook: Notebook, event: str = "Stop") -> subprocess.Popen[bytes]:
     payload = {
         "session_id": notebook.session,
         "hook_event_name": event,
         "permission_mode": "default",
     }
-    return hooked(notebook.project, "Rearm", payload)
+    return start_hook(notebook.project, "Rearm", payload)
 
 
-def running(project: Project) -> Any:
+def get_running(project: Project) -> Any:
     return project.json("status")["running"]
 
 
@@ -196,7 +196,7 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
     assert '(step 1 of 2 "Train", deadline 2 h)' in told.text and "| begun" in told.text
     assert "you are notified" in told.text and "Esc does not" in told.text
     assert "stop the cell" in told.line and "step 1 of 2" in told.line
-    now = running(project)
+    now = get_running(project)
     assert (
         now["handed_on"] is True and (project.folder / ".stepper" / "handed").exists()
     )
@@ -209,7 +209,7 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
         f"stepper: the background cell in notebooks/{notebook.path.name} finished.\nstepper: Cell 1"
     )
     assert "ran ok" in said and "| after" in said and 'Next: step 2 of 2 "Test"' in said
-    delivered(notebook, said)
+    confirm_delivery(notebook, said)
     assert say(notebook, "And?") == "" and "handed on" not in start_session(notebook)
     assert text_of(notebook.cell(edit.cell_id)) == "begun\nafter\n"
     assert not (project.folder / ".stepper" / "handed").exists()
@@ -233,7 +233,11 @@ def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
     assert "still running" in edit.answer.text
     told = say(notebook, words)
     assert "was CANCELLED after" in told and "| begun" in told
-    assert edit.woken == "" and say(notebook, "And?") == "" and running(project) is None
+    assert (
+        edit.woken == ""
+        and say(notebook, "And?") == ""
+        and get_running(project) is None
+    )
 
 
 @pytest.mark.nightly
@@ -252,11 +256,11 @@ def test_next_session_gets_the_report(project: Project) -> None:
     edit.waker.send_signal(signal.SIGTERM)
     edit.waker.wait()
     time.sleep(0.3)
-    assert running(project)["handed_on"]
+    assert get_running(project)["handed_on"]
     other = Notebook(project, notebook.path, session="another")
-    assert "step 1" in start_session(other, "startup") and running(project)
+    assert "step 1" in start_session(other, "startup") and get_running(project)
     (notebook.path.parent / "go").touch()
-    wait_until(lambda: running(project) is None)
+    wait_until(lambda: get_running(project) is None)
     told = say(other, "What now?")
     assert "finished in the meantime" in told and "ran ok" in told and "| after" in told
     assert say(other, "What now?") == "" == say(notebook, "And here?")
@@ -271,12 +275,15 @@ def test_resumed_session_is_notified(project: Project) -> None:
     edit.waker.wait()
     time.sleep(0.3)
     assert "still running" in start_session(notebook, "resume")
-    wakers = rearmed(notebook, "SessionStart"), rearmed(notebook)
+    wakers = start_waker(notebook, "SessionStart"), start_waker(notebook)
     wait_until(
         lambda: any(waker.poll() is not None for waker in wakers)
     )  # one is enough
     (notebook.path.parent / "go").touch()
-    assert sorted("ran ok" in woken(waker) for waker in wakers) == [False, True]
+    assert sorted("ran ok" in read_notification(waker) for waker in wakers) == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.nightly
@@ -306,14 +313,14 @@ def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) 
         wait_until(
             lambda: (
                 Path(project.paths.daemon_json).exists()
-                and running(project) is not None
+                and get_running(project) is not None
             )
         )
     (notebook.path.parent / "go").touch()
     if waker:
         said = edit.woken
         assert "ran ok" in said and "continued after the daemon exited" in said
-        delivered(notebook, said)
+        confirm_delivery(notebook, said)
         assert "ran ok" not in start_session(notebook, "resume")
     else:
         told = start_session(notebook, "resume")
@@ -400,7 +407,7 @@ def test_escape_in_foreground_cancels_without_notification(
     project.config("")
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
-    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
     edit.hook.send_signal(signal.SIGTERM)
     assert edit.woken == ""
     assert "was CANCELLED after" in say(notebook, "What happened?")
@@ -412,12 +419,14 @@ def test_turn_waits_if_the_agent_cannot_be_notified(project: Project, why: str) 
     notebook = project.new("Train")
     source = WAITS
     if why == "a subagent":
-        edit = Edit(notebook, payload=inserted(notebook, source) | {"agent_id": "a1"})
+        edit = Edit(
+            notebook, payload=make_insert_payload(notebook, source) | {"agent_id": "a1"}
+        )
     else:
         edit = Edit(notebook, source, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
     assert edit.woken == ""
-    wait_until(lambda: (running(project) or {}).get("line") == "begun")
-    assert edit.hook.poll() is None and not running(project)["handed_on"]
+    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
+    assert edit.hook.poll() is None and not get_running(project)["handed_on"]
     (notebook.path.parent / "go").touch()
     assert "ran ok" in edit.answer.text
 
@@ -444,7 +453,7 @@ def test_matching_line_and_completion_each_notify_the_agent(
         'print("loss is nan", flush=True)\nwhile not os.path.exists("go"): time.sleep(0.02)\nprint("after")',
     )
     edit = Edit(notebook, source)
-    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
     (
         notebook.path.parent / "bad"
     ).touch()  # handed on at once, before its 20 s are over
@@ -468,13 +477,13 @@ def test_matching_line_and_completion_each_notify_the_agent(
         and "| loss is nan" in said
         and "notified again" in said
     )
-    delivered(notebook, said)
-    waker = rearmed(notebook)
+    confirm_delivery(notebook, said)
+    waker = start_waker(notebook)
     (notebook.path.parent / "go").touch()
-    said = woken(waker)
+    said = read_notification(waker)
     assert "ran ok" in said and "| after" in said
-    delivered(notebook, said)
-    assert woken(rearmed(notebook)) == "" == say(notebook, "And?")
+    confirm_delivery(notebook, said)
+    assert read_notification(start_waker(notebook)) == "" == say(notebook, "And?")
 
 
 @pytest.mark.nightly
@@ -483,7 +492,7 @@ def test_written_notebook_moves_to_background_at_a_long_cell(
 ) -> None:
     notebook = project.notebook("whole.ipynb")
     cells = [code("rows = [1]", "a"), code(WAITS, "b"), code("print(len(rows))", "c")]
-    edit = Edit(notebook, payload=written(notebook, cells))
+    edit = Edit(notebook, payload=write_cells(notebook, cells))
     assert "Cell 2 (id b) is still running" in edit.answer.text
     (notebook.path.parent / "go").touch()
     said = edit.woken
@@ -519,7 +528,9 @@ def test_waiting_hook_uses_few_resources(project: Project, tmp_path: Path) -> No
         assert round(sum(process.cpu_times()[:2]) - before, 4) <= 0.01
         project.kill_daemon()
         wait_until(
-            lambda: running(project) and psutil.Process(edit.waker.pid).name() == "hook"
+            lambda: (
+                get_running(project) and psutil.Process(edit.waker.pid).name() == "hook"
+            )
         )
     (notebook.path.parent / "go").touch()
     assert "ran ok" in edit.woken
@@ -540,7 +551,7 @@ def test_suspended_machine_loses_nothing(project: Project) -> None:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
         time.sleep(1)
-        assert edit.waker.poll() is None and running(project)
+        assert edit.waker.poll() is None and get_running(project)
     (notebook.path.parent / "go").touch()
 
 

@@ -22,19 +22,19 @@ from tests.conftest import (
     code,
     compiled_client,
     make_env,
-    some_nightly,
+    mark_nightly,
 )
 from tests.test_long_cells import (
     SOON,
     STARTED,
     WAITS,
     Edit,
-    delivered,
-    hooked,
-    rearmed,
-    running,
-    woken,
-    written,
+    confirm_delivery,
+    get_running,
+    read_notification,
+    start_hook,
+    start_waker,
+    write_cells,
 )
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import say, start_session
@@ -52,18 +52,18 @@ def project(untouched: Project) -> Iterator[Project]:
             process.kill()
 
 
-def handed_on(notebook: Notebook, source: str = WAITS) -> Edit:
+def start_background_cell(notebook: Notebook, source: str = WAITS) -> Edit:
     edit = Edit(notebook, source)
     assert "still running" in edit.answer.text
     return edit
 
 
-def goes_on(notebook: Notebook, until: str = "go") -> None:
+def release_cell(notebook: Notebook, until: str = "go") -> None:
     """Let the cell that waits for this file go on."""
     (notebook.path.parent / until).touch()
 
 
-def lost(process: subprocess.Popen[bytes], project: Project) -> None:
+def kill_hook(process: subprocess.Popen[bytes], project: Project) -> None:
     """Kill a hook as `kill -9` does, and wait until the daemon knows."""
     log = project.folder / ".stepper" / "daemon.log"
     known = log.read_text().count(" disconnected\n")
@@ -72,15 +72,15 @@ def lost(process: subprocess.Popen[bytes], project: Project) -> None:
     wait_until(lambda: log.read_text().count(" disconnected\n") > known)
 
 
-def starved(process: subprocess.Popen[bytes], project: Project) -> None:
+def kill_starved_hook(process: subprocess.Popen[bytes], project: Project) -> None:
     """Stop a hook until the daemon's next beat lies unread before it, then kill it: its connection is reset."""
     process.send_signal(signal.SIGSTOP)
     time.sleep(1.5 * BEAT_SECONDS)
-    lost(process, project)
+    kill_hook(process, project)
 
 
-def ended(notebook: Notebook) -> None:
-    goes_on(notebook)
+def finish_cell(notebook: Notebook) -> None:
+    release_cell(notebook)
     wait_until(
         lambda: not notebook.project.json("status", str(notebook.path))["running"]
     )
@@ -90,7 +90,7 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = handed_on(notebook)
+    edit = start_background_cell(notebook)
     other = Notebook(project, notebook.path, session="another")
     told, denied = (
         start_session(other),
@@ -102,16 +102,16 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
             and "another session is notified" in each
             and "ou are notified" not in each
         ), each
-    assert woken(rearmed(other, "SessionStart")) == ""
+    assert read_notification(start_waker(other, "SessionStart")) == ""
     assert "you are notified" in notebook.before("insert", "1 + 1", edit.cell_id).denied
     say(other, "stop the cell")
     assert "was CANCELLED after" in edit.woken
 
 
-@pytest.mark.parametrize("by", some_nightly(["the agent", "a subagent"], "the agent"))
+@pytest.mark.parametrize("by", mark_nightly(["the agent", "a subagent"], "the agent"))
 def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     notebook = project.new("Train")
-    edit = handed_on(notebook)
+    edit = start_background_cell(notebook)
     cells = [*notebook.raw["cells"], WORDS]
     given = {
         "file_path": str(notebook.path),
@@ -120,12 +120,12 @@ def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     assert not project.hook(
         "PreToolUse", notebook.payload("PreToolUse", "Write", given)
     ).denied
-    payload = written(notebook, cells) | (
+    payload = write_cells(notebook, cells) | (
         {"agent_id": "a"} if by == "a subagent" else {}
     )
     text = Edit(notebook, payload=payload)
-    assert text.answer.text == "" == text.woken and running(project)
-    goes_on(notebook)
+    assert text.answer.text == "" == text.woken and get_running(project)
+    release_cell(notebook)
     assert "ran ok" in edit.woken
 
 
@@ -133,10 +133,10 @@ def test_finished_background_run_keeps_the_current_notebook(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = handed_on(notebook)
+    edit = start_background_cell(notebook)
     other = project.new("Other", problem="another problem")
     other.insert("1 + 1")
-    goes_on(notebook)
+    release_cell(notebook)
     assert "ran ok" in edit.woken
     assert project.json("status")["notebook"].endswith(other.path.name)
 
@@ -153,7 +153,7 @@ def test_client_is_notified_in_new_session_after_clear(
     edit.waker.wait()
     cleared = Notebook(project, notebook.path, session="cleared")
     env = os.environ | {"CLAUDE_PID": str(os.getpid())}
-    start = hooked(
+    start = start_hook(
         project,
         "SessionStart",
         {**cleared.payload("SessionStart", "", {}), "source": "clear"},
@@ -163,11 +163,11 @@ def test_client_is_notified_in_new_session_after_clear(
         "you are notified with its report"
         in Answer(start.communicate(timeout=30)[0]).text
     )
-    waker = hooked(
+    waker = start_hook(
         project, "Rearm", {"session_id": "cleared", "hook_event_name": "Stop"}, env
     )
-    goes_on(notebook)
-    assert "ran ok" in woken(waker)
+    release_cell(notebook)
+    assert "ran ok" in read_notification(waker)
 
 
 @pytest.mark.nightly
@@ -175,7 +175,7 @@ def test_recreated_notebook_cancels_the_run_of_the_deleted_one(
     project: Project,
 ) -> None:
     notebook = project.new("Train")
-    edit = handed_on(notebook)
+    edit = start_background_cell(notebook)
     notebook.path.unlink()
     assert project.new("Train").path == notebook.path and "CANCELLED" in edit.woken
 
@@ -187,7 +187,7 @@ def test_replaced_queued_cell_runs_once_with_new_source(
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Count")
     notebook.insert("n = 0")
-    edit = handed_on(notebook)
+    edit = start_background_cell(notebook)
     first = Edit(notebook, "n += 1; print('first', n)")
     assert "waits in line" in first.answer.text
     again = Edit(
@@ -195,7 +195,7 @@ def test_replaced_queued_cell_runs_once_with_new_source(
         payload=notebook.edited("replace", "n += 1; print('n is', n)", first.cell_id),
     )
     assert "waits in line" in again.answer.text
-    goes_on(notebook)
+    release_cell(notebook)
     assert "ran ok" in edit.woken
     said = first.woken
     assert "was replaced while it waited in line" in said and "n is" not in said
@@ -208,11 +208,11 @@ def test_finished_run_is_reported_while_working_on_another_notebook(
     project: Project, who: str
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = handed_on(notebook)
-    lost(edit.waker, project)
+    edit = start_background_cell(notebook)
+    kill_hook(edit.waker, project)
     other = project.new("Other", problem="another problem")
     other.insert("1 + 1")
-    ended(notebook)
+    finish_cell(notebook)
     if who == "its own session":
         stranger = Notebook(project, other.path, session="stranger")
         assert "finished in the meantime" not in say(stranger, "What now?")
@@ -239,20 +239,20 @@ def test_matching_line_is_not_notified_again_by_new_daemon(
     source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
         "while not", f"{lines}while not"
     )
-    edit = handed_on(notebook, source)
-    goes_on(notebook, "bad")
+    edit = start_background_cell(notebook, source)
+    release_cell(notebook, "bad")
     said = edit.woken
     assert "is still running" in said and "| loss is nan: bad" in said
-    delivered(notebook, said)
+    confirm_delivery(notebook, said)
     project.kill_daemon()
-    assert running(project)
-    waker = rearmed(notebook)
-    goes_on(notebook, "worse")
-    wait_until(lambda: running(project)["line"] == "loss is nan: worse")
+    assert get_running(project)
+    waker = start_waker(notebook)
+    release_cell(notebook, "worse")
+    wait_until(lambda: get_running(project)["line"] == "loss is nan: worse")
     time.sleep(BEAT_SECONDS)  # as long as it takes to be woken by that
     assert waker.poll() is None
-    goes_on(notebook)
-    said = woken(waker)
+    release_cell(notebook)
+    said = read_notification(waker)
     assert "ran ok" in said and "is still running" not in said
 
 
@@ -276,15 +276,15 @@ def test_waiting_hook_does_not_hold_the_file_content(
             "nbformat_minor": 5,
         }
     )
-    payload = written(
+    payload = write_cells(
         notebook, [code(WAITS, "b")], structuredPatch=[], originalFile=old
     )
     edit = Edit(notebook, tools=tmp_path / "env" / "bin", payload=payload)
     assert "still running" in edit.answer.text
     wait_until(lambda: psutil.Process(edit.waker.pid).memory_info().rss <= 3_000_000)
     project.kill_daemon()  # … and has what the next daemon is asked with
-    wait_until(lambda: running(project) is not None)
-    goes_on(notebook)
+    wait_until(lambda: get_running(project) is not None)
+    release_cell(notebook)
     assert "ran ok" in edit.woken
 
 
@@ -293,11 +293,11 @@ def test_report_of_killed_reader_is_delivered_later(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = handed_on(notebook)
+    edit = start_background_cell(notebook)
     edit.waker.send_signal(signal.SIGSTOP)
-    ended(notebook)
+    finish_cell(notebook)
     time.sleep(1)  # within the five seconds that the daemon waits for an answer
-    lost(edit.waker, project)
+    kill_hook(edit.waker, project)
     wait_until(lambda: "ran ok" in say(notebook, "And?"))
     assert "ran ok" not in start_session(notebook, "resume")
 
@@ -307,11 +307,11 @@ def test_waker_killed_with_unread_heartbeat_blocks_nobody(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = handed_on(notebook)
-    starved(edit.waker, project)
-    waker = rearmed(notebook)
-    ended(notebook)
-    assert "ran ok" in woken(waker)
+    edit = start_background_cell(notebook)
+    kill_starved_hook(edit.waker, project)
+    waker = start_waker(notebook)
+    finish_cell(notebook)
+    assert "ran ok" in read_notification(waker)
 
 
 @pytest.mark.nightly
@@ -321,8 +321,8 @@ def test_hook_killed_with_unread_heartbeat_cancels_its_cell(
     project.config("")
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
-    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
     edit.waker.kill()
-    starved(edit.hook, project)
-    wait_until(lambda: running(project) is None)
+    kill_starved_hook(edit.hook, project)
+    wait_until(lambda: get_running(project) is None)
     assert "was CANCELLED after" in say(notebook, "What happened?")

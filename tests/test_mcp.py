@@ -60,15 +60,15 @@ from tests.conftest import (
     Project,
     bare_env,
     code,
-    reused,
+    mark_nightly,
+    reuse_project,
     scratch,
-    some_nightly,
 )
 from tests.test_session import Quick
 from tests.test_session import project as without_processes
 
 ERAS = ("auto", "legacy")  # 2026-07-28 and the handshake before it
-BOTH = pytest.mark.parametrize("era", ERAS)
+BOTH = pytest.mark.parametrize("protocol_era", ERAS)
 RUN = ("run_cell", "add_cells", "run_notebook", "execute_code")
 SERVE = "import sys; sys.path.append(sys.argv[1]); from stepper.mcp.server import serve; serve(sys.argv[2])"
 PICTURE = """import io
@@ -82,16 +82,16 @@ quick = without_processes
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
-@pytest.fixture(params=some_nightly(ERAS, "auto"))
-def era(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=mark_nightly(ERAS, "auto"))
+def protocol_era(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def play(project: Project, story: Story, era: str = ERAS[0], **more: Any) -> None:
+def run_story(project: Project, story: Story, era: str = ERAS[0], **more: Any) -> None:
     """Have a client, of one era, play a story with the server in this process."""
 
     async def main() -> None:
@@ -114,7 +114,9 @@ def text(result: Any) -> str:
     return str(result.content[0].text)
 
 
-async def made(client: Client, problem: str = "a problem", **more: Any) -> str:
+async def create_notebook(
+    client: Client, problem: str = "a problem", **more: Any
+) -> str:
     """Make a notebook; return its name."""
     result = await client.call_tool("create_notebook", {"problem": problem, **more})
     assert not result.is_error, text(result)
@@ -124,7 +126,9 @@ async def made(client: Client, problem: str = "a problem", **more: Any) -> str:
 # --- what is offered --------------------------------------------------------------------------------------
 
 
-def test_tools_match_the_table_with_their_hints(lasting: Project, era: str) -> None:
+def test_tools_match_the_table_with_their_hints(
+    module_project: Project, protocol_era: str
+) -> None:
     reads = {"list_notebooks", "read_notebook", "notebook_status"}
     runs_code = {*RUN, "verify", "create_notebook"}
     destroys = {*runs_code, "change_cells", "kernel", "lift_stop"}
@@ -150,7 +154,7 @@ def test_tools_match_the_table_with_their_hints(lasting: Project, era: str) -> N
             for name in ("create_notebook", "run_cell", "lift_stop", "wait_seconds")
         )
 
-    play(lasting, story, era)
+    run_story(module_project, story, protocol_era)
 
 
 def test_daemon_accepts_every_request_argument() -> None:
@@ -282,7 +286,7 @@ def test_arguments_invalid_for_the_schema_never_reach_the_daemon(
     ("name", "seconds"), [("claude-code", 86_400), ("codex-mcp-client", None)]
 )
 def test_client_that_continues_during_a_call_gets_its_result(
-    name: str, seconds: int | None, era: str, monkeypatch: pytest.MonkeyPatch
+    name: str, seconds: int | None, protocol_era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
@@ -295,7 +299,9 @@ def test_client_that_continues_during_a_call_gets_its_result(
     async def main() -> None:
         about = Implementation(name=name, version="1")
         async with Client(
-            ProjectServer("/nowhere").create_server(), mode=era, client_info=about
+            ProjectServer("/nowhere").create_server(),
+            mode=protocol_era,
+            client_info=about,
         ) as client:
             await client.call_tool("run_cell", {"source": "1"})
             await client.call_tool("run_cell", {"source": "1", "wait_seconds": 5})
@@ -304,7 +310,7 @@ def test_client_that_continues_during_a_call_gets_its_result(
     assert asked == [seconds, 5]
 
 
-def test_tool_name_of_other_server_suggests_our_tool(lasting: Project) -> None:
+def test_tool_name_of_other_server_suggests_our_tool(module_project: Project) -> None:
     async def story(client: Client) -> None:
         for peer, use in (
             ("insert_execute_code_cell", "run_cell"),
@@ -320,7 +326,7 @@ def test_tool_name_of_other_server_suggests_our_tool(lasting: Project) -> None:
         assert "'cell_index' was unexpected" in text(wrong)
         assert "the arguments of run_cell are source, old_string" in text(wrong)
 
-    play(lasting, story)
+    run_story(module_project, story)
 
 
 # --- working ----------------------------------------------------------------------------------------------
@@ -328,9 +334,11 @@ def test_tool_name_of_other_server_suggests_our_tool(lasting: Project) -> None:
 
 @pytest.mark.nightly_after(1)
 @BOTH
-def test_each_tool_works(project: Project, era: str) -> None:
+def test_each_tool_works(project: Project, protocol_era: str) -> None:
     async def story(client: Client) -> None:
-        name = await made(client, f"each tool {era}", steps=["Load :: x == 2", "Plot"])
+        name = await create_notebook(
+            client, f"each tool {protocol_era}", steps=["Load :: x == 2", "Plot"]
+        )
         ran = await client.call_tool("run_cell", {"source": "x = 1 / 0"})
         assert text(ran).startswith("stepper: Cell 1 (id ")
         assert "FAILED" in text(ran)
@@ -409,13 +417,13 @@ def test_each_tool_works(project: Project, era: str) -> None:
         )
         assert "is not stopped" in text(await client.call_tool("lift_stop", {}))
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 def test_replay_result_contains_verdicts(quick: Quick) -> None:
     async def story(client: Client) -> None:
         sources = ("x = 1", "print(x)", "import random\nrandom.random()")
-        name = await made(
+        name = await create_notebook(
             client, "replayed", cells=[{"source": source} for source in sources]
         )
         before = (quick.folder / name).read_bytes()
@@ -445,14 +453,16 @@ def test_replay_result_contains_verdicts(quick: Quick) -> None:
         nowhere = await client.call_tool("verify", {"place": "gpu"})
         assert nowhere.is_error and "no kernel backend 'gpu'" in text(nowhere)
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 @pytest.mark.nightly
-def test_cancelled_replay_stops(project: Project, era: str) -> None:
+def test_cancelled_replay_stops(project: Project, protocol_era: str) -> None:
     async def story(client: Client) -> None:
         slow = "import os, time\nif os.path.exists('slow'): time.sleep(25)\nprint(1)"
-        name = await made(client, "replay cancelled", cells=[{"source": slow}])
+        name = await create_notebook(
+            client, "replay cancelled", cells=[{"source": slow}]
+        )
         (project.folder / "notebooks" / "slow").touch()
         call = asyncio.create_task(client.call_tool("verify", {}))
         replays = Path(project.paths.verify)
@@ -465,7 +475,7 @@ def test_cancelled_replay_stops(project: Project, era: str) -> None:
             await client.call_tool("notebook_status", {"notebook": name})
         ).structured_content["verified"] is None
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 def test_notebook_created_with_cells_runs_until_one_fails(
@@ -489,12 +499,12 @@ def test_notebook_created_with_cells_runs_until_one_fails(
             "c = 1",
         ]
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
 def test_progress_is_sent_each_second_with_last_line(
-    project: Project, era: str
+    project: Project, protocol_era: str
 ) -> None:
     heard: list[tuple[float, str | None]] = []
 
@@ -504,7 +514,7 @@ def test_progress_is_sent_each_second_with_last_line(
         heard.append((seconds, message))
 
     async def story(client: Client) -> None:
-        await made(client, "progress")
+        await create_notebook(client, "progress")
         source = (
             "import time\nfor i in range(4):\n    print('part', i)\n    time.sleep(0.8)"
         )
@@ -515,10 +525,10 @@ def test_progress_is_sent_each_second_with_last_line(
         assert [at for at, _ in heard] == sorted(at for at, _ in heard)
         assert any("part" in (message or "") for _, message in heard)
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
-async def until(client: Client, holds: Callable[[Any], bool]) -> Any:
+async def wait_for_status(client: Client, holds: Callable[[Any], bool]) -> Any:
     """Return the notebook's status once something holds of it."""
     while True:
         status = (await client.call_tool("notebook_status", {})).structured_content
@@ -527,27 +537,31 @@ async def until(client: Client, holds: Callable[[Any], bool]) -> Any:
         await asyncio.sleep(0.1)
 
 
-def test_cancelled_call_interrupts_its_cell(project: Project, era: str) -> None:
+def test_cancelled_call_interrupts_its_cell(
+    project: Project, protocol_era: str
+) -> None:
     async def story(client: Client) -> None:
-        await made(client, "cancel")
+        await create_notebook(client, "cancel")
         call = asyncio.create_task(
             client.call_tool("run_cell", {"source": "import time\ntime.sleep(25)"})
         )
-        await until(client, lambda status: status["running"])
+        await wait_for_status(client, lambda status: status["running"])
         call.cancel()
-        status = await until(
+        status = await wait_for_status(
             client, lambda status: not status["running"] and status["history"]
         )
         assert status["history"][-1]["outcome"] == "cancelled"
         assert "ran ok" in text(await client.call_tool("run_cell", {"source": "2"}))
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 @pytest.mark.nightly
-def test_run_longer_than_the_wait_continues(project: Project, era: str) -> None:
+def test_run_longer_than_the_wait_continues(
+    project: Project, protocol_era: str
+) -> None:
     async def story(client: Client) -> None:
-        await made(client, "long")
+        await create_notebook(client, "long")
         assert "| 2" in text(
             await client.call_tool("execute_code", {"code": "1 + 1"})
         )  # before there is a cell
@@ -563,13 +577,13 @@ def test_run_longer_than_the_wait_continues(project: Project, era: str) -> None:
             assert "ran ok" in text(ended).splitlines()[0]
             assert ended.structured_content["ended"]["state"] == "ok"
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 @pytest.mark.nightly
 def test_fifty_concurrent_calls(project: Project) -> None:
     async def story(client: Client) -> None:
-        await made(client, "fifty")
+        await create_notebook(client, "fifty")
         await client.call_tool("run_cell", {"source": "n = 0"})
         mixed = [
             ("run_cell", {"source": "n += 1"}),
@@ -582,7 +596,7 @@ def test_fifty_concurrent_calls(project: Project) -> None:
         assert not [text(result) for result in done if result.is_error]
         assert "| 17" in text(await client.call_tool("execute_code", {"code": "n"}))
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
@@ -592,7 +606,7 @@ def test_interrupt_overtakes_waiting_calls(
     monkeypatch.setattr("stepper.mcp.daemon_client.MAX_THREADS", 2)
 
     async def story(client: Client) -> None:
-        await made(client, "crowded")
+        await create_notebook(client, "crowded")
         waiting = [
             asyncio.create_task(
                 client.call_tool(
@@ -601,7 +615,9 @@ def test_interrupt_overtakes_waiting_calls(
             )
             for n in range(4)
         ]
-        await asyncio.wait_for(until(client, lambda told: told["running"]), 40)
+        await asyncio.wait_for(
+            wait_for_status(client, lambda told: told["running"]), 40
+        )
         interrupted = await asyncio.wait_for(
             client.call_tool("kernel", {"action": "interrupt"}), 20
         )
@@ -610,17 +626,17 @@ def test_interrupt_overtakes_waiting_calls(
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
 def test_daemon_killed_during_a_call(untouched: Project) -> None:
     async def story(client: Client) -> None:
-        await made(client, "killed")
+        await create_notebook(client, "killed")
         await client.call_tool("run_cell", {"source": "n = 0"})
         source = "import time\ntime.sleep(3)\nn += 1\nprint('through', n)"
         call = asyncio.create_task(client.call_tool("run_cell", {"source": source}))
-        status = await until(client, lambda status: status["running"])
+        status = await wait_for_status(client, lambda status: status["running"])
         psutil.Process(status["daemon"]["pid"]).kill()
         ran = await call
         assert "through 1" in text(ran)
@@ -629,7 +645,7 @@ def test_daemon_killed_during_a_call(untouched: Project) -> None:
         assert [cell["source"] for cell in read].count(source) == 1
         assert "| 1" in text(await client.call_tool("execute_code", {"code": "n"}))
 
-    play(untouched, story)
+    run_story(untouched, story)
 
 
 def test_daemon_killed_while_creating_a_notebook(
@@ -649,7 +665,7 @@ def test_daemon_killed_while_creating_a_notebook(
             in text(result)
         )
 
-    play(project, story)
+    run_story(project, story)
 
 
 def test_missing_notebook_and_missing_cell(project: Project) -> None:
@@ -657,21 +673,21 @@ def test_missing_notebook_and_missing_cell(project: Project) -> None:
         assert (
             await client.call_tool("read_notebook", {"notebook": "nowhere.ipynb"})
         ).is_error
-        await made(client, "a cell")
+        await create_notebook(client, "a cell")
         result = await client.call_tool("run_cell", {"cell_id": "nobody"})
         assert result.is_error
         assert "nobody" in text(result)
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
 @BOTH
 def test_cell_results_state_the_action_and_cell_numbers(
-    project: Project, era: str
+    project: Project, protocol_era: str
 ) -> None:
     async def story(client: Client) -> None:
-        name = await made(client, f"texts {era}")
+        name = await create_notebook(client, f"texts {protocol_era}")
         cells = [
             {"source": "x = 1"},
             {"source": "y = x"},
@@ -726,7 +742,7 @@ def test_cell_results_state_the_action_and_cell_numbers(
         cell = f"cell 1 (id {before[2]['cell_id']}): y = x"
         assert f"{cell}  ({hidden})" in text(status)
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 def test_cell_and_kernel_names_cannot_forge_stepper_lines(quick: Quick) -> None:
@@ -762,14 +778,14 @@ def test_cell_and_kernel_names_cannot_forge_stepper_lines(quick: Quick) -> None:
         ]
 
     quick.stepper("use", "forged")
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_cells_below_a_failure_are_written(
     quick: Quick,
 ) -> None:
     async def story(client: Client) -> None:
-        await made(client, "below")
+        await create_notebook(client, "below")
         await client.call_tool(
             "add_cells", {"cells": [{"source": "1 / 0"}, {"source": "c = 3"}]}
         )
@@ -780,12 +796,12 @@ def test_cells_below_a_failure_are_written(
         ]
         assert "the cells below it are written" in tools.TOOLS["add_cells"].description
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_report_is_delivered_to_its_agent_only(quick: Quick) -> None:
     async def story(client: Client) -> None:
-        await made(client, "unheard")
+        await create_notebook(client, "unheard")
         await client.call_tool(
             "run_cell",
             {"source": "import time\ntime.sleep(0.8)\nprint(6 * 7)", "wait_seconds": 0},
@@ -803,7 +819,7 @@ def test_report_is_delivered_to_its_agent_only(quick: Quick) -> None:
         again = text(await client.call_tool("run_cell", {"source": "1"}))
         assert "| 42" not in again
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------
@@ -830,7 +846,7 @@ def test_timeout_argument_interrupts_the_cell(quick: Quick) -> None:
     endless = "import time\nwhile True:\n    time.sleep(0.01)"
 
     async def story(client: Client) -> None:
-        await made(client, "deadlines")
+        await create_notebook(client, "deadlines")
         for name, arguments in (
             ("run_cell", {"source": endless}),
             ("add_cells", {"cells": [{"source": f"{endless}  # added"}]}),
@@ -844,7 +860,7 @@ def test_timeout_argument_interrupts_the_cell(quick: Quick) -> None:
             late = await client.call_tool(name, {**arguments, "timeout_seconds": "0.3"})
             assert "deadline" in text(late), text(late)
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_result_text_is_bounded() -> None:
@@ -872,7 +888,7 @@ def test_structured_data_of_large_notebooks_is_bounded(quick: Quick) -> None:
         )
 
     async def story(client: Client) -> None:
-        await made(
+        await create_notebook(
             client,
             "large",
             cells=[{"source": source} for source in sources],
@@ -913,7 +929,7 @@ def test_structured_data_of_large_notebooks_is_bounded(quick: Quick) -> None:
         )
         assert status.structured_content["steps"]
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_structured_data_is_bounded_like_its_text(quick: Quick) -> None:
@@ -941,7 +957,7 @@ def test_structured_data_is_bounded_like_its_text(quick: Quick) -> None:
         )
         assert "… and 80 more steps" in text(answers[1])
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_notebooks_are_listed_in_pages_and_filtered_by_path(
@@ -973,7 +989,7 @@ def test_notebooks_are_listed_in_pages_and_filtered_by_path(
             in text(none)
         )
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_truncated_list_names_the_paging_argument(
@@ -999,7 +1015,7 @@ def test_truncated_list_names_the_paging_argument(
         assert whole.structured_content["count"] == 60
         assert "every notebook" not in text(whole)
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 FOREIGN = re.compile(
@@ -1011,7 +1027,7 @@ FOREIGN = re.compile(
 def test_reports_and_refusals_name_mcp_tools(project: Project) -> None:
     async def story(client: Client) -> None:
         nothing = await client.call_tool("run_cell", {"source": "1"})
-        name = await made(client, "a stop", steps=["Load :: n == 2", "Plot"])
+        name = await create_notebook(client, "a stop", steps=["Load :: n == 2", "Plot"])
         ran = await client.call_tool("run_cell", {"source": "n = 1"})
         assert text(ran).endswith(f"Notebook: {name}")
         confirmed = await client.call_tool(
@@ -1020,7 +1036,7 @@ def test_reports_and_refusals_name_mcp_tools(project: Project) -> None:
         assert not confirmed.is_error, text(confirmed)
         assert confirmed.structured_content["steps"][0]["status"] == "done"
         assert (await client.call_tool("plan", {"action": "confirm"})).is_error
-        await made(client, "a failure", steps=["Load", "Plot"])
+        await create_notebook(client, "a failure", steps=["Load", "Plot"])
         await client.call_tool("run_cell", {"source": "1 / 0"})
         waits = await client.call_tool("run_cell", {"source": "m = 2"})
         assert waits.is_error, text(waits)
@@ -1029,7 +1045,7 @@ def test_reports_and_refusals_name_mcp_tools(project: Project) -> None:
         for told in (nothing, ran, waits, confirmed, status):
             assert not FOREIGN.search(text(told)), text(told)
 
-    play(project, story)
+    run_story(project, story)
 
 
 def test_refusal_after_a_stop_names_lift_stop(quick: Quick) -> None:
@@ -1042,7 +1058,7 @@ def test_refusal_after_a_stop_names_lift_stop(quick: Quick) -> None:
         for told in (text(status), status.structured_content["stop"]["text"]):
             assert not re.search(r"(?<![\w.])/(?:continue|fix|skip)", told), told
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 # --- stops ------------------------------------------------------------------------------------------------
@@ -1050,7 +1066,7 @@ def test_refusal_after_a_stop_names_lift_stop(quick: Quick) -> None:
 
 async def stopped(client: Client) -> str:
     """Stop a new notebook; return its name: another test's may be stopped as well."""
-    name = await made(client, "stopped")
+    name = await create_notebook(client, "stopped")
     ran = await client.call_tool(
         "run_cell", {"source": 'raise RuntimeError("STOP: which column?")'}
     )
@@ -1062,7 +1078,7 @@ async def stopped(client: Client) -> str:
     return name
 
 
-def answering(action: str, **content: Any) -> tuple[list[str], Any]:
+def make_elicitation_handler(action: str, **content: Any) -> tuple[list[str], Any]:
     """Return what a person was asked, and a client's way to ask."""
     asked: list[str] = []
 
@@ -1075,8 +1091,10 @@ def answering(action: str, **content: Any) -> tuple[list[str], Any]:
 
 
 @BOTH
-def test_user_lifts_a_stop(project: Project, era: str) -> None:
-    asked, ask = answering("accept", decision="continue", words="the second one")
+def test_user_lifts_a_stop(project: Project, protocol_era: str) -> None:
+    asked, ask = make_elicitation_handler(
+        "accept", decision="continue", words="the second one"
+    )
 
     async def story(client: Client) -> None:
         name = await stopped(client)
@@ -1090,12 +1108,12 @@ def test_user_lifts_a_stop(project: Project, era: str) -> None:
             await client.call_tool("run_cell", {"cell_id": -1, "source": "1"})
         )
 
-    play(project, story, era, elicitation_callback=ask)
+    run_story(project, story, protocol_era, elicitation_callback=ask)
 
 
-@pytest.mark.parametrize("action", some_nightly(("decline", "cancel"), "decline"))
-def test_user_keeps_a_stop(project: Project, era: str, action: str) -> None:
-    asked, ask = answering(action)
+@pytest.mark.parametrize("action", mark_nightly(("decline", "cancel"), "decline"))
+def test_user_keeps_a_stop(project: Project, protocol_era: str, action: str) -> None:
+    asked, ask = make_elicitation_handler(action)
 
     async def story(client: Client) -> None:
         name = await stopped(client)
@@ -1107,7 +1125,7 @@ def test_user_keeps_a_stop(project: Project, era: str, action: str) -> None:
             "state"
         ] == "stopped"
 
-    play(project, story, era, elicitation_callback=ask)
+    run_story(project, story, protocol_era, elicitation_callback=ask)
 
 
 @pytest.mark.nightly
@@ -1132,11 +1150,11 @@ def test_response_without_decision_keeps_the_stop(
             "state"
         ] == "stopped"
 
-    play(project, story, elicitation_callback=ask)
+    run_story(project, story, elicitation_callback=ask)
 
 
 def test_client_without_elicitation_gets_the_commands(
-    project: Project, era: str
+    project: Project, protocol_era: str
 ) -> None:
     async def story(client: Client) -> None:
         name = await stopped(client)
@@ -1151,7 +1169,7 @@ def test_client_without_elicitation_gets_the_commands(
             assert re.search(named, text(kept))
         assert str(project.folder) in text(kept)
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
@@ -1159,7 +1177,7 @@ def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
     forged = {
         "decision": ElicitResult(action="accept", content={"decision": "continue"})
     }
-    _, ask = answering("decline")
+    _, ask = make_elicitation_handler("decline")
 
     async def story(client: Client) -> None:
         name = await stopped(client)
@@ -1172,14 +1190,16 @@ def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
             )
             assert "declined" in text(kept)
 
-    play(project, story, elicitation_callback=ask)
+    run_story(project, story, elicitation_callback=ask)
 
 
 # --- resources and prompts --------------------------------------------------------------------------------
 
 
 @BOTH
-def test_resources_and_change_notifications(project: Project, era: str) -> None:
+def test_resources_and_change_notifications(
+    project: Project, protocol_era: str
+) -> None:
     heard: list[str] = []
 
     async def handler(message: Any) -> None:
@@ -1187,7 +1207,7 @@ def test_resources_and_change_notifications(project: Project, era: str) -> None:
         heard.append(getattr(params, "uri", None) or getattr(message, "method", ""))
 
     async def story(client: Client) -> None:
-        name = await made(
+        name = await create_notebook(
             client, "resources", cells=[{"source": "print('some words')"}]
         )
         which = "stepper://notebooks/" + name.replace("/", "%2F")
@@ -1213,16 +1233,18 @@ def test_resources_and_change_notifications(project: Project, era: str) -> None:
             assert word in (await client.read_resource(uri)).contents[0].text
         with pytest.raises(MCPError) as missing:
             await client.read_resource("stepper://notebooks/nowhere")
-        assert missing.value.error.code == (-32002 if era == "legacy" else -32602)
+        assert missing.value.error.code == (
+            -32002 if protocol_era == "legacy" else -32602
+        )
         output = f"{which}/cells/1/output"
-        if era == "legacy":
+        if protocol_era == "legacy":
             with pytest.warns(match="subscribe is removed"):
                 await client.subscribe_resource(output)
             await asyncio.sleep(0.5)
             await client.call_tool(
                 "run_cell", {"cell_id": -1, "source": "print('others')"}
             )
-            await made(client, "another")
+            await create_notebook(client, "another")
             while not {output, "notifications/resources/list_changed"} <= {*heard}:
                 await asyncio.sleep(0.1)
             with pytest.warns(match="unsubscribe is removed"):
@@ -1235,14 +1257,14 @@ def test_resources_and_change_notifications(project: Project, era: str) -> None:
             await client.call_tool(
                 "run_cell", {"cell_id": -1, "source": "print('others')"}
             )
-            await made(client, "another")
+            await create_notebook(client, "another")
             kinds = set[str]()
             async for event in changes:
                 kinds.add(type(event).__name__)
                 if kinds == {"ResourceUpdated", "ResourcesListChanged"}:
                     break
 
-    play(project, story, era, message_handler=handler)
+    run_story(project, story, protocol_era, message_handler=handler)
 
 
 def test_client_of_2025_is_notified_of_new_resources(
@@ -1259,13 +1281,13 @@ def test_client_of_2025_is_notified_of_new_resources(
     async def story(client: Client) -> None:
         await client.list_resources()
         await asyncio.sleep(0.5)
-        await made(client, "one more")
+        await create_notebook(client, "one more")
         await asyncio.wait_for(heard.wait(), 30)
 
-    play(project, story, "legacy", message_handler=handler)
+    run_story(project, story, "legacy", message_handler=handler)
 
 
-def test_prompts_match_the_skills(project: Project, era: str) -> None:
+def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
     given = {
         "new-notebook": {"problem": "how wet"},
         "continue": {"answer": "yes"},
@@ -1275,7 +1297,7 @@ def test_prompts_match_the_skills(project: Project, era: str) -> None:
     }
 
     async def story(client: Client) -> None:
-        name = await made(client, "prompts")
+        name = await create_notebook(client, "prompts")
         assert {prompt.name for prompt in (await client.list_prompts()).prompts} == {
             *given
         }
@@ -1302,7 +1324,7 @@ def test_prompts_match_the_skills(project: Project, era: str) -> None:
             with pytest.raises(MCPError):
                 await client.get_prompt(*wrong)
 
-    play(project, story, era)
+    run_story(project, story, protocol_era)
 
 
 # --- as processes -----------------------------------------------------------------------------------------
@@ -1332,7 +1354,7 @@ def test_stdio_kernel_environment_has_no_agent_keys(
             CLAUDE_CODE_SESSION_ID="session-7",
             MINE="mine",
         ) as client:
-            await made(client, "environment")
+            await create_notebook(client, "environment")
             ran = await client.call_tool(
                 "run_cell",
                 {
@@ -1352,7 +1374,7 @@ def test_stdio_kernel_environment_has_no_agent_keys(
     asyncio.run(main())
 
 
-def spoken(process: subprocess.Popen[bytes], **message: Any) -> Any:
+def exchange_message(process: subprocess.Popen[bytes], **message: Any) -> Any:
     """Send a message and return what comes."""
     assert process.stdin and process.stdout
     process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
@@ -1372,14 +1394,16 @@ def test_protocol_2025_06_18_and_killed_client(
             "capabilities": {},
             "clientInfo": {"name": "x", "version": "1"},
         }
-        told = spoken(process, id=1, method="initialize", params=about)["result"]
+        told = exchange_message(process, id=1, method="initialize", params=about)[
+            "result"
+        ]
         assert told["protocolVersion"] == "2025-06-18"
         assert told["capabilities"]["resources"] == {
             "subscribe": True,
             "listChanged": True,
         }
-        spoken(process, method="notifications/initialized")
-        made = spoken(
+        exchange_message(process, method="notifications/initialized")
+        made = exchange_message(
             process,
             id=2,
             method="tools/call",
@@ -1481,7 +1505,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                             streamable_http_client(url, http_client=http), mode=era
                         ) as client,
                     ):
-                        await made(client, "over http")
+                        await create_notebook(client, "over http")
                         assert "ran ok" in text(
                             await client.call_tool("run_cell", {"source": "1"})
                         )
@@ -1504,7 +1528,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                     known_as("b", "?client=other") as other,
                 ):
                     there = [
-                        await made(client, f"of client {n}")
+                        await create_notebook(client, f"of client {n}")
                         for n, client in enumerate((a, b, other))
                     ]
                     for client, mine in zip((a, b, other), there, strict=True):
@@ -1657,7 +1681,7 @@ def test_client_entry_is_added_and_removed(shop: Project, name: str) -> None:
             or text.startswith(rest)
         )
         assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
-        assert read_back(path)
+        assert is_valid_client_config(path)
         note = installer.read_install_record(str(shop.folder))
         assert mcp_client_config.remove_entries(shop.paths, note).changed == [
             client.file
@@ -1675,7 +1699,7 @@ def forget(shop: Project) -> None:
     )
 
 
-def read_back(path: Path) -> bool:
+def is_valid_client_config(path: Path) -> bool:
     """Whether a file can be read as its client does."""
     if path.suffix == ".json":
         return bool(json.loads(path.read_text()))
@@ -2047,7 +2071,7 @@ def test_installed_script_serves_the_official_client(tmp_path: Path) -> None:
             **given, env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": STATE}
         )
         async with Client(parameters) as client:
-            await made(client, "installed")
+            await create_notebook(client, "installed")
             assert "ran ok" in text(await client.call_tool("run_cell", {"source": "1"}))
 
     asyncio.run(main())

@@ -204,7 +204,7 @@ def test_hooks_can_be_added_later(repo: Path) -> None:
 CLIENTS = ("claude", "codex", "cursor", "zed", "claude-desktop", "windsurf")
 
 
-def entry_of(folder: Path, name: str) -> dict[str, object]:
+def read_client_entry(folder: Path, name: str) -> dict[str, object]:
     """Return a client's entry, with the variables that the client itself replaces."""
     entry = mcp_clients.get_clients()[name].make_entry(str(folder))
     text = json.dumps(entry).replace("${workspaceFolder}", str(folder))
@@ -225,7 +225,7 @@ def test_clients_start_the_server_and_run_cells(repo: Path) -> None:
 
     async def main() -> None:
         for name in CLIENTS:
-            entry = entry_of(repo, name)
+            entry = read_client_entry(repo, name)
             # these two start their servers in the project, the others anywhere
             cwd = repo / "notebooks" if name in ("claude", "codex") else Path("/")
             async with Client(parameters(entry, cwd)) as client:
@@ -252,12 +252,12 @@ def test_script_is_added_to_environment_of_older_version(
     mcp_client_config.add_entry(Paths(str(repo)), "windsurf")
     assert os.access(starter, os.X_OK)
     say_where(repo)
-    assert started(entry_of(repo, "windsurf"), Path("/")).stdout == (
+    assert run_entry(read_client_entry(repo, "windsurf"), Path("/")).stdout == (
         f"served mcp in {repo}\n"
     )
 
 
-def started(entry: dict[str, object], cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_entry(entry: dict[str, object], cwd: Path) -> subprocess.CompletedProcess[str]:
     arguments = entry["args"]
     assert isinstance(arguments, list)
     command = [str(entry["command"]), *map(str, arguments)]
@@ -287,10 +287,10 @@ def test_worktree_uses_the_main_checkout_environment(
     subprocess.run([*git, "worktree", "add", "-q", tree], check=True)
     install(repo, OPTION)
     say_where(repo)
-    entry = entry_of(repo, "claude")
+    entry = read_client_entry(repo, "claude")
     below = tree / "below"
     below.mkdir()
-    done = started(entry, below)
+    done = run_entry(entry, below)
     assert done.stdout == f"served mcp in {tree.resolve()}\n", done.stderr
 
 
@@ -298,12 +298,12 @@ def test_other_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
     """The repository was deleted, and a stranger's lies there now: its token is another one."""
     install(repo, OPTION)
     say_where(repo)
-    entries = [entry_of(repo, name) for name in CLIENTS]
+    entries = [read_client_entry(repo, name) for name in CLIENTS]
     for entry in entries:
-        assert started(entry, repo).stdout == f"served mcp in {repo}\n"
+        assert run_entry(entry, repo).stdout == f"served mcp in {repo}\n"
     (repo / ".stepper/token").write_text("0" * 32 + "\n")
     for entry in entries:
-        done = started(entry, repo)
+        done = run_entry(entry, repo)
         assert (done.returncode, done.stdout) == (1, "")
         assert "is not registered for this user" in done.stderr
         assert "--mcp-only" in done.stderr
@@ -313,6 +313,6 @@ def test_command_line_without_installation_runs_nothing(
     repo: Path, tmp_path: Path
 ) -> None:
     (repo / ".git").mkdir()
-    done = started(entry_of(repo, "claude"), repo)
+    done = run_entry(read_client_entry(repo, "claude"), repo)
     assert (done.returncode, done.stdout) == (1, "")
     assert "the MCP server was not started" in done.stderr

@@ -15,7 +15,7 @@ from mcp import Client
 
 from stepper.mcp import tools
 from tests.conftest import code
-from tests.test_mcp import play
+from tests.test_mcp import run_story
 from tests.test_session import Quick
 from tests.test_session import project as without_processes
 
@@ -121,7 +121,7 @@ def test_refused_call_changes_nothing(
         assert await current(client) == ["notebooks/mine.ipynb"]
         assert files() == before
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 # --- what is said of arguments ------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_missing_cell_error_names_the_cell_count(
             assert "there is no cell '99'" in result.content[0].text
             assert "32 cells" in result.content[0].text
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_hash_mismatch_returns_the_current_source(
@@ -176,13 +176,13 @@ def test_hash_mismatch_returns_the_current_source(
             assert "nothing was changed" in refused.content[0].text
             assert "| x = 5" in refused.content[0].text
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 # --- a status tells each thing once -------------------------------------------------------
 
 
-def repeated(text: str) -> list[str]:
+def find_repeated_lines(text: str) -> list[str]:
     """Return the lines of a report that occur twice in a text."""
     lines = [line.strip(" |") for line in text.splitlines()]
     told = [line for line in lines if len(line) > 30]
@@ -196,7 +196,7 @@ def test_status_contains_no_report_twice(quick: Quick) -> None:
             data = result.structured_content
             assert len(json.dumps(data, ensure_ascii=False)) <= 10_000
             text = str(result.content[0].text)
-            assert repeated(text) == [], text
+            assert find_repeated_lines(text) == [], text
             assert len(re.findall(r"^stepper: [Cc]ell", text, re.M)) <= 1, text
             return text
 
@@ -226,4 +226,4 @@ def test_status_contains_no_report_twice(quick: Quick) -> None:
         assert "which column is it?" in await status()
         await status(wait_seconds=5)
 
-    play(quick, story)
+    run_story(quick, story)

@@ -14,19 +14,19 @@ pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
 from mcp import Client
 from mcp_types import ElicitResult
 
-from tests.conftest import Project, reused
-from tests.test_mcp import made, play, text
+from tests.conftest import Project, reuse_project
+from tests.test_mcp import create_notebook, run_story, text
 from tests.test_oom import IN_ONE_GO, Group, small
 
 __all__ = ["small"]  # a cgroup of 320 MB with the daemon inside
 
 
 @pytest.fixture
-def shared(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def shared(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
-async def ok(client: Client, tool: str, **given: Any) -> str:
+async def call_ok(client: Client, tool: str, **given: Any) -> str:
     """Do a call that is no error; return its text."""
     result = await client.call_tool(tool, given)
     assert not result.is_error, text(result)
@@ -56,17 +56,17 @@ def notebooks(project: Project) -> set[Path]:
 # --- a session's life: new, run, edit, interrupt, death, the same path again, restore -----------------------
 
 
-async def begun(client: Client) -> str:
+async def create_and_run_cells(client: Client) -> str:
     """New, run, edit, text, a look without a cell; return the notebook's name."""
-    name = await made(client, "an experiment")
-    assert "a new kernel is running" in await ok(client, "kernel", action="start")
-    assert "| 1" in await ok(client, "run_cell", source="rate = 1\nprint(rate)")
-    assert "| 2" in await ok(
+    name = await create_notebook(client, "an experiment")
+    assert "a new kernel is running" in await call_ok(client, "kernel", action="start")
+    assert "| 1" in await call_ok(client, "run_cell", source="rate = 1\nprint(rate)")
+    assert "| 2" in await call_ok(
         client, "run_cell", cell_id=1, old_string="rate = 1", new_string="rate = 2"
     )
-    await ok(client, "run_cell", source="## The rate", cell_type="markdown")
-    await ok(client, "run_cell", cell_id=-1, source="## Rate")
-    assert "| 20" in await ok(client, "execute_code", code="rate * 10")
+    await call_ok(client, "run_cell", source="## The rate", cell_type="markdown")
+    await call_ok(client, "run_cell", cell_id=-1, source="## Rate")
+    assert "| 20" in await call_ok(client, "execute_code", code="rate * 10")
     assert [cell["source"] for cell in await cells(client)][1:] == [
         "rate = 2\nprint(rate)",
         "## Rate",
@@ -74,28 +74,30 @@ async def begun(client: Client) -> str:
     return name
 
 
-async def interrupted(client: Client) -> None:
+async def interrupt_long_cell(client: Client) -> None:
     """A cell that takes too long is interrupted; the kernel keeps what it held."""
-    ran = await ok(
+    ran = await call_ok(
         client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5
     )
     assert "still running" in ran
-    told = await ok(client, "kernel", action="interrupt")
+    told = await call_ok(client, "kernel", action="interrupt")
     assert re.search(r": interrupted cell \d; the kernel keeps its variables\.", told)
     ended = await client.call_tool("notebook_status", {"wait_seconds": 20})
     assert ended.structured_content["history"][-1]["outcome"] == "cancelled"
-    await ok(client, "change_cells", action="delete", cell_ids=[-1])
-    assert "| 2" in await ok(client, "execute_code", code="rate")
+    await call_ok(client, "change_cells", action="delete", cell_ids=[-1])
+    assert "| 2" in await call_ok(client, "execute_code", code="rate")
 
 
-async def restored(client: Client, name: str) -> None:
+async def restore_kernel(client: Client, name: str) -> None:
     """The kernel is ended, started again for the same notebook, and what had run well runs again."""
-    await ok(client, "kernel", action="shutdown", notebook=name)
-    assert "a new kernel is running" in await ok(
+    await call_ok(client, "kernel", action="shutdown", notebook=name)
+    assert "a new kernel is running" in await call_ok(
         client, "kernel", action="start", notebook=name
     )
     assert "rate" not in (await context(client))["variables"]
-    assert "ran ok" in await ok(client, "run_notebook", which="restore", notebook=name)
+    assert "ran ok" in await call_ok(
+        client, "run_notebook", which="restore", notebook=name
+    )
     assert (await context(client))["variables"]["rate"].startswith("int")
     assert (await cells(client, outputs="full"))[1]["status"] == "done"
 
@@ -107,14 +109,14 @@ def test_session_lifecycle(shared: Project, era: str) -> None:
     before = notebooks(shared)
 
     async def story(client: Client) -> None:
-        name = await begun(client)
-        await interrupted(client)
-        await restored(client, name)
+        name = await create_and_run_cells(client)
+        await interrupt_long_cell(client)
+        await restore_kernel(client, name)
         status = (await client.call_tool("notebook_status", {})).structured_content
         assert status["resources"]["kernel"]["memory_bytes"] > 0
         assert notebooks(shared) - before == {shared.folder / name}
 
-    play(shared, story, era)
+    run_story(shared, story, era)
 
 
 @pytest.mark.nightly
@@ -131,7 +133,7 @@ def test_session_with_kernel_killed_out_of_memory(
         )
 
     async def story(client: Client) -> None:
-        name = await begun(client)
+        name = await create_and_run_cells(client)
         died = await client.call_tool("run_cell", {"source": IN_ONE_GO})
         assert "out of memory" in text(died)
         assert died.is_error  # the notebook is stopped
@@ -139,11 +141,11 @@ def test_session_with_kernel_killed_out_of_memory(
         refused = await client.call_tool("run_cell", {"source": "rate"})
         assert refused.is_error
         assert "stopped" in text(refused)
-        assert "The client answered: continue." in await ok(client, "lift_stop")
-        await ok(client, "change_cells", action="delete", cell_ids=[-1])
-        await restored(client, name)
+        assert "The client answered: continue." in await call_ok(client, "lift_stop")
+        await call_ok(client, "change_cells", action="delete", cell_ids=[-1])
+        await restore_kernel(client, name)
 
-    play(project, story, elicitation_callback=agreed)
+    run_story(project, story, elicitation_callback=agreed)
 
 
 # --- four ways to fill a notebook ---------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
             },
             {"source": "primes = [n for n in range(20) if prime(n)]\nprint(primes)"},
         ]
-        assert "| [2, 3, 5, 7, 11, 13, 17, 19]" in await ok(
+        assert "| [2, 3, 5, 7, 11, 13, 17, 19]" in await call_ok(
             client, "create_notebook", problem="Primes", cells=given
         )
 
@@ -177,7 +179,7 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
             {"cell_type": "markdown", "source": "Their sum"},
             {"source": "print(sum(primes))"},
         ]
-        assert "| 77" in await ok(client, "add_cells", cells=more)
+        assert "| 77" in await call_ok(client, "add_cells", cells=more)
         assert [cell["type"] for cell in await cells(client)][-5:] == [
             "code",
             "code",
@@ -186,8 +188,8 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
             "code",
         ]
 
-    play(shared, first)
-    play(shared, later, "legacy")
+    run_story(shared, first)
+    run_story(shared, later, "legacy")
     (path,) = notebooks(shared) - before
     document = json.loads(path.read_text())
     assert [
@@ -199,14 +201,14 @@ def test_context_text_for_agent_without_tools(shared: Project) -> None:
     before = notebooks(shared)
 
     async def story(client: Client) -> None:
-        await made(client, "context")
-        await ok(
+        await create_notebook(client, "context")
+        await call_ok(
             client,
             "run_cell",
             source="import json\nlimit = 3\ndef double(n):\n    return 2 * n",
         )
 
-    play(shared, story)
+    run_story(shared, story)
     said = shared.stepper("context", "--for", "an agent").stdout
     (path,) = notebooks(shared) - before
     for word in (path.name, "json", "double", "limit"):
@@ -217,7 +219,7 @@ def test_context_text_for_agent_without_tools(shared: Project) -> None:
 @pytest.mark.parametrize("mended", [True, False])
 def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> None:
     async def story(client: Client) -> None:
-        await made(client, f"retries {mended}", steps=["Load", "Tell"])
+        await create_notebook(client, f"retries {mended}", steps=["Load", "Tell"])
         tries = [
             "open('a.csv')",
             "open('b.csv')",
@@ -230,7 +232,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
             assert not result.is_error
             (failed,) = await cells(client, cells=[-1], outputs="full")
             assert "FileNotFoundError" in json.dumps(failed)
-            await ok(
+            await call_ok(
                 client, "change_cells", action="delete", cell_ids=[failed["cell_id"]]
             )
             result = await client.call_tool(
@@ -250,7 +252,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
                 await client.call_tool("add_cells", {"cells": [{"source": "1"}]})
             )
 
-    play(shared, story)
+    run_story(shared, story)
 
 
 @pytest.mark.nightly
@@ -259,15 +261,15 @@ def test_changed_module_and_differing_outputs(shared: Project) -> None:
     module.write_text("RATE = 2\n")
 
     async def story(client: Client) -> None:
-        name = await made(client, "a changed module")
-        await ok(client, "run_cell", source="import prices")
-        await ok(client, "run_cell", source="print(prices.RATE * 10)")
+        name = await create_notebook(client, "a changed module")
+        await call_ok(client, "run_cell", source="import prices")
+        await call_ok(client, "run_cell", source="print(prices.RATE * 10)")
         module.write_text("RATE = 33\n")
-        ran = await ok(client, "run_cell", source="print(prices.RATE)")
+        ran = await call_ok(client, "run_cell", source="print(prices.RATE)")
         assert "Reloaded: prices (changed since it was imported).\n" in ran
         assert "| 33" in ran
         assert "cell 2 used `prices`, which changed after it ran." in ran
-        ran = await ok(client, "run_notebook", which="all")
+        ran = await call_ok(client, "run_notebook", which="all")
         assert (
             "The outputs of 1 cell differ from those recorded before:\n"
             "cell 2: 1 line differs:\n| - 20\n| + 330\n"
@@ -275,12 +277,12 @@ def test_changed_module_and_differing_outputs(shared: Project) -> None:
         ) in ran
         check = "To check whether a new kernel reproduces the new outputs, "
         assert f"{check}call: `verify` with `notebook: {name}`" in ran
-        assert "differ" not in await ok(client, "run_notebook", which="restore")
+        assert "differ" not in await call_ok(client, "run_notebook", which="restore")
         shared.config("local_modules: warn\n")
         module.write_text("RATE = 4444\n")
-        ran = await ok(client, "run_cell", source="print(prices.RATE)")
+        ran = await call_ok(client, "run_cell", source="print(prices.RATE)")
         load = "To load the new code, call: `run_notebook` with `which: all` and"
         assert f"{load} `notebook: {name}`" in ran
         assert f"Notebook: {name}" in ran and "| 33" in ran
 
-    play(shared, story, "legacy")
+    run_story(shared, story, "legacy")

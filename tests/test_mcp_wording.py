@@ -20,7 +20,7 @@ from stepper.mcp import mcp_wording, prompts, tools
 from stepper.mcp.mcp_wording import translate
 from stepper.policy.commands.command_lines import CommandLines
 from tests.conftest import ROOT, code
-from tests.test_mcp import play
+from tests.test_mcp import run_story
 from tests.test_session import Quick
 from tests.test_session import project as without_processes
 
@@ -71,7 +71,7 @@ def command(node: ast.AST) -> str:
     return WRITES[node.func.attr](*map(str, given)) if name != "3" else ""
 
 
-def inserted(node: ast.AST, commands: dict[str, str]) -> str:
+def render_inserted(node: ast.AST, commands: dict[str, str]) -> str:
     """Return what an f-string inserts: a command, or a notebook's name for all else."""
     if isinstance(node, ast.FormattedValue):
         node = node.value
@@ -101,7 +101,7 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
             parts = [
                 str(value.value)
                 if isinstance(value, ast.Constant)
-                else inserted(value, commands)
+                else render_inserted(value, commands)
                 for value in node.values
             ]
             yield node.lineno, "".join(parts)
@@ -360,7 +360,7 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("execute_code", code="1 / 0", notebook="old")
         reader.check()
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
@@ -391,7 +391,7 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
         assert not FOREIGN.search(question), question
         assert not DECISIONS.search(question), question
 
-    play(quick, story, elicitation_callback=decline)
+    run_story(quick, story, elicitation_callback=decline)
 
 
 def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
@@ -425,7 +425,7 @@ def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("run_notebook", which="restore")
         reader.check(terminal=("lift_stop",))
 
-    play(quick, story)
+    run_story(quick, story)
 
 
 def test_tool_descriptions_name_only_mcp_tools() -> None:

@@ -9,7 +9,7 @@ from stepper.policy.measured_duration import measure_busy_seconds, note_waiting_
 BUSY, IDLE = "iopub.status.busy", "iopub.status.idle"
 
 
-def at(seconds: str) -> str:
+def make_timestamp(seconds: str) -> str:
     return f"2026-11-24T18:00:{seconds}Z"
 
 
@@ -29,13 +29,13 @@ def at(seconds: str) -> str:
 def test_duration_is_measured_by_kernel_timestamps(
     busy: str, idle: str, elapsed: float, own: float
 ) -> None:
-    timings = {BUSY: at(busy), IDLE: at(idle)}
+    timings = {BUSY: make_timestamp(busy), IDLE: make_timestamp(idle)}
     assert measure_busy_seconds(timings, elapsed) == pytest.approx(own)
 
 
 def test_duration_without_kernel_timestamps_is_elapsed_time() -> None:
     assert measure_busy_seconds({}, 3.5) == 3.5
-    assert measure_busy_seconds({IDLE: at("10.250000")}, 3.5) == 3.5
+    assert measure_busy_seconds({IDLE: make_timestamp("10.250000")}, 3.5) == 3.5
 
 
 def test_waiting_time_is_reported_if_significant() -> None:

@@ -19,7 +19,7 @@ from stepper.kernels.backends.local.available_memory import (
 from stepper.kernels.memory_guard import MemoryGuard, MemoryUsage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
-from tests.conftest import Project, some_nightly
+from tests.conftest import Project, mark_nightly
 from tests.test_kernel_helper import Lab
 
 MB = 1 << 20
@@ -201,7 +201,7 @@ def lab() -> Iterator[Lab]:
     made.close()
 
 
-def share(done: Execution) -> int:
+def parse_held_megabytes(done: Execution) -> int:
     """How much the message says that the kernel holds, in MB."""
     said = re.search(r"this kernel uses ([\d,]+) MB of [\d,]+ MB", done.memory)
     assert said, done.memory
@@ -237,7 +237,7 @@ def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     done = lab.run(code, max_memory_percent=now.percent + room)
     assert time.monotonic() - began < 15
     assert done.outcome is Outcome.MEMORY and done.memory.startswith("memory use of ")
-    assert 300 < share(done) < 2500
+    assert 300 < parse_held_megabytes(done) < 2500
     if done.death is None:  # the interrupt worked: the state is kept
         assert lab.ok("print(before)").outcome is Outcome.OK
 
@@ -252,7 +252,10 @@ def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
     )
     done = lab.run(code, max_memory_percent=now.percent + 100 * 600_000_000 / now.total)
     assert done.outcome is Outcome.MEMORY and done.death is not None
-    assert "the interrupt had no effect" in done.death.reason and share(done) > 300
+    assert (
+        "the interrupt had no effect" in done.death.reason
+        and parse_held_megabytes(done) > 300
+    )
 
 
 @pytest.mark.nightly
@@ -276,7 +279,7 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     assert (
         done.outcome is Outcome.MEMORY
         and done.notes
-        and share(done) > room // 1_000_000
+        and parse_held_megabytes(done) > room // 1_000_000
     )
 
 
@@ -299,7 +302,7 @@ while True:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("dies", some_nightly([False, True], False))
+@pytest.mark.parametrize("dies", mark_nightly([False, True], False))
 def test_largest_variables_are_from_the_stated_time(
     untouched: Project, dies: bool
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from stepper.common.errors import UsageError
 from stepper.daemon import config
 from stepper.policy.module_changes import ModuleChanges
-from tests.conftest import Project, make_env, reused
+from tests.conftest import Project, make_env, reuse_project
 from tests.environments import environment, old_python
 from tests.test_kernel_helper import OLD as OLD_PACKAGES
 from tests.test_kernel_helper import Lab
@@ -29,9 +29,9 @@ NEW = "RATE = 2\ndef add(x):\n    return x + 2\n"
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
 def package(project: Project, name: str) -> Path:

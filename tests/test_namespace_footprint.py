@@ -67,7 +67,7 @@ EXPECTED = {
 }
 
 
-def plain(folder: Path) -> dict[str, Any]:
+def inspect_plain_kernel(folder: Path) -> dict[str, Any]:
     """What a kernel shows that nobody changed."""
     environ = {
         name: value
@@ -100,19 +100,19 @@ def plain(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def both(
+def both_footprints(
     spawned_kernels: None, project: Project, tmp_path: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     notebook = project.new()
     cell, answer = notebook.insert(PROBE)
     assert "ran ok" in answer.text, answer.text
-    return plain(tmp_path), json.loads(text_of(notebook.cell(cell)))
+    return inspect_plain_kernel(tmp_path), json.loads(text_of(notebook.cell(cell)))
 
 
 def test_helper_footprint_matches_the_architecture_page(
-    both: tuple[dict[str, Any], dict[str, Any]],
+    both_footprints: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
-    theirs, ours = both
+    theirs, ours = both_footprints
     differ = {name for name in theirs if ours[name] != theirs[name]}
     assert differ <= set(EXPECTED), {
         name: (theirs[name], ours[name]) for name in differ - set(EXPECTED)

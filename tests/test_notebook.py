@@ -22,7 +22,7 @@ from stepper.notebooks import notebook_file as notebook
 from stepper.policy.model import Cell, Outcome, Plan, Step
 from stepper.session.protocols import CellVersion, Execution, WidgetState
 from tests.conftest import code
-from tests.test_journal import somebody
+from tests.test_journal import unprivileged_folder
 
 OUTPUT = {"output_type": "stream", "name": "stdout", "text": "a\nb\n"}
 
@@ -30,7 +30,7 @@ OUTPUT = {"output_type": "stream", "name": "stdout", "text": "a\nb\n"}
 FLOATS = [1e-5, -1.5e-7, 1e16, 1e22, 12345678901234567.0, 0.00012345, 5e-324, -0.0]
 
 
-def ran() -> Execution:
+def make_execution() -> Execution:
     return Execution(
         Outcome.OK,
         [nbformat.from_dict(OUTPUT)],
@@ -156,7 +156,7 @@ def test_notebook_saved_by_jupyter_keeps_its_format(tmp_path: Path, how: str) ->
             del cell["id"]
     path = tmp_path / "n.ipynb"
     nbformat.write(made, path)
-    file, done = notebook.IpynbFile(str(path)), ran()
+    file, done = notebook.IpynbFile(str(path)), make_execution()
     done.outputs += [
         {
             "output_type": "display_data",
@@ -217,7 +217,7 @@ def test_file_keeps_its_layout(tmp_path: Path, layout: str) -> None:
     }
     path.write_bytes(laid_out(raw))
     file = notebook.IpynbFile(str(path))
-    done = ran()
+    done = make_execution()
     done.outputs += [{"output_type": "stream", "name": "stdout", "text": "é\n1e-5\n"}]
     done.outputs += [
         {
@@ -251,13 +251,13 @@ def test_untouched_parts_keep_their_bytes_in_any_layout(
     odd = '{"nbformat_minor":5, "cells" :[\t{"id":"a","cell_type":"code","metadata":{},"source":"x","outputs":[], "execution_count":null} ,\n{"id":"b","source" : ["y"],"outputs":[],"metadata":{"n":1.50e2,"big":%d},"execution_count":null,"cell_type":"code"}] ,\r\n "metadata":{"x": 1.0E5},"nbformat":4}'
     path.write_bytes(b"\xef\xbb\xbf" + (odd % 10**30).encode())
     file = notebook.IpynbFile(str(path))
-    file.write_execution(file.read().cells[0], ran(), None, keep_time=True)
+    file.write_execution(file.read().cells[0], make_execution(), None, keep_time=True)
     after = path.read_bytes().decode("utf-8")
     first, last = odd.index('{"id":"a"'), odd.index(" ,\n")
     assert after.startswith("\ufeff" + odd[:first]) and after.endswith(
         (odd[last:] % 10**30) + "\n"
     )
-    file.write_execution(file.read().cells[1], ran(), None, keep_time=True)
+    file.write_execution(file.read().cells[1], make_execution(), None, keep_time=True)
     assert f'"big": {10**30}' in path.read_text(
         "utf-8"
     ) and '"n": 150.0' in path.read_text("utf-8")
@@ -275,7 +275,7 @@ def test_outputs_are_written_to_one_cell_only(tmp_path: Path, dump: dict) -> Non
     file = make(tmp_path / "n.ipynb", [tricky, code("x", "b"), code("x", "c")], **dump)
     before = json.loads(Path(file.path).read_text())
     cell = file.read().cells[1]
-    assert file.write_execution(cell, ran(), 3, keep_time=True) == ""
+    assert file.write_execution(cell, make_execution(), 3, keep_time=True) == ""
     after = json.loads(Path(file.path).read_text())
     changed = after["cells"][1]
     assert (changed["execution_count"], changed["outputs"][0]["text"]) == (
@@ -298,7 +298,7 @@ def test_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
     ]
     file = make(tmp_path / "n.ipynb", cells)
     before = Path(file.path).read_text().split("\n  {")
-    file.write_execution(file.read().cells[1], ran(), None, keep_time=True)
+    file.write_execution(file.read().cells[1], make_execution(), None, keep_time=True)
     after = Path(file.path).read_text().split("\n  {")
     assert len(before) == 4 and before[2] != after[2]
     del before[2], after[2]
@@ -307,7 +307,12 @@ def test_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
 
 def test_two_cells_with_the_same_id_and_source(tmp_path: Path) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("x", "a")])
-    assert file.write_execution(file.read().cells[0], ran(), None, keep_time=True) == ""
+    assert (
+        file.write_execution(
+            file.read().cells[0], make_execution(), None, keep_time=True
+        )
+        == ""
+    )
     outputs = [
         bool(cell["outputs"])
         for cell in json.loads(Path(file.path).read_text())["cells"]
@@ -329,7 +334,7 @@ def test_concurrent_write_is_not_overwritten(
             make(tmp_path / "n.ipynb", [code("x", "a"), code("y = 'edited'", "b")])
 
     monkeypatch.setattr(os, "fsync", meanwhile)
-    assert file.write_execution(cell, ran(), None, keep_time=True) == ""
+    assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
     background_io.EXECUTOR.submit(
@@ -361,7 +366,7 @@ def test_save_between_last_check_and_rename_is_kept(
         return swap(one, other, folder)
 
     monkeypatch.setattr(notebook, "exchange_files", late)
-    assert file.write_execution(cell, ran(), None, keep_time=True) == ""
+    assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
     background_io.EXECUTOR.submit(
@@ -383,11 +388,11 @@ def test_partial_save_is_read_when_complete(tmp_path: Path) -> None:
 # What `put` answers while the notebook is not as it was: NotebookError for "later", a sentence for "never".
 
 
-def gone(path: Path) -> None:
+def delete_file(path: Path) -> None:
     path.unlink()
 
 
-def invalid(path: Path) -> None:
+def write_invalid_json(path: Path) -> None:
     path.write_text("{")
 
 
@@ -406,8 +411,8 @@ def read_only(path: Path) -> None:
 
 
 LATER = {
-    gone: "n.ipynb no longer exists",
-    invalid: "n.ipynb is not valid JSON",
+    delete_file: "n.ipynb no longer exists",
+    write_invalid_json: "n.ipynb is not valid JSON",
     a_folder: "n.ipynb is a folder",
     a_pipe: "n.ipynb is a FIFO, not a regular file",
     read_only: "n.ipynb cannot be written: Permission denied",
@@ -418,21 +423,21 @@ LATER = {
 def test_outputs_that_cannot_be_written_now_can_be_written_later(
     spoil: Callable[[Path], None],
 ) -> None:
-    with somebody() as folder:
+    with unprivileged_folder() as folder:
         path = folder / "n.ipynb"
         file = make(path, [code("x", "a")])
         cell, old = file.read().cells[0], path.read_bytes()
         spoil(path)
         left = path.read_bytes() if path.is_file() else b""
         with pytest.raises(NotebookError, match=LATER[spoil]):
-            file.write_execution(cell, ran(), None, keep_time=True)
+            file.write_execution(cell, make_execution(), None, keep_time=True)
         assert left == (path.read_bytes() if path.is_file() else b"")
         folder.chmod(0o700)
         if path.is_dir():
             path.rmdir()
         path.unlink(missing_ok=True)
         path.write_bytes(old)
-        assert file.write_execution(cell, ran(), None, keep_time=True) == ""
+        assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
         assert file.read_outputs(CellVersion.from_cell(cell))
         background_io.EXECUTOR.submit(
             bool
@@ -453,7 +458,7 @@ def test_outputs_of_a_deleted_cell_are_never_written(
     make(tmp_path / "n.ipynb", cells)
     left = Path(file.path).read_bytes()
     assert "changed or deleted while it ran" in file.write_execution(
-        cell, ran(), None, keep_time=True
+        cell, make_execution(), None, keep_time=True
     )
     assert Path(file.path).read_bytes() == left
 
@@ -469,7 +474,7 @@ def test_write_to_constantly_changing_notebook_is_postponed(
         lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])),
     )
     with pytest.raises(NotebookError, match="another program keeps changing the file"):
-        file.write_execution(cell, ran(), None, keep_time=True)
+        file.write_execution(cell, make_execution(), None, keep_time=True)
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -488,7 +493,9 @@ def test_mtime_increases_within_the_millisecond_if_a_server_runs(
             server.wait()
         os.utime(file.path, ns=(10**18, 10**18))
         assert (
-            file.write_execution(file.read().cells[0], ran(), None, keep_time=True)
+            file.write_execution(
+                file.read().cells[0], make_execution(), None, keep_time=True
+            )
             == ""
         )
         assert os.stat(file.path).st_mtime_ns == 10**18 + (2000 if alive else 0)
@@ -503,7 +510,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
         with pytest.raises(NotebookError, match="cannot be written"):
-            file.write_execution(cell, ran(), None, keep_time=True)
+            file.write_execution(cell, make_execution(), None, keep_time=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
@@ -544,7 +551,12 @@ def test_numbers_unsupported_by_orjson_are_unchanged(
         '"ODD"', value
     )
     Path(file.path).write_text(text)
-    assert file.write_execution(file.read().cells[0], ran(), None, keep_time=True) == ""
+    assert (
+        file.write_execution(
+            file.read().cells[0], make_execution(), None, keep_time=True
+        )
+        == ""
+    )
     assert Path(file.path).read_text().count(value) == text.count(value) > 0
     file.write_plan(Plan("p", (Step(1, "one"),)))
     assert Path(file.path).read_text().count(value) == text.count(value)
@@ -557,11 +569,21 @@ def test_long_digits_in_a_source_change_no_other_cell(tmp_path: Path) -> None:
         [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")],
     )
     before = Path(file.path).read_bytes().split(b"},\n  {")[0]
-    assert file.write_execution(file.read().cells[1], ran(), None, keep_time=True) == ""
+    assert (
+        file.write_execution(
+            file.read().cells[1], make_execution(), None, keep_time=True
+        )
+        == ""
+    )
     assert Path(file.path).read_bytes().split(b"},\n  {")[0] == before
     indented = json.dumps(
         json.loads(Path(file.path).read_text()), indent=4, ensure_ascii=False
     )
     Path(file.path).write_text(indented)
-    assert file.write_execution(file.read().cells[1], ran(), None, keep_time=True) == ""
+    assert (
+        file.write_execution(
+            file.read().cells[1], make_execution(), None, keep_time=True
+        )
+        == ""
+    )
     assert "é–中" in Path(file.path).read_text()

@@ -23,14 +23,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put(project: Path, *names: str) -> None:
+def create_notebook_file(project: Path, *names: str) -> None:
     for name in names:
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
 
 
-def found(index: NotebookIndex, *patterns: str) -> list[str]:
+def list_found(index: NotebookIndex, *patterns: str) -> list[str]:
     index.refresh(patterns or index.patterns)
     return sorted(
         os.path.relpath(path, index.project) for path in index.list_notebooks()
@@ -43,7 +43,7 @@ def settle() -> None:
 
 
 def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
-    put(
+    create_notebook_file(
         project,
         "notebooks/a.ipynb",
         "notebooks/deep/er/b.ipynb",
@@ -51,18 +51,18 @@ def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
         "other/c.ipynb",
     )
     index = NotebookIndex(str(project))
-    assert found(index, "notebooks", "*.ipynb") == [
+    assert list_found(index, "notebooks", "*.ipynb") == [
         "notebooks/a.ipynb",
         "notebooks/deep/er/b.ipynb",
         "top.ipynb",
     ]
     settle()
-    put(
+    create_notebook_file(
         project, "notebooks/deep/er/new.ipynb", "notebooks/x/y/z/new.ipynb"
     )  # in an old folder, in new ones
     os.rename(project / "notebooks/a.ipynb", project / "notebooks/renamed.ipynb")
     os.unlink(project / "top.ipynb")
-    assert found(index) == [
+    assert list_found(index) == [
         "notebooks/deep/er/b.ipynb",
         "notebooks/deep/er/new.ipynb",
         "notebooks/renamed.ipynb",
@@ -70,21 +70,23 @@ def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
     ]
     settle()
     os.rename(project / "notebooks/x", project / "notebooks/moved")
-    assert "notebooks/moved/y/z/new.ipynb" in found(index)
-    assert found(index, "other") == ["other/c.ipynb"]
-    assert found(index, "missing") == []
+    assert "notebooks/moved/y/z/new.ipynb" in list_found(index)
+    assert list_found(index, "other") == ["other/c.ipynb"]
+    assert list_found(index, "missing") == []
 
 
 def test_only_changed_folders_are_reread(project: Path) -> None:
-    put(project, *(f"notebooks/f{number}/a.ipynb" for number in range(20)))
+    create_notebook_file(
+        project, *(f"notebooks/f{number}/a.ipynb" for number in range(20))
+    )
     index = NotebookIndex(str(project))
     settle()
-    found(index, "notebooks")
+    list_found(index, "notebooks")
     assert index.read_count == 21
-    found(index)
+    list_found(index)
     assert index.read_count == 21
-    put(project, "notebooks/f3/b.ipynb")
-    assert len(found(index)) == 21 and index.read_count == 22
+    create_notebook_file(project, "notebooks/f3/b.ipynb")
+    assert len(list_found(index)) == 21 and index.read_count == 22
     index.refresh_folders([])  # looks at nothing, forgets nothing
     assert len(index.list_notebooks()) == 21
 
@@ -93,28 +95,28 @@ def test_folder_changed_twice_within_one_tick_is_reread(
     project: Path,
 ) -> None:
     """Its time may be the same after the second change."""
-    put(project, "notebooks/a.ipynb")
+    create_notebook_file(project, "notebooks/a.ipynb")
     folder = project / "notebooks"
     index = NotebookIndex(str(project))
-    found(index, "notebooks")
+    list_found(index, "notebooks")
     about = os.stat(folder)
-    put(project, "notebooks/b.ipynb")
+    create_notebook_file(project, "notebooks/b.ipynb")
     os.utime(folder, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert found(index) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
+    assert list_found(index) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
     settle()
-    found(index)
+    list_found(index)
     about = os.stat(folder)
-    put(project, "notebooks/c.ipynb")
+    create_notebook_file(project, "notebooks/c.ipynb")
     os.utime(
         folder, ns=(about.st_atime_ns, about.st_mtime_ns)
     )  # as rsync gives folders their old time
-    assert "notebooks/c.ipynb" in found(index)
+    assert "notebooks/c.ipynb" in list_found(index)
 
 
 def test_environments_packages_hidden_folders_and_links_are_not_searched(
     project: Path,
 ) -> None:
-    put(
+    create_notebook_file(
         project,
         "env/pyvenv.cfg",
         "env/lib/a.ipynb",
@@ -122,10 +124,10 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
         "node_modules/c.ipynb",
         ".hidden/d.ipynb",
     )
-    put(project, "real/e.ipynb", "kept/f.ipynb")
+    create_notebook_file(project, "real/e.ipynb", "kept/f.ipynb")
     (project / "link").symlink_to(project / "real")
     index = NotebookIndex(str(project))
-    assert found(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
+    assert list_found(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
     others = {
         os.path.relpath(path, project) for path in index.find_uncovered([str(project)])
     }
@@ -135,23 +137,25 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
         "link/e.ipynb",
     }  # the hook script sees those
     settle()
-    put(project, "kept/pyvenv.cfg")  # an environment from now on
-    assert found(index) == ["real/e.ipynb"]
+    create_notebook_file(project, "kept/pyvenv.cfg")  # an environment from now on
+    assert list_found(index) == ["real/e.ipynb"]
 
 
 def test_incomplete_scan_is_continued_by_later_scans(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(project, *(f"notebooks/f{number:02}/a.ipynb" for number in range(40)))
+    create_notebook_file(
+        project, *(f"notebooks/f{number:02}/a.ipynb" for number in range(40))
+    )
     settle()
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 50)
     index = NotebookIndex(str(project))
-    first = found(index, "notebooks")
+    first = list_found(index, "notebooks")
     assert index.is_incomplete and 0 < len(first) < 40
-    assert {*first} <= {*found(index)}
+    assert {*first} <= {*list_found(index)}
     while index.is_incomplete:
         before = len(index.list_notebooks())
-        assert len(found(index)) > before
+        assert len(list_found(index)) > before
     assert len(index.list_notebooks()) == 40
 
 
@@ -160,12 +164,12 @@ def test_large_folder_does_not_exhaust_the_scan_budget(
 ) -> None:
     monkeypatch.setattr("stepper.common.project_walk.TURN", 10)
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 60)
-    put(project, *(f"notebooks/{number}.png" for number in range(200)))
-    put(project, "labs/a/b.ipynb", "labs/c.ipynb")
+    create_notebook_file(project, *(f"notebooks/{number}.png" for number in range(200)))
+    create_notebook_file(project, "labs/a/b.ipynb", "labs/c.ipynb")
     settle()
     index = NotebookIndex(str(project))
     assert (
-        found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
+        list_found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
         and index.is_incomplete
     )
     index.refresh(["notebooks", "labs"], entries=10_000)
@@ -178,7 +182,7 @@ def test_list_searches_an_oversized_folder_only_on_request(
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 20)
     monkeypatch.setattr("stepper.common.project_walk.TURN", 10)
     monkeypatch.setattr("stepper.daemon.command_handlers.SEARCH_SECONDS", 0.2)
-    put(
+    create_notebook_file(
         project,
         *(f"notebooks/{number}.png" for number in range(100)),
         "notebooks/z.ipynb",

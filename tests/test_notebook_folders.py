@@ -14,7 +14,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     yield from scratch(tmp_path_factory.mktemp("elsewhere") / "repo")
 
 
-def at(project: Project, name: str) -> Notebook:
+def make_notebook_at(project: Project, name: str) -> Notebook:
     project.notebook("../" + name, [code("", "first")])
     return Notebook(project, project.folder / name)
 
@@ -23,7 +23,10 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     shared: Project,
 ) -> None:
     shared.config("")
-    one, other = at(shared, "top.ipynb"), at(shared, "analysis/old.ipynb")
+    one, other = (
+        make_notebook_at(shared, "top.ipynb"),
+        make_notebook_at(shared, "analysis/old.ipynb"),
+    )
     said = one.insert("open('ran', 'w')")[1]
     assert (
         said.text.startswith("stepper: the cell was NOT run")
@@ -51,7 +54,7 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     assert "does not match `notebooks:`" in one.insert("4")[1].line
     for name in (".venv/share/x.ipynb", "../of-nobody.ipynb"):
         assert (
-            at(shared, name)
+            make_notebook_at(shared, name)
             .insert("5")[1]
             .line.endswith("; no pattern can include a notebook in this folder")
         )
@@ -73,14 +76,16 @@ def test_each_notebook_has_its_own_journal_and_kernel(shared: Project) -> None:
     for name in names:
         assert (
             f"| {name}"
-            in at(shared, name).insert(f"mine = {name!r}\nprint(mine)")[1].text
+            in make_notebook_at(shared, name)
+            .insert(f"mine = {name!r}\nprint(mine)")[1]
+            .text
         )
     shared.config(
         "notebooks: [notebooks, analysis, '*.ipynb', 'labs/**']\n"
     )  # in another order
     names += ["notebooks/book.ipynb", "notebooks/analysis/book.ipynb"]
     for name in names[3:]:
-        at(shared, name).insert(f"mine = {name!r}")
+        make_notebook_at(shared, name).insert(f"mine = {name!r}")
     shared.kill_daemon()
     for name in names:  # their kernels outlive the daemon
         assert shared.json("eval", "mine", "--notebook", name)["text"].endswith(

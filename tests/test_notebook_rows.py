@@ -23,7 +23,7 @@ Rows = Callable[[], dict[str, Any]]
 
 
 @pytest.fixture
-def opened(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opened_sessions(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The notebooks for which a session was opened, in order."""
     names = list[str]()
     really = quick.daemon.workspace.peek_session
@@ -37,29 +37,31 @@ def opened(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def listed(project: Quick) -> dict[str, Any]:
+def list_rows(project: Quick) -> dict[str, Any]:
     return {row["notebook"]: row for row in project.json("list")}
 
 
-def test_unchanged_notebook_is_read_once(quick: Quick, opened: list[str]) -> None:
+def test_unchanged_notebook_is_read_once(
+    quick: Quick, opened_sessions: list[str]
+) -> None:
     for name in "ab":
         quick.notebook(f"{name}.ipynb", [code("1", name)])
-    first = listed(quick)
-    assert sorted(opened) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
-    opened.clear()
-    second = listed(quick)
-    assert opened == []
+    first = list_rows(quick)
+    assert sorted(opened_sessions) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
+    opened_sessions.clear()
+    second = list_rows(quick)
+    assert opened_sessions == []
     for row in (*first.values(), *second.values()):
         assert row.pop("age_s") >= 0
     assert second == first
 
 
-def test_each_change_is_visible(quick: Quick, opened: list[str]) -> None:
+def test_each_change_is_visible(quick: Quick, opened_sessions: list[str]) -> None:
     name = "notebooks/a.ipynb"
     quick.notebook("a.ipynb", [code("1", "a")])
     quick.notebook("b.ipynb", [code("1", "b")])
-    listed(quick)
-    opened.clear()
+    list_rows(quick)
+    opened_sessions.clear()
 
     # the file: by another program, which keeps its size and its time
     path = quick.folder / name
@@ -67,40 +69,40 @@ def test_each_change_is_visible(quick: Quick, opened: list[str]) -> None:
     text = path.read_text()
     path.write_text(text.replace('"nbformat": 4', '"nbformat": 7'))
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert listed(quick)[name]["state"] == "unreadable"
+    assert list_rows(quick)[name]["state"] == "unreadable"
     path.write_text(text)
-    assert listed(quick)[name]["state"] != "unreadable"
-    assert opened == [name, name]
+    assert list_rows(quick)[name]["state"] != "unreadable"
+    assert opened_sessions == [name, name]
 
     # the current notebook: no file of the notebook's
     quick.stepper("use", "a")
-    assert listed(quick)[name]["current"]
+    assert list_rows(quick)[name]["current"]
     quick.stepper("use", "b")
-    assert not listed(quick)[name]["current"]
-    assert listed(quick)["notebooks/b.ipynb"]["current"]
+    assert not list_rows(quick)[name]["current"]
+    assert list_rows(quick)["notebooks/b.ipynb"]["current"]
 
     # a run
     quick.stepper("run", "a")
-    assert listed(quick)[name]["progress"]["done"] == 1
-    assert listed(quick)[name]["kernel"]["state"] == "idle"
+    assert list_rows(quick)[name]["progress"]["done"] == 1
+    assert list_rows(quick)[name]["kernel"]["state"] == "idle"
 
     # the configuration, which says what is a notebook of the project
     quick.notebook("c.ipynb", [code("1", "c")])
-    assert "notebooks/c.ipynb" in listed(quick)
+    assert "notebooks/c.ipynb" in list_rows(quick)
     quick.config("notebooks: ['a*']\n")
-    assert "notebooks/c.ipynb" not in listed(quick)
+    assert "notebooks/c.ipynb" not in list_rows(quick)
 
     # its end
     quick.config("")
     path.with_name("c.ipynb").unlink()
-    assert "notebooks/c.ipynb" not in listed(quick)
+    assert "notebooks/c.ipynb" not in list_rows(quick)
 
 
 def test_run_journaled_by_another_daemon_is_visible(
-    quick: Quick, opened: list[str]
+    quick: Quick, opened_sessions: list[str]
 ) -> None:
     notebook = quick.notebook("a.ipynb", [code("1", "a")])
-    before = listed(quick)["notebooks/a.ipynb"]["progress"]
+    before = list_rows(quick)["notebooks/a.ipynb"]["progress"]
     assert before["done"] == 0
     quick.notebook("b.ipynb", [code("1", "b")])
     quick.stepper("run", "b")
@@ -108,7 +110,7 @@ def test_run_journaled_by_another_daemon_is_visible(
     (journal,) = journals.glob("b.jsonl")
     run = journal.read_text().replace('"cell_id":"b"', '"cell_id":"a"')
     (journals / "a.jsonl").write_text(run)
-    assert listed(quick)["notebooks/a.ipynb"]["progress"]["done"] == 1
+    assert list_rows(quick)["notebooks/a.ipynb"]["progress"]["done"] == 1
     assert notebook.path.exists()
 
 

@@ -132,7 +132,7 @@ def test_slow_allocation_is_stopped_by_the_guard(
     assert "42" in project.stepper("eval", "before + 1").stdout
 
 
-def named(stop: str) -> bool:
+def names_oom_kill(stop: str) -> bool:
     """Whether it is said who killed the kernel. The guard may have looked in the very moment: that is said too."""
     first = (
         "Error Type: MemoryLimit"
@@ -158,7 +158,7 @@ def test_sudden_allocation_kills_only_its_kernel(
     pid = project.json("status")["kernel"]["pid"]
     _, answer = notebook.insert(IN_ONE_GO)
     assert small.kills() == 1 and not psutil.pid_exists(pid)
-    assert named(answer.stop), answer.stop
+    assert names_oom_kill(answer.stop), answer.stop
     assert "in smaller chunks" in answer.stop.splitlines()[-1]
     fresh(project, notebook)
     # a kill by a person is told from it, though the system has killed before
@@ -176,7 +176,7 @@ def test_adopted_kernel_killed_out_of_memory(project: Project, small: Group) -> 
     project.kill_daemon()
     small.daemon = start_inside(project, small)
     _, answer = notebook.insert("assert before == 41\n" + IN_ONE_GO)
-    assert small.kills() == 1 and named(answer.stop), answer.stop
+    assert small.kills() == 1 and names_oom_kill(answer.stop), answer.stop
     fresh(project, notebook)
 
 

@@ -27,10 +27,10 @@ from stepper.policy.comparison.verify_results import (
     PackageChange,
     VerifyResult,
 )
-from tests.verify.pairs import PAIRS, Outputs, Pair, html, out, png, shown
+from tests.verify.pairs import PAIRS, Outputs, Pair, html, make_result, make_stream, png
 
 
-def compared(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Difference:
+def compare(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Difference:
     return output_comparison.compare_outputs(
         CellOutputs(then),
         CellOutputs(now),
@@ -42,8 +42,8 @@ def compared(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Diffe
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_harmless_differences_reproduce_and_real_ones_do_not(pair: Pair) -> None:
-    assert compared(pair.then, pair.now).verdict.reproduces is not pair.real
-    assert compared(pair.now, pair.then).verdict.reproduces is not pair.real, (
+    assert compare(pair.then, pair.now).verdict.reproduces is not pair.real
+    assert compare(pair.now, pair.then).verdict.reproduces is not pair.real, (
         "the other way round"
     )
 
@@ -64,13 +64,13 @@ def test_every_ignored_difference_row_is_needed(
     wrong = [
         pair
         for pair in PAIRS
-        if compared(pair.then, pair.now).verdict.reproduces is pair.real
+        if compare(pair.then, pair.now).verdict.reproduces is pair.real
     ]
     assert wrong
 
 
 def test_changed_lines_are_counted_and_shown() -> None:
-    found = compared(out("a\nb\nc\n"), out("a\nX\nY\nc\n"))
+    found = compare(make_stream("a\nb\nc\n"), make_stream("a\nX\nY\nc\n"))
     assert (found.verdict, found.text) == (ReplayVerdict.CHANGED, "-1 +2")
     assert found.lines == ("- b", "+ X", "+ Y")
 
@@ -100,32 +100,39 @@ def test_changed_lines_are_counted_and_shown() -> None:
     ],
 )
 def test_numbers_within_a_millionth_are_close(then: str, now: str, close: bool) -> None:
-    assert compared(shown(then), shown(now)).verdict is (
+    assert compare(make_result(then), make_result(now)).verdict is (
         ReplayVerdict.CLOSE if close else ReplayVerdict.CHANGED
     )
 
 
 def test_line_with_nul_is_compared() -> None:
-    assert compared(out("a\0b\n"), out("a\0c\n")).verdict is ReplayVerdict.CHANGED
+    assert (
+        compare(make_stream("a\0b\n"), make_stream("a\0c\n")).verdict
+        is ReplayVerdict.CHANGED
+    )
 
 
 def test_array_with_different_line_breaks_is_close() -> None:
-    assert compared(
-        shown("array([1.5, 2.5,\n       0.3])"),
-        shown("array([1.5, 2.5, 0.30000000000000004])"),
+    assert compare(
+        make_result("array([1.5, 2.5,\n       0.3])"),
+        make_result("array([1.5, 2.5, 0.30000000000000004])"),
     ).verdict is (ReplayVerdict.CLOSE)
 
 
 def test_two_fresh_runs_detect_nondeterminism() -> None:
-    then, now, again = out("a 1\nsum 5\n"), out("a 2\nsum 5\n"), out("a 3\nsum 5\n")
-    assert compared(then, now, again).verdict is ReplayVerdict.UNSTABLE
-    both = compared(then, out("a 2\nsum 6\n"), out("a 3\nsum 6\n"))
+    then, now, again = (
+        make_stream("a 1\nsum 5\n"),
+        make_stream("a 2\nsum 5\n"),
+        make_stream("a 3\nsum 5\n"),
+    )
+    assert compare(then, now, again).verdict is ReplayVerdict.UNSTABLE
+    both = compare(then, make_stream("a 2\nsum 6\n"), make_stream("a 3\nsum 6\n"))
     assert (both.verdict, both.text, both.lines) == (
         ReplayVerdict.CHANGED,
         "-1 +1",
         ("- sum 5", "+ sum 6"),
     )
-    assert compared(then, now, now).text == "-1 +1"
+    assert compare(then, now, now).text == "-1 +1"
 
 
 @pytest.mark.parametrize(
@@ -147,48 +154,65 @@ def test_two_fresh_runs_detect_nondeterminism() -> None:
 def test_intermittent_output_is_nondeterministic(
     then: str, now: str, again: str
 ) -> None:
-    assert compared(out(then), out(now), out(again)).verdict is ReplayVerdict.UNSTABLE
+    assert (
+        compare(make_stream(then), make_stream(now), make_stream(again)).verdict
+        is ReplayVerdict.UNSTABLE
+    )
 
 
 def test_third_run_decides_after_chance_agreement() -> None:
     drawn = (
-        out("3\n7\n1\n"),
-        out("4\n5\n6\n"),
-        out("4\n8\n6\n"),
+        make_stream("3\n7\n1\n"),
+        make_stream("4\n5\n6\n"),
+        make_stream("4\n8\n6\n"),
     )  # of a sample, a line each
-    found = compared(*drawn)
+    found = compare(*drawn)
     assert found.verdict is ReplayVerdict.CHANGED and found.doubtful
-    assert compared(*drawn, out("0\n5\n2\n")).verdict is ReplayVerdict.UNSTABLE
-    pair = out("{'b', 'a'}\n"), out("{'a', 'b'}\n"), out("{'a', 'b'}\n")  # a set of two
+    assert compare(*drawn, make_stream("0\n5\n2\n")).verdict is ReplayVerdict.UNSTABLE
+    pair = (
+        make_stream("{'b', 'a'}\n"),
+        make_stream("{'a', 'b'}\n"),
+        make_stream("{'a', 'b'}\n"),
+    )  # a set of two
     assert (
-        compared(*pair).doubtful
-        and compared(*pair, pair[1]).verdict is ReplayVerdict.CHANGED
+        compare(*pair).doubtful
+        and compare(*pair, pair[1]).verdict is ReplayVerdict.CHANGED
     )
-    assert compared(*pair, pair[0]).verdict is ReplayVerdict.UNSTABLE
-    assert not compared(out("a 1\n"), out("a 2\n"), out("a 2\n")).doubtful, (
-        "two runs settle it"
-    )
-    assert not compared(out("1\n"), [], []).doubtful
+    assert compare(*pair, pair[0]).verdict is ReplayVerdict.UNSTABLE
+    assert not compare(
+        make_stream("a 1\n"), make_stream("a 2\n"), make_stream("a 2\n")
+    ).doubtful, "two runs settle it"
+    assert not compare(make_stream("1\n"), [], []).doubtful
 
 
 def test_change_next_to_a_set_is_detected() -> None:
-    found = compared(out("a\nb\ntop 1\n"), out("b\na\ntop 2\n"), out("a\nb\ntop 2\n"))
+    found = compare(
+        make_stream("a\nb\ntop 1\n"),
+        make_stream("b\na\ntop 2\n"),
+        make_stream("a\nb\ntop 2\n"),
+    )
     assert (found.verdict, found.lines) == (
         ReplayVerdict.CHANGED,
         ("- top 1", "+ top 2"),
     )
     assert (
-        compared(out("x\ny\n"), out("y\nx\n"), out("y\nx\n")).verdict
+        compare(
+            make_stream("x\ny\n"), make_stream("y\nx\n"), make_stream("y\nx\n")
+        ).verdict
         is ReplayVerdict.CHANGED
     )
-    member = compared(out("h\na\nX\nc\n"), out("h\nc\na\nb\n"), out("h\nb\nc\na\n"))
+    member = compare(
+        make_stream("h\na\nX\nc\n"),
+        make_stream("h\nc\na\nb\n"),
+        make_stream("h\nb\nc\na\n"),
+    )
     assert member.verdict is ReplayVerdict.CHANGED, (
         "two fresh runs have the same members"
     )
 
 
 def test_stderr_difference_is_reported() -> None:
-    found = compared(out("1\n", "stderr"), out("1\n2\n", "stderr"))
+    found = compare(make_stream("1\n", "stderr"), make_stream("1\n2\n", "stderr"))
     assert (found.verdict, found.text) == (
         ReplayVerdict.SAME,
         "stderr differs (1 line then, 2 now); stderr is not compared",
@@ -197,19 +221,21 @@ def test_stderr_difference_is_reported() -> None:
 
 def test_line_missing_in_both_fresh_runs_is_changed() -> None:
     assert (
-        compared(out("a\nr 1\n"), out("r 2\n"), out("r 3\n")).verdict
+        compare(
+            make_stream("a\nr 1\n"), make_stream("r 2\n"), make_stream("r 3\n")
+        ).verdict
         is ReplayVerdict.CHANGED
     )
-    assert compared(out("a\nb\n"), [], []).text == "-2"
+    assert compare(make_stream("a\nb\n"), [], []).text == "-2"
 
 
 def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
-    assert compared(png(level=1), png(level=9)).verdict is ReplayVerdict.SAME
+    assert compare(png(level=1), png(level=9)).verdict is ReplayVerdict.SAME
     assert (
-        compared(png(edge="#fefffd"), png(edge="#fffffe")).verdict is ReplayVerdict.SAME
+        compare(png(edge="#fefffd"), png(edge="#fffffe")).verdict is ReplayVerdict.SAME
     ), "another machine's rounding"
     then, now = png("Rain"), png("Snow")
-    assert "% of its pixels differ" in compared(then, now).text
+    assert "% of its pixels differ" in compare(then, now).text
     facts = [
         {
             output_comparison.hash_picture(
@@ -238,8 +264,8 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
             redrawn,
         )
         assert output_comparison.compare_outputs(*given).verdict is verdict
-    assert compared(then, now, png("Hail")).verdict is ReplayVerdict.UNSTABLE
-    assert compared(then, now, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED
+    assert compare(then, now, png("Hail")).verdict is ReplayVerdict.UNSTABLE
+    assert compare(then, now, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED
 
 
 def test_image_hash_matches_the_kernel_key() -> None:
@@ -252,29 +278,29 @@ def test_image_hash_matches_the_kernel_key() -> None:
 def test_same_format_of_an_image_is_compared() -> None:
     def shot(colour: tuple[int, int, int], *forms: str) -> Outputs:
         more = {f"image__{form}": picture(form, colour) for form in forms}
-        return shown("<PIL.Image.Image image mode=RGB size=40x40>", **more)
+        return make_result("<PIL.Image.Image image mode=RGB size=40x40>", **more)
 
     then = shot((10, 20, 30), "png", "jpeg")
     assert (
-        compared(then, shot((10, 20, 30), "jpeg", "png")).verdict is ReplayVerdict.SAME
+        compare(then, shot((10, 20, 30), "jpeg", "png")).verdict is ReplayVerdict.SAME
     )
     assert (
-        compared(then, shot((10, 20, 31), "jpeg", "png")).verdict
+        compare(then, shot((10, 20, 31), "jpeg", "png")).verdict
         is ReplayVerdict.CHANGED
     )
     assert (
-        compared(shot((10, 20, 30), "jpeg"), shot((10, 20, 30), "jpeg", "png")).verdict
+        compare(shot((10, 20, 30), "jpeg"), shot((10, 20, 30), "jpeg", "png")).verdict
         is ReplayVerdict.SAME
     )
 
 
 def test_all_frames_of_an_animation_are_compared() -> None:
     then, now = (
-        shown("<Image>", image__gif=picture("gif", (200, 0, 0), (0, 0, blue)))
+        make_result("<Image>", image__gif=picture("gif", (200, 0, 0), (0, 0, blue)))
         for blue in (200, 90)
     )
-    assert compared(then, then).verdict is ReplayVerdict.SAME
-    assert compared(then, now).verdict is ReplayVerdict.CHANGED
+    assert compare(then, then).verdict is ReplayVerdict.SAME
+    assert compare(then, now).verdict is ReplayVerdict.CHANGED
 
 
 def picture(form: str, *colours: tuple[int, int, int]) -> str:
@@ -288,51 +314,51 @@ def picture(form: str, *colours: tuple[int, int, int]) -> str:
 
 def test_undecodable_images_are_compared_by_bytes() -> None:
     def broken(text: str) -> Outputs:
-        return shown("<Figure>", image__png=text)
+        return make_result("<Figure>", image__png=text)
 
-    assert compared(broken("AAAA"), broken("AAAA")).verdict is ReplayVerdict.SAME
-    assert compared(broken("AAAA"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
-    assert compared(broken("%%%"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
+    assert compare(broken("AAAA"), broken("AAAA")).verdict is ReplayVerdict.SAME
+    assert compare(broken("AAAA"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
+    assert compare(broken("%%%"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
 
 
 def test_random_ids_are_ignored_but_visible_text_is_not() -> None:
     page = html
     drawn = '<style>#T{0} {{color: {1}}}</style><b id="T{0}">5</b><script>draw("#T{0}")</script>'
     assert (
-        compared(
+        compare(
             page(drawn.format("a1", "red")), page(drawn.format("f7", "red"))
         ).verdict
         is ReplayVerdict.SAME
     )
     assert (
-        compared(
+        compare(
             page(drawn.format("a1", "red")), page(drawn.format("f7", "blue"))
         ).verdict
         is ReplayVerdict.CHANGED
     )
     for one, other in (("5", "6"), ("rain", "snow")):
         then, now = (page(f'<h2 id="{each}">{each}</h2>') for each in (one, other))
-        assert compared(then, now).verdict is ReplayVerdict.CHANGED
+        assert compare(then, now).verdict is ReplayVerdict.CHANGED
 
 
 def test_repr_without_content_is_ignored() -> None:
     charts = [
-        shown(
+        make_result(
             "alt.Chart(...)",
             text__html=f'<div id="v{n}"></div><script>v("{n}")</script>',
         )
         for n in "aab"
     ]
-    assert compared(*charts[:2]).verdict is ReplayVerdict.SAME
-    assert compared(*charts[1:]).verdict is ReplayVerdict.CHANGED
+    assert compare(*charts[:2]).verdict is ReplayVerdict.SAME
+    assert compare(*charts[1:]).verdict is ReplayVerdict.CHANGED
 
 
 def test_json_numbers_are_compared_as_a_browser_saves_them() -> None:
     then, now = (
-        shown("Figure()", **{"application/vnd.plotly.v1+json": {"y": y}})
+        make_result("Figure()", **{"application/vnd.plotly.v1+json": {"y": y}})
         for y in ([1, 2.5], [1.0, 2.5])
     )
-    assert compared(then, now).verdict is ReplayVerdict.SAME
+    assert compare(then, now).verdict is ReplayVerdict.SAME
 
 
 def test_informative_formats_of_a_display_are_compared() -> None:
@@ -340,31 +366,36 @@ def test_informative_formats_of_a_display_are_compared() -> None:
     other = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "bar"}}
     line = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "line"}}
     assert (
-        compared(
-            shown("alt.Chart(...)", **chart), shown("alt.Chart(...)", **other)
+        compare(
+            make_result("alt.Chart(...)", **chart),
+            make_result("alt.Chart(...)", **other),
         ).verdict
         is ReplayVerdict.CLOSE
     )
     assert (
-        compared(
-            shown("alt.Chart(...)", **other), shown("alt.Chart(...)", **line)
+        compare(
+            make_result("alt.Chart(...)", **other),
+            make_result("alt.Chart(...)", **line),
         ).verdict
         is ReplayVerdict.CHANGED
     )
     widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}}
     again = {"application/vnd.jupyter.widget-view+json": {"model_id": "b"}}
     assert (
-        compared(
-            shown("IntSlider(value=7)", **widget), shown("IntSlider(value=7)", **again)
+        compare(
+            make_result("IntSlider(value=7)", **widget),
+            make_result("IntSlider(value=7)", **again),
         ).verdict
         is ReplayVerdict.SAME
     )
     svg = '<svg><metadata><dc:date>{}</dc:date></metadata><path id="p{}" d="M 0"/><use href="#p{}"/></svg>'
-    drawn = [shown("<Figure>", image__svg_xml=svg.format(n, n, n)) for n in (1, 2)]
+    drawn = [
+        make_result("<Figure>", image__svg_xml=svg.format(n, n, n)) for n in (1, 2)
+    ]
     for each in drawn:
         each[0]["data"]["image/svg+xml"] = each[0]["data"].pop("image/svg_xml")
-    assert compared(*drawn).verdict is ReplayVerdict.SAME
-    assert compared(html("<b>1</b>"), html("<b>2</b>")).verdict is ReplayVerdict.CHANGED
+    assert compare(*drawn).verdict is ReplayVerdict.SAME
+    assert compare(html("<b>1</b>"), html("<b>2</b>")).verdict is ReplayVerdict.CHANGED
 
 
 @pytest.mark.parametrize(
@@ -381,33 +412,38 @@ def test_informative_formats_of_a_display_are_compared() -> None:
     ],
 )
 def test_invalid_outputs_are_tolerated(odd: Outputs) -> None:
-    assert compared(odd, odd).verdict is ReplayVerdict.SAME
-    compared(odd, out("a\n"), odd)
-    compared(out("a\n"), odd)
+    assert compare(odd, odd).verdict is ReplayVerdict.SAME
+    compare(odd, make_stream("a\n"), odd)
+    compare(make_stream("a\n"), odd)
 
 
 def test_large_texts_are_compared_in_bounded_time() -> None:
     lines = [f"line {number} {number * 0.7}" for number in range(20_000)]
     other = [line if number % 2 else f"{line}!" for number, line in enumerate(lines)]
     began = time.monotonic()
-    found = compared(
-        out("\n".join(lines)), out("\n".join(other)), out("\n".join(lines[1:]))
+    found = compare(
+        make_stream("\n".join(lines)),
+        make_stream("\n".join(other)),
+        make_stream("\n".join(lines[1:])),
     )
     assert (
         found.verdict is ReplayVerdict.CHANGED
         or found.verdict is ReplayVerdict.UNSTABLE
     )
     assert (
-        compared(out("\n".join(lines)), out("\n".join(other))).text == "-10000 +10000"
+        compare(make_stream("\n".join(lines)), make_stream("\n".join(other))).text
+        == "-10000 +10000"
     )
     assert (
-        compared(out("x" * 3_000_000), out("x" * 3_000_001)).verdict
+        compare(make_stream("x" * 3_000_000), make_stream("x" * 3_000_001)).verdict
         is ReplayVerdict.CHANGED
     )
     assert time.monotonic() - began < 60, "it hangs"
 
 
-def made(*cells: tuple[int, ReplayVerdict, str], **more: Any) -> VerifyResult:
+def make_verify_result(
+    *cells: tuple[int, ReplayVerdict, str], **more: Any
+) -> VerifyResult:
     verdicts = [
         CellVerdict(f"id{number}", number, verdict, said)
         for number, verdict, said in cells
@@ -429,7 +465,7 @@ def made(*cells: tuple[int, ReplayVerdict, str], **more: Any) -> VerifyResult:
 def test_verify_report_text() -> None:
     same = [(number, ReplayVerdict.SAME, "") for number in (1, 3, 4)]
     failed = "NameError: name 'df' is not defined (`df` was defined in cell 3, which was deleted)"
-    found = made(
+    found = make_verify_result(
         *same,
         (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),
         (5, ReplayVerdict.CHANGED, "-4 +6"),
@@ -447,7 +483,7 @@ def test_verify_report_text() -> None:
         "  · package pandas: 3.1.0 then, 3.1.1 now",
     ]
     well = words.format_verify(
-        made(
+        make_verify_result(
             (1, ReplayVerdict.SAME, ""),
             (2, ReplayVerdict.CLOSE, "numbers within 1e-6"),
             kernels=1,
@@ -463,7 +499,7 @@ def test_verify_report_text() -> None:
 
 def test_headline_counts_recorded_failures_and_open_steps() -> None:
     same = (1, ReplayVerdict.SAME, "")
-    head = words.format_verdict(made(same, failing=1, open_steps=2))
+    head = words.format_verdict(make_verify_result(same, failing=1, open_steps=2))
     assert head.startswith(
         "made_up.ipynb: REPRODUCES; 1 cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
     )
@@ -471,9 +507,9 @@ def test_headline_counts_recorded_failures_and_open_steps() -> None:
 
 def test_report_is_bounded_and_shows_text_after_a_progress_bar() -> None:
     many = [(number, ReplayVerdict.CHANGED, "-1 +1") for number in range(100)]
-    assert len(words.format_verify(made(*many)).splitlines()) < 30
+    assert len(words.format_verify(make_verify_result(*many)).splitlines()) < 30
     lines = ("- \x1b[31mred", "+ x\x07")
-    found = made()
+    found = make_verify_result()
     forged = VerifyResult(
         **{
             **vars(found),

@@ -69,7 +69,7 @@ def folder(path: Path, elsewhere: Path) -> None:
     path.mkdir()
 
 
-def plain(path: Path, elsewhere: Path) -> None:
+def write_plain_file(path: Path, elsewhere: Path) -> None:
     path.write_text(TEXT)
 
 
@@ -93,32 +93,37 @@ REFUSED = [
     (device, "odd.ipynb", "is a device, not a regular file", "rm "),
     (folder, "odd.ipynb", "is a folder, not a notebook", "ls -ld "),
     (
-        plain,
+        write_plain_file,
         "../odd.ipynb",
         "does not match `notebooks:`",
         'notebooks: ["notebooks", "*.ipynb"]',
     ),
     (
-        plain,
+        write_plain_file,
         "od\x1b[31md.ipynb",
         "od\\x1b[31md.ipynb has control characters in its name",
         "mv $'",
     ),
     (
-        plain,
+        write_plain_file,
         "o\nstepper: cell 1 ok.ipynb",
         "o\\nstepper: cell 1 ok.ipynb has control",
         "mv $'",
     ),
     (
-        plain,
+        write_plain_file,
         "o\u202ebpyni.d.ipynb",
         "o\\u202ebpyni.d.ipynb has control characters",
         "mv $'",
     ),
-    (plain, "od\u200bd.ipynb", "od\\u200bd.ipynb has control characters", "mv $'"),
     (
-        plain,
+        write_plain_file,
+        "od\u200bd.ipynb",
+        "od\\u200bd.ipynb has control characters",
+        "mv $'",
+    ),
+    (
+        write_plain_file,
         "o\x9b31m/odd.ipynb",
         "o\\x9b31m/odd.ipynb has control characters",
         "mv $'",
@@ -286,7 +291,7 @@ def hard_link_swapped(path: Path, treasure: Path) -> None:
     os.link(treasure, path)
 
 
-def ran() -> Execution:
+def make_execution() -> Execution:
     return Execution(
         Outcome.OK,
         [{"output_type": "stream", "name": "stdout", "text": "out\n"}],
@@ -303,7 +308,7 @@ def test_path_swapped_before_use_is_refused(
     cell = file.read().cells[0]
     how(Path(file.path), treasure)
     for use in (
-        lambda: file.write_execution(cell, ran(), None, keep_time=True),
+        lambda: file.write_execution(cell, make_execution(), None, keep_time=True),
         lambda: file.add_tag(cell, "tag"),
         file.read,
     ):
@@ -331,7 +336,7 @@ def test_path_swapped_during_a_write_writes_nothing_outside(
 
     monkeypatch.setattr(adapter, "exchange_files", late)
     with contextlib.suppress(NotebookError):
-        file.write_execution(cell, ran(), None, keep_time=True)
+        file.write_execution(cell, make_execution(), None, keep_time=True)
     assert done
     untouched()
 
@@ -364,7 +369,7 @@ def test_swapping_paths_concurrently_never_escapes(room, tmp_path: Path) -> None
     try:
         while time.monotonic() < until:
             with contextlib.suppress(NotebookError):
-                file.write_execution(cell, ran(), None, keep_time=False)
+                file.write_execution(cell, make_execution(), None, keep_time=False)
                 put += 1
             with contextlib.suppress(NotebookError):
                 file.touch()

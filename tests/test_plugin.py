@@ -27,7 +27,7 @@ from tests.test_install import snapshot
 HOOK = "${CLAUDE_PLUGIN_ROOT}/hooks/plugin"
 
 
-def loaded(name: str) -> dict:
+def load_json(name: str) -> dict:
     return json.loads((ROOT / name).read_text())
 
 
@@ -38,19 +38,19 @@ def test_plugin_hooks_match_the_installed_hooks() -> None:
     wanted = json.dumps(claude_settings.add_hooks({})).replace(
         "${CLAUDE_PROJECT_DIR}/" + claude_settings.SCRIPT, HOOK
     )
-    assert loaded("hooks/hooks.json") == json.loads(wanted)
+    assert load_json("hooks/hooks.json") == json.loads(wanted)
 
 
 def test_plugin_manifests_agree() -> None:
     plugin, market = (
-        loaded(".claude-plugin/plugin.json"),
-        loaded(".claude-plugin/marketplace.json"),
+        load_json(".claude-plugin/plugin.json"),
+        load_json(".claude-plugin/marketplace.json"),
     )
     assert plugin["version"] == __version__
     assert [(each["name"], each["source"]) for each in market["plugins"]] == [
         (plugin["name"], "./")
     ]
-    assert loaded(".mcp.json")["mcpServers"] == {
+    assert load_json(".mcp.json")["mcpServers"] == {
         "stepper": {"command": HOOK, "args": ["Mcp"]}
     }
 
@@ -67,7 +67,7 @@ def test_plugin_icon_is_generated_from_source() -> None:
 # --- its hook script alone
 
 
-def asked(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> str:
+def run_hook(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> str:
     env = {
         "PATH": "/usr/bin:/bin",
         "HOME": "/nowhere",
@@ -91,7 +91,7 @@ def asked(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> 
 def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> None:
     project = tmp_path / name
     project.mkdir()
-    told = json.loads(asked("SessionStart", project, '{"source":"startup"}'))
+    told = json.loads(run_hook("SessionStart", project, '{"source":"startup"}'))
     said = told["systemMessage"]
     assert told["hookSpecificOutput"] == {
         "hookEventName": "SessionStart",
@@ -107,7 +107,7 @@ def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> N
         assert words.splitlines() == [f"{ROOT}/install.sh", "--plugin", str(project)]
     assert list(project.iterdir()) == []
     for source in ("resume", "compact"):
-        assert asked("SessionStart", project, json.dumps({"source": source})) == ""
+        assert run_hook("SessionStart", project, json.dumps({"source": source})) == ""
     for event in (
         "Stop",
         "PostToolBatch",
@@ -118,8 +118,8 @@ def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> N
         "PreToolUse",
         "Mcp",
     ):
-        assert asked(event, project) == ""
-    assert "NOT run" in json.loads(asked("PostToolUse", project))["systemMessage"]
+        assert run_hook(event, project) == ""
+    assert "NOT run" in json.loads(run_hook("PostToolUse", project))["systemMessage"]
 
 
 def test_foreign_environment_is_not_run(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_foreign_environment_is_not_run(tmp_path: Path) -> None:
         "Rearm",
         "Mcp",
     ):
-        told = asked(event, tmp_path)
+        told = run_hook(event, tmp_path)
         assert not canary.exists()
         assert ("this checkout is not registered" in told) == (
             event in ("SessionStart", "PostToolUse")
@@ -155,12 +155,12 @@ def test_installed_hooks_silence_the_plugin(tmp_path: Path) -> None:
     script, of = tmp_path / claude_settings.SCRIPT, tmp_path / ".claude/settings.json"
     script.parent.mkdir(parents=True)
     script.touch()
-    assert asked("SessionStart", tmp_path)
+    assert run_hook("SessionStart", tmp_path)
     of.write_text('{"permissions": {"allow": ["Bash(.claude/hooks/stepper *)"]}}')
-    assert asked("SessionStart", tmp_path)
+    assert run_hook("SessionStart", tmp_path)
     for file in (of, of.with_name("settings.local.json")):
         file.write_text(claude_settings.render(claude_settings.add_hooks({})))
-        assert not asked("SessionStart", tmp_path) and not asked(
+        assert not run_hook("SessionStart", tmp_path) and not run_hook(
             "PostToolUse", tmp_path
         )
         file.unlink()
@@ -198,7 +198,7 @@ def apply(folder: Path, *options: str) -> None:
     )
 
 
-def wrong(folder: Path) -> dict[str, str]:
+def find_failed_checks(folder: Path) -> dict[str, str]:
     return {
         check.name: check.mend
         for check in doctor.run_checks(Paths(str(folder)))
@@ -231,12 +231,14 @@ def test_install_and_uninstall_plugin_environment(
     assert (snapshot(repo), snapshot(own)) == first
 
     # doctor: the plugin's hooks and skills are to be enabled, nothing else is missing
-    assert wrong(repo) == {"hooks": "claude plugin install stepper@stepper"}
+    assert find_failed_checks(repo) == {
+        "hooks": "claude plugin install stepper@stepper"
+    }
     (tmp_path / "client").mkdir()
     (tmp_path / "client" / "settings.json").write_text(
         '{"enabledPlugins": {"stepper@stepper": true}}'
     )
-    assert wrong(repo) == {}
+    assert find_failed_checks(repo) == {}
     assert (
         doctor.format_install_command(Paths(str(repo)))
         == f"{ROOT}/install.sh {repo} --plugin"

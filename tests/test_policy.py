@@ -55,7 +55,7 @@ def state(*titles: str) -> State:
     return made
 
 
-def ran(
+def add_run(
     made: State,
     key: int | str,
     verdict: str = "fine",
@@ -231,10 +231,10 @@ def test_find_step_of_a_cell() -> None:
     made = state("one", "two", "three")
     cells = [cell(0), cell(1)]
     assert plan.find_step_id(made, cells, cells[0]) == 1
-    ran(made, 1)
+    add_run(made, 1)
     assert plan.find_step_id(made, cells, cells[1]) == 2
     assert plan.find_step_id(made, cells, cells[0]) == 1  # its own cell again
-    ran(made, 2, "recoverable", "id1")
+    add_run(made, 2, "recoverable", "id1")
     assert (
         plan.find_step_id(made, [*cells, cell(2)], cell(2)) is None
     )  # the failed cell waits
@@ -296,7 +296,7 @@ def test_edit_step(text: str, made: Step) -> None:
 def test_step_status_after_runs(verdicts: str, status: str, attempts: int) -> None:
     made = state("one")
     for verdict in verdicts.split():
-        ran(made, 1, verdict)
+        add_run(made, 1, verdict)
     assert (
         made.get_or_add_progress(1).status.value,
         made.get_or_add_progress(1).attempts,
@@ -308,11 +308,11 @@ def test_step_status_after_runs(verdicts: str, status: str, attempts: int) -> No
 
 def test_automatic_retries_are_not_attempts() -> None:
     made = state("one")
-    ran(made, 1, "transient")
-    ran(made, 1, "transient", repeat=1)
-    ran(made, 1, "recoverable", repeat=2)
+    add_run(made, 1, "transient")
+    add_run(made, 1, "transient", repeat=1)
+    add_run(made, 1, "recoverable", repeat=2)
     assert made.get_or_add_progress(1).attempts == 0
-    ran(made, 1, "recoverable")
+    add_run(made, 1, "recoverable")
     assert made.get_or_add_progress(1).attempts == 1
 
 
@@ -327,10 +327,10 @@ def test_complete_requires_the_validation_to_pass() -> None:
     made = State()
     steps = (Step(1, "one"), Step(2, "check", kind=StepKind.VALIDATION))
     take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
-    ran(made, 1)
+    add_run(made, 1)
     take(made, {"event": "skip", "key": 2})
     assert not made.is_complete
-    ran(made, 2, cell_id="id1")
+    add_run(made, 2, cell_id="id1")
     assert made.is_complete
     assert made.status_name == "complete"
     assert not State().is_complete  # without a plan never
@@ -339,7 +339,7 @@ def test_complete_requires_the_validation_to_pass() -> None:
 def test_stop_and_resume() -> None:
     for lift in ("continue", "fix", "skip"):
         made = state("one", "two")
-        ran(made, 1, "unrecoverable")
+        add_run(made, 1, "unrecoverable")
         take(
             made,
             {
@@ -358,7 +358,7 @@ def test_stop_and_resume() -> None:
 def test_lost_kernel_clears_its_runs() -> None:
     made = state()
     take(made, {"event": "kernel", "what": "started", "kernel": "k"})
-    ran(made, "id0")
+    add_run(made, "id0")
     assert made.succeeded_sources == {"id0": "h"}
     take(made, {"event": "kernel", "what": "lost", "why": "it died"})
     assert (made.succeeded_sources, made.lost_reason, made.last_sources) == (
@@ -380,7 +380,7 @@ def test_lost_kernel_clears_its_runs() -> None:
 )
 def test_plan_changes(change, ids: list[int]) -> None:
     made = state("one", "two", "three")
-    ran(made, 1)
+    add_run(made, 1)
     assert [step.id for step in change(made).steps] == ids
 
 
@@ -399,7 +399,7 @@ def test_plan_changes(change, ids: list[int]) -> None:
 )
 def test_refused_plan_changes_have_no_effect(change) -> None:
     made = state("one", "two", "three")
-    ran(made, 1)
+    add_run(made, 1)
     with pytest.raises(ValueError):
         change(made)
     assert [step.id for step in made.plan.steps] == [1, 2, 3]
@@ -527,7 +527,7 @@ def printed(text: str) -> dict[str, str]:
     return {"output_type": "stream", "name": "stdout", "text": text}
 
 
-def ended(
+def make_run_summary(
     number: int, outcome: Outcome = Outcome.OK, **more: Any
 ) -> run_report.RunSummary:
     verdict = Verdict.FINE if outcome is Outcome.OK else Verdict.RECOVERABLE
@@ -568,13 +568,17 @@ def ended(
 )
 def test_user_line_for_each_outcome(more: dict[str, Any], line: str) -> None:
     assert (
-        run_report.format_line(ended(0, **more))
+        run_report.format_line(make_run_summary(0, **more))
         == f'✓ step 2 of 2 "Fit" · ok · 0.10 s{line}'
     )
 
 
 def test_user_line_of_a_write_counts_its_cells() -> None:
-    cells = [ended(0, warnings=["odd"]), ended(1), ended(2, Outcome.ERROR)]
+    cells = [
+        make_run_summary(0, warnings=["odd"]),
+        make_run_summary(1),
+        make_run_summary(2, Outcome.ERROR),
+    ]
     told = "2 of 5 cells ok, 1 failed, 2 not run; last: step 2 of 2"
     assert (
         run_report.format_runs(cells, 5).line
@@ -596,7 +600,7 @@ def test_user_line_of_a_write_counts_its_cells() -> None:
 def test_completion_summary() -> None:
     made = state("a", "b", "c")
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
-        ran(made, key, verdict, cell_id=f"id{key}")
+        add_run(made, key, verdict, cell_id=f"id{key}")
     assert (
         command_messages.format_completion_line(made)
         == "notebook complete: 3 steps, 1 retry, 4.00 s"
@@ -606,10 +610,10 @@ def test_completion_summary() -> None:
 def test_retries_are_counted_over_the_whole_history() -> None:
     made = state("a")
     for _ in range(4):
-        ran(made, 1, "recoverable", cell_id="id1")
+        add_run(made, 1, "recoverable", cell_id="id1")
     assert made.get_or_add_progress(1).attempts == 3
     journal_reducer.apply(journal_events.Fixed(key=1), made)
-    ran(made, 1, "fine", cell_id="id1")
+    add_run(made, 1, "fine", cell_id="id1")
     assert (
         made.get_or_add_progress(1).attempts == 1
         and made.get_or_add_progress(1).retries == 4
@@ -617,7 +621,7 @@ def test_retries_are_counted_over_the_whole_history() -> None:
     assert command_messages.format_completion_line(made).startswith(
         "notebook complete: 1 step, 4 retries"
     )
-    ran(made, 1, "fine", cell_id="id1")
+    add_run(made, 1, "fine", cell_id="id1")
     assert (
         made.get_or_add_progress(1).attempts == 0
         and made.get_or_add_progress(1).retries == 4
@@ -631,8 +635,8 @@ def test_answered_question_is_not_a_retry() -> None:
         "evalue": "STOP: which year?",
         "mro": ["ValueError"],
     }
-    ran(made, 1, "unrecoverable", cell_id="id1", fault=asked)
-    ran(made, 1, "fine", cell_id="id1")
+    add_run(made, 1, "unrecoverable", cell_id="id1", fault=asked)
+    add_run(made, 1, "fine", cell_id="id1")
     assert (
         made.get_or_add_progress(1).attempts == 0
         and made.get_or_add_progress(1).retries == 0
@@ -641,7 +645,7 @@ def test_answered_question_is_not_a_retry() -> None:
 
 def test_failed_cell_outside_the_plan_prevents_completion() -> None:
     made = state("a")
-    ran(made, 1, "fine", cell_id="id1")
+    add_run(made, 1, "fine", cell_id="id1")
     sources = [("id1", "x = 1"), ("id2", "1 / 0"), ("id3", " "), ("id4", "y = 2")]
     cells = [
         Cell(name, place, place + 1, "code", source)
@@ -650,7 +654,7 @@ def test_failed_cell_outside_the_plan_prevents_completion() -> None:
     made.last_sources["id1"] = changed_cells.hash_source("x = 1")
     made.compare_with_notebook(cells[:1])
     assert made.is_complete and made.status_name == "complete"
-    ran(
+    add_run(
         made,
         "id2",
         "recoverable",
@@ -670,7 +674,7 @@ def test_failed_cell_outside_the_plan_prevents_completion() -> None:
         == "✗ 1 step finished · cell 2 failed"
     )
     made.stale_ids = {"id2"}
-    ran(
+    add_run(
         made,
         "id2",
         "fine",
@@ -710,7 +714,7 @@ def test_truncated_output_is_marked() -> None:
 
 def test_skipped_step_is_not_counted_as_done() -> None:
     made = state("a", "b")
-    ran(made, 1, "fine", cell_id="id1")
+    add_run(made, 1, "fine", cell_id="id1")
     journal_reducer.apply(journal_events.Skipped(key=2), made)
     assert command_messages.format_completion_line(made).startswith(
         "notebook complete: 1 done, 1 skipped, 0 retries"

@@ -33,7 +33,7 @@ NAMESPACE = {
 NAMES = frozenset({*dir(builtins), *NAMESPACE, "df", "plt", "np", "ip"})
 
 
-def known(
+def make_namespace(
     names: Collection[str] = NAMES,
     python: tuple[int, int] = HERE,
     magics: Any = None,
@@ -47,16 +47,19 @@ def known(
     )
 
 
-KNOWN, UNKNOWN = known(magics=("ls", "pip", "time", "matplotlib")), known(())
+KNOWN, UNKNOWN = (
+    make_namespace(magics=("ls", "pip", "time", "matplotlib")),
+    make_namespace(()),
+)
 
 
-def findable(name: str) -> bool:
+def is_findable(name: str) -> bool:
     return not name.startswith("missing")
 
 
 def check(source: str, told: Namespace = KNOWN):
     return preflight.find_certain_error(
-        source, told, findable, ipython_syntax.get_transformer()
+        source, told, is_findable, ipython_syntax.get_transformer()
     )
 
 
@@ -1116,13 +1119,13 @@ def test_unknown_namespace_disables_name_checks() -> None:
 
 
 def test_redefined_input_is_not_checked() -> None:
-    own = known(own_input=True)
+    own = make_namespace(own_input=True)
     assert check("x = input()") is not None
     assert check("x = input()", own) is None
 
 
 def test_one_line_cell_may_be_a_magic_if_magics_are_unknown() -> None:
-    unsure = known()
+    unsure = make_namespace()
     for source in ("nowhere", "sql SELECT 1", "nowhere (3)", "nowhere(3)", " nowhere "):
         assert check(source, unsure) is None
     for source in (
@@ -1136,10 +1139,10 @@ def test_one_line_cell_may_be_a_magic_if_magics_are_unknown() -> None:
 
 
 def test_syntax_is_not_checked_for_a_newer_kernel() -> None:
-    newer = known(python=(HERE[0], HERE[1] + 1))
-    older = known(python=(3, 9))
+    newer = make_namespace(python=(HERE[0], HERE[1] + 1))
+    older = make_namespace(python=(3, 9))
     assert check("x = = 1", newer) is None
-    assert check("x = = 1", known(python=(0, 0))) is None
+    assert check("x = = 1", make_namespace(python=(0, 0))) is None
     assert check("x = = 1", older) is not None
     assert check("x = 1\nnowhere()", newer) is not None
 
@@ -1218,7 +1221,7 @@ def test_failing_transformer_stops_no_cell() -> None:
     def broken(_: str) -> str:
         raise RuntimeError
 
-    assert preflight.find_certain_error("x = = 1", KNOWN, findable, broken) is None
+    assert preflight.find_certain_error("x = = 1", KNOWN, is_findable, broken) is None
 
 
 PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FOUND)])
@@ -1237,7 +1240,7 @@ MARKS = st.sampled_from(
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> str:
+def mutated_sources(draw: st.DrawFn) -> str:
     source = draw(PIECES)
     for _ in range(draw(st.integers(1, 3))):
         begin = draw(st.integers(0, len(source)))
@@ -1249,7 +1252,7 @@ def mutated(draw: st.DrawFn) -> str:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(st.text(), mutated()))
+@given(st.one_of(st.text(), mutated_sources()))
 @example("\\")
 @example("%%")
 @example("x = !")

@@ -23,7 +23,7 @@ from stepper.kernels.backends.local.process_identity import (
     find_kernel_processes,
     kill_kernel_processes,
 )
-from tests.conftest import Notebook, Project, some_nightly
+from tests.conftest import Notebook, Project, mark_nightly
 
 # As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.
 STARTED = 9
@@ -46,7 +46,7 @@ subprocess.Popen(["sh", "-c", "while :; do sleep {seconds} & sleep 0.1; done"], 
 """
 
 
-def until(met: Callable[[], Any], what: str, seconds: float = 20) -> None:
+def wait_until_met(met: Callable[[], Any], what: str, seconds: float = 20) -> None:
     """Wait until something is so; it must be within that time, which a hang alone takes."""
     limit = time.monotonic() + seconds
     while not met():
@@ -116,7 +116,7 @@ def change(project: Project, **provisioner: Any) -> None:
     record(project).write_text(json.dumps(told))
 
 
-def holding(kernel: str) -> list[int]:
+def list_kernel_processes(kernel: str) -> list[int]:
     """The processes with that kernel's id in their environment, as the system tells it."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -128,7 +128,7 @@ def holding(kernel: str) -> list[int]:
     return found
 
 
-def left(project: Project) -> list[str]:
+def list_leftovers(project: Project) -> list[str]:
     """What is left in stepper's folders of kernels and daemon that ended."""
     folders = (Path(project.paths.runtime), Path(project.paths.kernels))
     names = [
@@ -140,7 +140,7 @@ def left(project: Project) -> list[str]:
     return [name for name in names if not name.endswith(".stderr")]
 
 
-def told_lost(notebook: Notebook) -> None:
+def assert_kernel_lost(notebook: Notebook) -> None:
     """The next cell does not run: it is said that the kernel is gone. The person goes on."""
     answer = notebook.insert("1")[1].text
     assert (
@@ -151,7 +151,7 @@ def told_lost(notebook: Notebook) -> None:
     notebook.project.stepper("continue")
 
 
-def gone(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
     return (
         not psutil.pid_exists(pid)
         or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -160,29 +160,29 @@ def gone(pid: int) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    until(lambda: gone(pid), "killed, but there")
+    wait_until_met(lambda: is_dead(pid), "killed, but there")
 
 
 # the find_kernel_processes
 
 
-def by_shutdown(project: Project, notebook: Notebook, pid: int) -> None:
+def shutdown_kernel(project: Project, notebook: Notebook, pid: int) -> None:
     assert "1 kernel of" in project.stepper("shutdown").stdout
 
 
-def by_restart(project: Project, notebook: Notebook, pid: int) -> None:
+def restart_kernel(project: Project, notebook: Notebook, pid: int) -> None:
     project.stepper("restart")
 
 
-def by_the_cell(project: Project, notebook: Notebook, pid: int) -> None:
+def die_in_cell(project: Project, notebook: Notebook, pid: int) -> None:
     assert "exit code 1" in notebook.insert("import os; os._exit(1)")[1].stop
 
 
-def by_exit(project: Project, notebook: Notebook, pid: int) -> None:
+def exit_in_cell(project: Project, notebook: Notebook, pid: int) -> None:
     assert "KernelDied" in notebook.insert("exit()")[1].stop
 
 
-def by_a_kill_in_a_cell(project: Project, notebook: Notebook, pid: int) -> None:
+def kill_in_cell(project: Project, notebook: Notebook, pid: int) -> None:
     assert (
         "(SIGKILL)"
         in notebook.insert(f"import os, time; os.kill({pid}, 9); time.sleep(30)")[
@@ -191,50 +191,48 @@ def by_a_kill_in_a_cell(project: Project, notebook: Notebook, pid: int) -> None:
     )
 
 
-def by_a_kill_while_idle(project: Project, notebook: Notebook, pid: int) -> None:
+def kill_while_idle(project: Project, notebook: Notebook, pid: int) -> None:
     kill(pid)
     assert "the kernel died (SIGKILL)" in notebook.insert("1")[1].text
 
 
-def by_a_kill_that_status_finds(project: Project, notebook: Notebook, pid: int) -> None:
+def kill_found_by_status(project: Project, notebook: Notebook, pid: int) -> None:
     kill(pid)
     assert project.json("status")["kernel"]["state"] == "dead"
 
 
-def by_a_kill_without_a_daemon(project: Project, notebook: Notebook, pid: int) -> None:
+def kill_without_daemon(project: Project, notebook: Notebook, pid: int) -> None:
     project.kill_daemon()
     kill(pid)
-    told_lost(notebook)
+    assert_kernel_lost(notebook)
 
 
-def by_shutdown_without_a_daemon(
-    project: Project, notebook: Notebook, pid: int
-) -> None:
+def shutdown_without_daemon(project: Project, notebook: Notebook, pid: int) -> None:
     project.kill_daemon()
     assert "1 kernel of" in project.stepper("shutdown").stdout
 
 
-def by_force(project: Project, notebook: Notebook, pid: int) -> None:
+def kill_by_force(project: Project, notebook: Notebook, pid: int) -> None:
     daemon = project.json("status")["daemon"]["pid"]
     os.kill(daemon, signal.SIGSTOP)
     assert kill_processes(project.paths) == 1
-    assert gone(daemon) and left(project) == []
+    assert is_dead(daemon) and list_leftovers(project) == []
 
 
-BY_STEPPER = [by_shutdown, by_restart, by_shutdown_without_a_daemon, by_force]
+BY_STEPPER = [shutdown_kernel, restart_kernel, shutdown_without_daemon, kill_by_force]
 BY_OTHERS = [
-    by_the_cell,
-    by_exit,
-    by_a_kill_in_a_cell,
-    by_a_kill_while_idle,
-    by_a_kill_that_status_finds,
-    by_a_kill_without_a_daemon,
+    die_in_cell,
+    exit_in_cell,
+    kill_in_cell,
+    kill_while_idle,
+    kill_found_by_status,
+    kill_without_daemon,
 ]
 
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
-    "end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_a_kill_without_a_daemon)
+    "end", mark_nightly(BY_STEPPER + BY_OTHERS, shutdown_kernel, kill_without_daemon)
 )
 def test_child_processes_are_killed_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
@@ -247,18 +245,21 @@ def test_child_processes_are_killed_with_their_kernel(
     ):  # nothing but its parent, which is gone, tells whose a process without an environment is
         start = start.replace('["env", "-i", *sleep]', "sleep")
     assert "ran ok" in notebook.insert(start)[1].text
-    until(lambda: len(sleepers.found()) == STARTED, "not all were started")
+    wait_until_met(lambda: len(sleepers.found()) == STARTED, "not all were started")
     kernel = json.loads(record(project).read_text())["kernel"]
     pid = project.json("status")["kernel"]["pid"]
-    assert pid in holding(kernel) and len(holding(kernel)) > STARTED - 1
+    assert (
+        pid in list_kernel_processes(kernel)
+        and len(list_kernel_processes(kernel)) > STARTED - 1
+    )
     other = sleepers.start(
         start_new_session=True
     )  # the test's own: the very same command
     end(project, notebook, pid)
     assert [process.pid for process in sleepers.found()] == [other.pid]
-    assert holding(kernel) == [] and gone(pid)
+    assert list_kernel_processes(kernel) == [] and is_dead(pid)
     project.stepper("shutdown")
-    assert other.poll() is None and left(project) == []
+    assert other.poll() is None and list_leftovers(project) == []
     other.kill()
     other.wait()
 
@@ -268,7 +269,7 @@ def test_continuously_forking_tree_is_killed(
 ) -> None:
     notebook = project.new()
     notebook.insert("import subprocess" + FORKING.format(seconds=sleepers.seconds))
-    until(lambda: len(sleepers.found()) > 3, "it does not fork")
+    wait_until_met(lambda: len(sleepers.found()) > 3, "it does not fork")
     project.stepper("shutdown")
     assert sleepers.found() == []
 
@@ -294,11 +295,11 @@ def test_daemon_and_kernel_of_another_project_survive(
         assert "| 0" in notebook.insert(source)[1].text
         pid = other.json("status")["kernel"]["pid"]
         project.stepper("shutdown")
-        assert not gone(pid)
+        assert not is_dead(pid)
         assert "| 5" in inner.insert("print(x)")[1].text
     finally:
         other.stepper("shutdown")
-    assert gone(pid)
+    assert is_dead(pid)
 
 
 def cell(source: str, cell_id: str) -> dict[str, Any]:
@@ -314,7 +315,7 @@ def cell(source: str, cell_id: str) -> dict[str, Any]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "then", some_nightly(["a cell", "shutdown", "force"], "a cell")
+    "then", mark_nightly(["a cell", "shutdown", "force"], "a cell")
 )
 def test_daemon_killed_during_kernel_start_leaves_no_process(
     project: Project, then: str
@@ -340,17 +341,19 @@ def test_daemon_killed_during_kernel_start_leaves_no_process(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as client:
-        until(
+        wait_until_met(
             lambda: list(Path(project.paths.kernels).rglob("*.json")),
             "the kernel is not on record",
         )
         kernel = json.loads(record(project).read_text())["kernel"]
-        until(lambda: holding(kernel), "the kernel does not start")
+        wait_until_met(
+            lambda: list_kernel_processes(kernel), "the kernel does not start"
+        )
         client.send_signal(signal.SIGSTOP)  # else it asks the next daemon
         project.config("")
         kill(json.loads(Path(project.paths.daemon_json).read_text())["pid"])
         client.kill()
-    assert holding(kernel)
+    assert list_kernel_processes(kernel)
     if then == "a cell":
         answer = notebook.insert("print(6 * 7)")[1]
         assert "| 42" in answer.text and "state lost" not in answer.text
@@ -358,9 +361,9 @@ def test_daemon_killed_during_kernel_start_leaves_no_process(
         project.stepper("shutdown")
     else:
         assert kill_processes(project.paths) == 1
-    assert holding(kernel) == []
+    assert list_kernel_processes(kernel) == []
     project.stepper("shutdown")
-    assert left(project) == []
+    assert list_leftovers(project) == []
 
 
 # pids that others have got
@@ -402,14 +405,14 @@ def test_reused_kernel_pid_is_never_signalled(
     change(project, **told)
     assert json.loads(record(project).read_text())["kernel"] == kernel
     if then == "a cell":
-        told_lost(notebook)
+        assert_kernel_lost(notebook)
         assert "| False" in notebook.insert("print('x' in globals())")[1].text
     elif then == "shutdown":
         project.stepper("shutdown")
     else:
         kill_processes(project.paths)
     project.stepper("shutdown")
-    assert left(project) == []
+    assert list_leftovers(project) == []
 
 
 @pytest.mark.nightly
@@ -429,12 +432,12 @@ def test_machine_restart(project: Project, foreign: subprocess.Popen[bytes]) -> 
         Path(project.paths.runtime) / "k0123abcd.json"
     )  # of a kernel that was just starting
     connection.write_text("{}")
-    assert os.path.exists(project.paths.socket) and len(left(project)) >= 4
+    assert os.path.exists(project.paths.socket) and len(list_leftovers(project)) >= 4
     assert "socket" in project.stepper("doctor", check=None).stdout
-    told_lost(notebook)
+    assert_kernel_lost(notebook)
     assert "| False" in notebook.insert("print('x' in globals())")[1].text
     project.stepper("shutdown")
-    assert left(project) == [connection.name]
+    assert list_leftovers(project) == [connection.name]
 
 
 def test_reused_daemon_pid_is_not_awaited(
@@ -476,13 +479,13 @@ def test_records_of_older_versions_and_changed_clock(project: Project) -> None:
     assert project.json("status")["kernel"]["pid"] == pid
     project.stepper("interrupt")
     assert "1 kernel of" in project.stepper("shutdown").stdout
-    assert gone(pid)
+    assert is_dead(pid)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "texts",
-    some_nightly(
+    mark_nightly(
         [("", '{"kernel": "*"}'), ("[]", '{"kernel": ""}', '{"connection": {}}')],
         ("", '{"kernel": "*"}'),
     ),
@@ -519,7 +522,7 @@ def test_identity_matches_one_process() -> None:
         assert not Identity(process.pid, "", own.created - 2).is_running()
         assert process.poll() is None
         own.send(signal.SIGKILL)
-        until(
+        wait_until_met(
             lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE,
             "not killed",
         )
@@ -552,7 +555,7 @@ def test_process_tree_excludes_other_kernels() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}
     ) as process:
-        until(lambda: find_kernel_processes("b"), "it did not start")
+        wait_until_met(lambda: find_kernel_processes("b"), "it did not start")
         (other,) = find_kernel_processes("b")
         assert [
             one.pid
@@ -565,7 +568,7 @@ def test_process_tree_excludes_other_kernels() -> None:
         )
         assert kill_kernel_processes("a") == 1 and other.is_running()
         assert kill_kernel_processes("b") == 1
-        until(
+        wait_until_met(
             lambda: not other.is_running() or other.status() == psutil.STATUS_ZOMBIE,
             "it lives",
         )

@@ -14,7 +14,7 @@ from tests import progress_outputs
 RIGHT = 0.25  # of the whole time
 
 
-def looks(
+def replay_estimates(
     said: progress_outputs.Said,
 ) -> tuple[float, list[tuple[float, float | None]]]:
     """Return when a cell was over, and what was told each second before."""
@@ -47,7 +47,7 @@ def cases(*every: Callable[[], progress_outputs.Said]) -> list[Any]:
 def test_remaining_time_estimate_is_accurate(
     case: Callable[[], progress_outputs.Said],
 ) -> None:
-    end, told = looks(case())
+    end, told = replay_estimates(case())
     late = [(now, left) for now, left in told if now >= 0.2 * end]
     known = [(now, left) for now, left in late if left is not None]
     right = [now for now, left in known if abs(now + left - end) <= RIGHT * end]
@@ -63,7 +63,7 @@ def test_remaining_time_estimate_is_accurate(
 def test_no_estimate_without_progress(
     case: Callable[[], progress_outputs.Said],
 ) -> None:
-    end, told = looks(case())
+    end, told = replay_estimates(case())
     begin = 0.5 if case in progress_outputs.RESETS else 0.2
     assert not [
         (now, left) for now, left in told if now >= begin * end and left is not None
@@ -88,24 +88,30 @@ def test_find_progress_shares_in_a_line(line: str, found: list[float]) -> None:
     assert [share for _, share, _ in find_shares(line)] == pytest.approx(found)
 
 
-def counted(*samples: tuple[float, str]) -> float | None:
+def estimate_remaining(*samples: tuple[float, str]) -> float | None:
     estimate = Estimate()
     return [estimate.update(now, lines.split("\n")) for now, lines in samples][-1]
 
 
 def test_insufficient_progress_data() -> None:
-    assert counted((10, "5/10")) is None
-    assert counted((10, "1/10"), (11, "1/10")) is None  # it stands
-    assert counted((10, "1/10"), (20, "2/10"), (21, "1/10")) is None  # it fell
-    assert counted((10, "1/10"), (20, "2/10")) == pytest.approx(80)
-    assert counted((10, "5/10"), (20, "6/10")) is None  # it did not begin here
-    assert counted((10, "1/10"), (20, "2/10"), (24, "saved")) == pytest.approx(
-        76
-    )  # it was seen before
-    assert counted((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
+    assert estimate_remaining((10, "5/10")) is None
+    assert estimate_remaining((10, "1/10"), (11, "1/10")) is None  # it stands
     assert (
-        counted((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10")) is None
+        estimate_remaining((10, "1/10"), (20, "2/10"), (21, "1/10")) is None
+    )  # it fell
+    assert estimate_remaining((10, "1/10"), (20, "2/10")) == pytest.approx(80)
+    assert (
+        estimate_remaining((10, "5/10"), (20, "6/10")) is None
+    )  # it did not begin here
+    assert estimate_remaining(
+        (10, "1/10"), (20, "2/10"), (24, "saved")
+    ) == pytest.approx(76)  # it was seen before
+    assert estimate_remaining((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
+    assert (
+        estimate_remaining((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10"))
+        is None
     )  # it hangs
     assert (
-        counted((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %")) is None
+        estimate_remaining((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %"))
+        is None
     )  # the outer one is at its beginning

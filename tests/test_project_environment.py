@@ -58,7 +58,7 @@ def plant(root: Path) -> Plant:
 
 
 @pytest.fixture
-def here(root: Path) -> str:
+def notebooks_folder(root: Path) -> str:
     """Where kernels run."""
     return str(root / "notebooks")
 
@@ -103,7 +103,7 @@ def test_walk_is_cached_for_a_second(
 
 
 def test_hostile_tree(
-    plant: Plant, root: Path, here: str, monkeypatch: pytest.MonkeyPatch
+    plant: Plant, root: Path, notebooks_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = plant("data/good.csv", "bad\nname\x1b[31m.csv", "locked/secret.csv")
     (root / "data" / "loop").symlink_to(root)
@@ -127,13 +127,15 @@ def test_hostile_tree(
             "self",
         } <= set(files)
         assert not [path for path in files if path.startswith(("out/", "data/loop/"))]
-        assert around.find_similar_paths("god.csv", here) == ["../data/good.csv"]
+        assert around.find_similar_paths("god.csv", notebooks_folder) == [
+            "../data/good.csv"
+        ]
         assert (
-            around.find_similar_paths("Pipe.csv", here)
-            == around.find_similar_paths("Dangling.csv", here)
+            around.find_similar_paths("Pipe.csv", notebooks_folder)
+            == around.find_similar_paths("Dangling.csv", notebooks_folder)
             == []
         )
-        assert around.find_local_modules("m", here) == []
+        assert around.find_local_modules("m", notebooks_folder) == []
         assert around.list_written_since(0, ["self", "data/loop/x", "a\0b"])
         assert not around.has_changed_since(
             time.time_ns() + 10**12,
@@ -143,23 +145,25 @@ def test_hostile_tree(
         assert around.build_install_command(
             str(root / "self" / "bin" / "python"), "six"
         ).endswith("pip install six")
-        assert around.can_import("x", [str(root / "pipe.csv")], here)
+        assert around.can_import("x", [str(root / "pipe.csv")], notebooks_folder)
     finally:
         (root / "locked").chmod(0o700)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_unreadable_folders(plant: Plant, root: Path, here: str) -> None:
+def test_unreadable_folders(plant: Plant, root: Path, notebooks_folder: str) -> None:
     around = plant("locked/x.py", "b.csv")
     (root / "locked").chmod(0)
     try:
         assert around.get_tree().files == ["b.csv"]
-        assert around.can_import("x", [str(root / "locked")], here)  # who knows?
+        assert around.can_import(
+            "x", [str(root / "locked")], notebooks_folder
+        )  # who knows?
     finally:
         (root / "locked").chmod(0o700)
 
 
-def test_undecodable_file_names(root: Path, here: str) -> None:
+def test_undecodable_file_names(root: Path, notebooks_folder: str) -> None:
     name = os.fsdecode(b"caf\xe9.csv")
     try:
         (root / name).touch()
@@ -168,8 +172,8 @@ def test_undecodable_file_names(root: Path, here: str) -> None:
     around = ProjectEnvironment(str(root))
     assert around.get_tree().files == [name]
     assert (
-        around.find_similar_paths("cafe.csv", here)
-        == around.find_similar_paths("Caf\udce9.csv", here)
+        around.find_similar_paths("cafe.csv", notebooks_folder)
+        == around.find_similar_paths("Caf\udce9.csv", notebooks_folder)
         == ["../caf\ufffd.csv"]
     )
     assert around.list_written_since(0, []) == [("caf\ufffd.csv", 0)]
@@ -192,16 +196,20 @@ def test_undecodable_file_names(root: Path, here: str) -> None:
         "//",
     ],
 )
-def test_unusual_queries_return_lists(plant: Plant, asked: str, here: str) -> None:
+def test_unusual_queries_return_lists(
+    plant: Plant, asked: str, notebooks_folder: str
+) -> None:
     around = plant("data/x.csv", "m.py")
-    assert isinstance(around.find_similar_paths(asked, here), list)
+    assert isinstance(around.find_similar_paths(asked, notebooks_folder), list)
     assert isinstance(around.find_similar_paths("x.csv", asked), list)
-    assert isinstance(around.find_local_modules(asked, here), list)
-    assert isinstance(around.can_import("nope", [asked], here), bool)
+    assert isinstance(around.find_local_modules(asked, notebooks_folder), list)
+    assert isinstance(around.can_import("nope", [asked], notebooks_folder), bool)
 
 
 @pytest.mark.nightly
-def test_large_folder_does_not_hide_others(plant: Plant, root: Path, here: str) -> None:
+def test_large_folder_does_not_hide_others(
+    plant: Plant, root: Path, notebooks_folder: str
+) -> None:
     around = plant("zoo/deep/down/animals.csv", "pictures/")
     for number in range(30_000):
         os.close(
@@ -210,10 +218,10 @@ def test_large_folder_does_not_hide_others(plant: Plant, root: Path, here: str) 
             )
         )
     assert len(around.get_tree().files) <= ENTRIES
-    assert around.find_similar_paths("animals.csv", here) == [
+    assert around.find_similar_paths("animals.csv", notebooks_folder) == [
         "../zoo/deep/down/animals.csv"
     ]
-    assert len(around.find_similar_paths("1234_pictures.png", here)) == 3
+    assert len(around.find_similar_paths("1234_pictures.png", notebooks_folder)) == 3
     assert len(around.list_written_since(0, [])) == 20
     assert not around.has_changed_since(time.time_ns() + 10**12, [], [])
 
@@ -222,15 +230,17 @@ def test_large_folder_does_not_hide_others(plant: Plant, root: Path, here: str) 
 
 
 def test_similar_paths_keep_the_requested_form(
-    plant: Plant, root: Path, here: str
+    plant: Plant, root: Path, notebooks_folder: str
 ) -> None:
     around = plant("data/x.csv", "notebooks/own.csv")
-    assert around.find_similar_paths("data/x.csv", here) == ["../data/x.csv"]
+    assert around.find_similar_paths("data/x.csv", notebooks_folder) == [
+        "../data/x.csv"
+    ]
     assert around.find_similar_paths("./x.csv", str(root)) == ["data/x.csv"]
-    assert around.find_similar_paths("/nowhere/x.csv", here) == [
+    assert around.find_similar_paths("/nowhere/x.csv", notebooks_folder) == [
         str(root / "data" / "x.csv")
     ]
-    assert around.find_similar_paths("in/own.csv", here) == ["own.csv"]
+    assert around.find_similar_paths("in/own.csv", notebooks_folder) == ["own.csv"]
 
 
 def test_project_behind_a_symlink(plant: Plant, root: Path, tmp_path: Path) -> None:
@@ -252,7 +262,7 @@ def test_project_behind_a_symlink(plant: Plant, root: Path, tmp_path: Path) -> N
 
 
 def test_same_name_ranks_first_and_nearest_before_others(
-    plant: Plant, here: str
+    plant: Plant, notebooks_folder: str
 ) -> None:
     around = plant(
         "data/x.csv",
@@ -261,23 +271,25 @@ def test_same_name_ranks_first_and_nearest_before_others(
         "data/x.parquet",
         "x1.csv",
     )
-    assert around.find_similar_paths("x.csv", here) == [
+    assert around.find_similar_paths("x.csv", notebooks_folder) == [
         "sub/x.csv",
         "../data/x.csv",
         "../old/very/far/x.csv",
     ]
     # the folder that was asked for, moved, is nearer than another one
-    assert around.find_similar_paths("very/far/x.csv", here)[:1] == [
+    assert around.find_similar_paths("very/far/x.csv", notebooks_folder)[:1] == [
         "../old/very/far/x.csv"
     ]
-    assert around.find_similar_paths("data/x.csv", here) == [
+    assert around.find_similar_paths("data/x.csv", notebooks_folder) == [
         "../data/x.csv",
         "sub/x.csv",
         "../old/very/far/x.csv",
     ]
 
 
-def test_other_spellings_rank_before_close_names(plant: Plant, here: str) -> None:
+def test_other_spellings_rank_before_close_names(
+    plant: Plant, notebooks_folder: str
+) -> None:
     around = plant(
         "data/Sales.csv",
         "data/sales.parquet",
@@ -285,58 +297,68 @@ def test_other_spellings_rank_before_close_names(plant: Plant, here: str) -> Non
         "data/sale.csv",
         "data/resale.txt",
     )
-    assert around.find_similar_paths("../data/sales.csv", here) == [
+    assert around.find_similar_paths("../data/sales.csv", notebooks_folder) == [
         "../data/Sales.csv",
         "../data/sales.csv.gz",
         "../data/sales.parquet",
     ]
-    assert around.find_similar_paths("../data/sale", here)[:1] == ["../data/sale.csv"]
+    assert around.find_similar_paths("../data/sale", notebooks_folder)[:1] == [
+        "../data/sale.csv"
+    ]
 
 
-def test_parent_decides_between_close_names(plant: Plant, here: str) -> None:
+def test_parent_decides_between_close_names(
+    plant: Plant, notebooks_folder: str
+) -> None:
     around = plant("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
-    assert around.find_similar_paths("../data/train_9.csv", here) == [
+    assert around.find_similar_paths("../data/train_9.csv", notebooks_folder) == [
         "../data/train_1.csv",
         "../data/train_2.txt",
         "../other/train_3.csv",
     ]
 
 
-def test_common_extension_is_not_similarity(plant: Plant, here: str) -> None:
+def test_common_extension_is_not_similarity(
+    plant: Plant, notebooks_folder: str
+) -> None:
     around = plant("a.csv", "zebra.csv", "report.txt", "notebooks/eda.ipynb")
     assert (
-        around.find_similar_paths("x.csv", here)
-        == around.find_similar_paths("../quarterly.csv", here)
+        around.find_similar_paths("x.csv", notebooks_folder)
+        == around.find_similar_paths("../quarterly.csv", notebooks_folder)
         == []
     )
 
 
-def test_unicode_normalization_forms_match(root: Path, here: str) -> None:
+def test_unicode_normalization_forms_match(root: Path, notebooks_folder: str) -> None:
     name = unicodedata.normalize("NFD", "café.csv")
     (root / name).touch()
     found = ProjectEnvironment(str(root)).find_similar_paths(
-        "../" + unicodedata.normalize("NFC", "café.csv"), here
+        "../" + unicodedata.normalize("NFC", "café.csv"), notebooks_folder
     )
     assert found in (["../" + name], [])  # macOS takes both for the same
 
 
-def test_similar_folders_and_misspelt_parents(plant: Plant, here: str) -> None:
+def test_similar_folders_and_misspelt_parents(
+    plant: Plant, notebooks_folder: str
+) -> None:
     around = plant("output/", "data/raw/x.csv")
-    assert around.find_similar_paths("../ouput", here) == ["../output"]
-    assert around.find_similar_paths("../ouput/new.parquet", here) == ["../output"]
-    assert around.find_similar_paths("../dat/rew/deep/new.parquet", here) == [
-        "../data/raw"
+    assert around.find_similar_paths("../ouput", notebooks_folder) == ["../output"]
+    assert around.find_similar_paths("../ouput/new.parquet", notebooks_folder) == [
+        "../output"
     ]
+    assert around.find_similar_paths(
+        "../dat/rew/deep/new.parquet", notebooks_folder
+    ) == ["../data/raw"]
     assert (
-        around.find_similar_paths("../output/new.parquet", here) == []
+        around.find_similar_paths("../output/new.parquet", notebooks_folder) == []
     )  # the folder is there, and nothing alike
-    assert around.find_similar_paths("/srv/nowhere/new.parquet", here) == []
+    assert around.find_similar_paths("/srv/nowhere/new.parquet", notebooks_folder) == []
 
 
 # --- local modules -----------------------------------------------------------------------------------------
 
 
-def test_find_local_modules(plant: Plant, root: Path, here: str) -> None:
+def test_find_local_modules(plant: Plant, root: Path, notebooks_folder: str) -> None:
     around = plant(
         "src/helpers.py",
         "src/pkg/__init__.py",
@@ -345,25 +367,29 @@ def test_find_local_modules(plant: Plant, root: Path, here: str) -> None:
         "docs/helpers.md",
         "top.py",
     )
-    assert around.find_local_modules("helpers", here) == [("src/helpers.py", "../src")]
+    assert around.find_local_modules("helpers", notebooks_folder) == [
+        ("src/helpers.py", "../src")
+    ]
     assert around.find_local_modules("helpers", str(root / "src")) == [
         ("src/helpers.py", ".")
     ]
-    assert around.find_local_modules("pkg", here) == [("src/pkg", "../src")]
+    assert around.find_local_modules("pkg", notebooks_folder) == [("src/pkg", "../src")]
     assert around.find_local_modules("pkg.inner", str(root)) == [
         ("src/pkg/inner.py", "src")
     ]
-    assert around.find_local_modules("loose", here) == [("tools/loose", "../tools")]
-    assert around.find_local_modules("top", here) == [("top.py", "..")]
+    assert around.find_local_modules("loose", notebooks_folder) == [
+        ("tools/loose", "../tools")
+    ]
+    assert around.find_local_modules("top", notebooks_folder) == [("top.py", "..")]
     for name in ("helper", "elpers", "docs", "Helpers", "pkg.helpers", "", "..", "a/b"):
-        assert around.find_local_modules(name, here) == []
+        assert around.find_local_modules(name, notebooks_folder) == []
 
 
-def test_top_level_module_ranks_first(plant: Plant, here: str) -> None:
+def test_top_level_module_ranks_first(plant: Plant, notebooks_folder: str) -> None:
     around = plant(
         "notebooks/pkg/__init__.py", "notebooks/pkg/util.py", "a/b/c/util.py"
     )
-    assert around.find_local_modules("util", here) == [
+    assert around.find_local_modules("util", notebooks_folder) == [
         ("a/b/c/util.py", "../a/b/c"),
         ("notebooks/pkg/util.py", "pkg"),
     ]
@@ -454,7 +480,9 @@ def test_has_changed_since(plant: Plant, root: Path, tmp_path: Path) -> None:
 # --- modules of the kernel ---------------------------------------------------------------------------------
 
 
-def test_every_importable_module_is_findable(plant: Plant, here: str) -> None:
+def test_every_importable_module_is_findable(
+    plant: Plant, notebooks_folder: str
+) -> None:
     around = plant()
     code = "import json, pkgutil, sys; print(json.dumps([sys.path, [m.name for m in pkgutil.iter_modules()]]))"
     done = subprocess.run(
@@ -462,23 +490,25 @@ def test_every_importable_module_is_findable(plant: Plant, here: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=here,
+        cwd=notebooks_folder,
     )
     path, names = json.loads(done.stdout)
     names += sys.builtin_module_names
     assert len(names) > 300
-    assert [name for name in names if not around.can_import(name, path, here)] in (
+    assert [
+        name for name in names if not around.can_import(name, path, notebooks_folder)
+    ] in (
         [],
         ["xxsubtype"],
     )  # CPython's own test
-    assert around.can_import("os.path", path, here) and around.can_import(
-        "time", [], here
+    assert around.can_import("os.path", path, notebooks_folder) and around.can_import(
+        "time", [], notebooks_folder
     )
     for name in ("no_such_module_at_all", "o", "Json"):
-        assert not around.can_import(name, path, here)
+        assert not around.can_import(name, path, notebooks_folder)
 
 
-def test_can_import(plant: Plant, root: Path, here: str) -> None:
+def test_can_import(plant: Plant, root: Path, notebooks_folder: str) -> None:
     around = plant(
         "lib/flat.py",
         "lib/pkg/",
@@ -489,25 +519,29 @@ def test_can_import(plant: Plant, root: Path, here: str) -> None:
         archive.writestr("zipped.py", "")
     lib = [str(root / "lib")]
     for name in ("flat", "flat.sub", "pkg", "fast"):
-        assert around.can_import(name, lib, here)
-        assert not around.can_import(name, [""], here)
-    assert around.can_import("beside", [""], here) and around.can_import(
-        "beside", ["../notebooks"], here
+        assert around.can_import(name, lib, notebooks_folder)
+        assert not around.can_import(name, [""], notebooks_folder)
+    assert around.can_import("beside", [""], notebooks_folder) and around.can_import(
+        "beside", ["../notebooks"], notebooks_folder
     )
-    assert not around.can_import("fla", lib, here) and not around.can_import(
-        "beside", lib, here
-    )
+    assert not around.can_import(
+        "fla", lib, notebooks_folder
+    ) and not around.can_import("beside", lib, notebooks_folder)
     for archive_entry in ("all.zip", "all.zip/inner"):
-        assert around.can_import("zipped", [str(root / archive_entry)], here)
-    assert not around.can_import("flat", [str(root / "absent")], here)
+        assert around.can_import(
+            "zipped", [str(root / archive_entry)], notebooks_folder
+        )
+    assert not around.can_import("flat", [str(root / "absent")], notebooks_folder)
 
 
-def test_new_module_is_found_immediately(plant: Plant, root: Path, here: str) -> None:
+def test_new_module_is_found_immediately(
+    plant: Plant, root: Path, notebooks_folder: str
+) -> None:
     around, lib = plant("lib/a.py"), [str(root / "lib")]
     for name in ("late", "later", "latest"):  # within one tick of the clock
-        assert not around.can_import(name, lib, here)
+        assert not around.can_import(name, lib, notebooks_folder)
         (root / "lib" / f"{name}.py").touch()
-        assert around.can_import(name, lib, here)
+        assert around.can_import(name, lib, notebooks_folder)
 
 
 # --- how to install ----------------------------------------------------------------------------------------
@@ -720,11 +754,11 @@ def test_names_and_distributions_in_a_real_environment(
     assert [
         module
         for module, name in known.items()
-        if plain(name) not in map(plain, packages[module])
+        if normalize_name(name) not in map(normalize_name, packages[module])
     ] == []
 
 
-def plain(name: str | None) -> str:
+def normalize_name(name: str | None) -> str:
     return re.sub(r"[-_.]+", "-", name or "").lower()
 
 

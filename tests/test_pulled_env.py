@@ -16,8 +16,8 @@ import pytest
 from stepper.common.errors import StepperError
 from stepper.daemon.kernel_environment import build_kernel_environ
 from stepper.install import install_options, installer, uninstall
-from tests.conftest import ROOT, some_nightly
-from tests.test_worktree import ENVIRON, Checkout, added, git, main
+from tests.conftest import ROOT, mark_nightly
+from tests.test_worktree import ENVIRON, Checkout, add_worktree, git, main
 
 __all__ = ["main"]  # the fixture: a repository that is set up, and committed
 
@@ -67,7 +67,7 @@ def stranger(main: Checkout, tmp_path: Path) -> Stranger:
     return Stranger(tmp_path / "stranger's", main.folder)
 
 
-def pulled(main: Checkout, stranger: Stranger, kind: str) -> Path:
+def pull_environment(main: Checkout, stranger: Stranger, kind: str) -> Path:
     """Have the person pull an environment of that kind; return its place, which is the stranger's now."""
     place = main.folder / ".stepper/env"
     assert place.resolve() == Path(main.paths.env)
@@ -82,7 +82,7 @@ def pulled(main: Checkout, stranger: Stranger, kind: str) -> Path:
     return place
 
 
-def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
+def run_environment_by_hand(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
     """Have everything of an environment run by hand that the hook would run."""
     subprocess.run([env / "bin/python", "-I", "-S", "-c", ""], check=True)
     subprocess.run(
@@ -102,14 +102,14 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", some_nightly(["folder", "link", "link out"], "link out")
+    "kind", mark_nightly(["folder", "link", "link out"], "link out")
 )
 def test_pulled_environment_is_never_run(
     main: Checkout, stranger: Stranger, tmp_path: Path, kind: str
 ) -> None:
     assert "| 41" in main.ran("x = 41; print(x)")
-    place = pulled(main, stranger, kind)
-    assert sung(stranger, main, place) == [
+    place = pull_environment(main, stranger, kind)
+    assert run_environment_by_hand(stranger, main, place) == [
         "bin/python",
         "session.sh",
         "bin/stepper",
@@ -150,7 +150,7 @@ def test_doctor_reports_it_and_install_repairs_it(
     main: Checkout, stranger: Stranger, kind: str
 ) -> None:
     place, options = (
-        pulled(main, stranger, kind),
+        pull_environment(main, stranger, kind),
         install_options.parse_arguments([str(main.folder)]),
     )
     said = main.stepper("doctor", check=1).stdout
@@ -178,7 +178,7 @@ def test_doctor_reports_it_and_install_repairs_it(
 def test_worktree_of_foreign_branch_does_not_run_it(
     main: Checkout, stranger: Stranger, tmp_path: Path
 ) -> None:
-    pulled(main, stranger, "folder")
+    pull_environment(main, stranger, "folder")
     git(main.folder, "worktree", "add", "--quiet", str(tmp_path / "tree"))
     worktree = Checkout(tmp_path / "tree", main.folder)
     assert (
@@ -205,8 +205,8 @@ def test_kernel_path_does_not_contain_the_environment(
 def test_worktree_uses_the_main_checkout_installation(
     main: Checkout, stranger: Stranger, tmp_path: Path
 ) -> None:
-    worktree = added(main, tmp_path / "tree")
-    pulled(main, stranger, "folder")
+    worktree = add_worktree(main, tmp_path / "tree")
+    pull_environment(main, stranger, "folder")
     assert "| 1" in worktree.ran("print(1)")
     assert main.paths.find_dependent_worktrees() == [str(worktree.folder)]
     assert stranger.ran() == []
@@ -216,7 +216,7 @@ def test_uninstall_removes_both_without_running_anything(
     main: Checkout, stranger: Stranger
 ) -> None:
     assert "| 1" in main.ran("print(1)")
-    place = pulled(main, stranger, "folder")
+    place = pull_environment(main, stranger, "folder")
     uninstall.uninstall(
         install_options.parse_arguments(["--uninstall", str(main.folder)])
     )

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Project
 from tests.slurm.lab import Lab
-from tests.test_long_cells import STARTED, Edit, delivered
+from tests.test_long_cells import STARTED, Edit, confirm_delivery
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
@@ -58,7 +58,7 @@ class Full:
 
 
 @pytest.fixture
-def full(cluster: Lab) -> Iterator[Full]:
+def full_cluster(cluster: Lab) -> Iterator[Full]:
     made = Full(cluster)
     yield made
     made.ends()
@@ -66,7 +66,7 @@ def full(cluster: Lab) -> Iterator[Full]:
 
 
 @pytest.fixture
-def project(full: Full, untouched: Project) -> Iterator[Project]:
+def project(full_cluster: Full, untouched: Project) -> Iterator[Project]:
     untouched.config(PLACE % sys.executable)
     untouched.stepper("trust", "--yes")
     yield untouched
@@ -81,7 +81,7 @@ def kernel(project: Project) -> Any:
 
 
 def test_cell_moves_to_background_and_runs_when_the_job_starts(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count", "Show")
     edit = Edit(notebook, "print(6 * 7)")
@@ -101,12 +101,12 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
     refused = notebook.before("insert", "1 + 1", edit.cell_id).denied
     assert "waits for its kernel (PENDING" in refused and "NOT written" in refused
     assert WHY in Path(project.paths.running).read_text()
-    (job,) = full.others()
-    full.ends()
+    (job,) = full_cluster.others()
+    full_cluster.ends()
     said = edit.woken
     assert "ran ok" in said and "| 42" in said and 'Next: step 2 of 2 "Show"' in said
     assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
-    delivered(notebook, said)
+    confirm_delivery(notebook, said)
     assert f"job {job} on n" in project.stepper("status").stdout
     long = Edit(
         notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])"
@@ -119,11 +119,11 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
     )
 
 
-def test_killed_daemon_keeps_job_and_cell(full: Full, project: Project) -> None:
+def test_killed_daemon_keeps_job_and_cell(full_cluster: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
-    before = full.others()
+    before = full_cluster.others()
     project.kill_daemon()
     wait_until(
         lambda: (
@@ -131,20 +131,22 @@ def test_killed_daemon_keeps_job_and_cell(full: Full, project: Project) -> None:
             and kernel(project)["state"] == "queued"
         )
     )
-    assert full.others() == before
-    full.ends()
+    assert full_cluster.others() == before
+    full_cluster.ends()
     assert "| 42" in edit.woken
     assert len(project.json("history")) == 1
 
 
 @pytest.mark.nightly
-def test_job_without_waiting_cell_is_cancelled(full: Full, project: Project) -> None:
+def test_job_without_waiting_cell_is_cancelled(
+    full_cluster: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
-    assert WHY in edit.answer.text and full.others()
+    assert WHY in edit.answer.text and full_cluster.others()
     edit.waker.kill()
     project.kill_daemon()
-    wait_until(lambda: project.json("status") and not full.others())
+    wait_until(lambda: project.json("status") and not full_cluster.others())
     assert "the daemon exited while the cell waited in line" in start_session(
         notebook, "resume"
     )
@@ -153,42 +155,44 @@ def test_job_without_waiting_cell_is_cancelled(full: Full, project: Project) -> 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
 def test_interrupted_wait_cancels_the_job(
-    full: Full, project: Project, how: str
+    full_cluster: Full, project: Project, how: str
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
-    assert WHY in edit.answer.text and full.others()
+    assert WHY in edit.answer.text and full_cluster.others()
     told = say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
     if how == "interrupt":
         assert DID_NOT_RUN in told
-        assert kernel(project)["state"] == "none" and not full.others()
+        assert kernel(project)["state"] == "none" and not full_cluster.others()
     woken = edit.woken
     assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in (
         told if how == "stop the cell" else woken
     )
-    wait_until(lambda: not full.others())
+    wait_until(lambda: not full_cluster.others())
     assert how == "shutdown" or kernel(project)["state"] == "none"
 
 
 @pytest.mark.nightly
 def test_turn_waits_if_the_agent_cannot_be_notified(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)", CLAUDE_CODE_ENTRYPOINT="sdk-cli")
     wait_until(lambda: kernel(project)["state"] == "queued")
-    full.ends()
+    full_cluster.ends()
     assert "| 42" in edit.answer.text and edit.woken == ""
 
 
-def test_escape_during_the_wait_cancels_the_job(full: Full, project: Project) -> None:
+def test_escape_during_the_wait_cancels_the_job(
+    full_cluster: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
     project.stepper("trust", "--yes")
     edit = Edit(notebook, "print(6 * 7)")
     wait_until(lambda: kernel(project)["state"] == "queued")
     edit.hook.terminate()
-    wait_until(lambda: not full.others())
+    wait_until(lambda: not full_cluster.others())
     told = say(notebook, "What now?")
     assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in told
     assert kernel(project)["state"] == "none"
@@ -196,7 +200,7 @@ def test_escape_during_the_wait_cancels_the_job(full: Full, project: Project) ->
 
 @pytest.mark.nightly
 def test_kernels_wait_returns_when_the_cell_starts(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(
@@ -204,7 +208,7 @@ def test_kernels_wait_returns_when_the_cell_starts(
         "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)",
     )
     assert WHY in edit.answer.text
-    threading.Timer(1, full.ends).start()
+    threading.Timer(1, full_cluster.ends).start()
     assert (
         "the kernel is ready (busy, job " in project.stepper("kernels", "wait").stdout
     )
@@ -213,37 +217,37 @@ def test_kernels_wait_returns_when_the_cell_starts(
 
 
 @pytest.mark.nightly
-def test_restart_reports_the_queue(full: Full, project: Project) -> None:
+def test_restart_reports_the_queue(full_cluster: Full, project: Project) -> None:
     project.new("Count")
-    threading.Timer(4, full.ends).start()
+    threading.Timer(4, full_cluster.ends).start()
     assert QUEUED in project.stepper("restart").stderr
 
 
 @pytest.mark.nightly
 def test_changed_backend_applies_to_the_next_kernel(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
     name = str(notebook.path.relative_to(project.folder))
     assert project.json("use", name, "--kernel", "local")["elsewhere"] == "gpu"
-    full.ends()
+    full_cluster.ends()
     assert "| 42" in edit.woken
     why = "the next kernel will run on this machine; this kernel keeps running until you run `stepper shutdown`"
     assert kernel(project)["trouble"] == why
     project.stepper("restart")
-    assert kernel(project)["where"] == "" and not full.others()
+    assert kernel(project)["where"] == "" and not full_cluster.others()
 
 
 @pytest.mark.nightly
 def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
-    with full.lab.frozen():
+    with full_cluster.lab.frozen():
         wait_until(
             lambda: (
                 NO_ANSWER.match(where := kernel(project)["where"])
@@ -261,18 +265,18 @@ def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
         "NOT run: interrupted while the kernel waited in a queue" in said
         and "scancel --me --name=" in said
     )
-    full.ends()
-    wait_until(lambda: not full.others(), 90)  # the daemon ends it by itself
+    full_cluster.ends()
+    wait_until(lambda: not full_cluster.others(), 90)  # the daemon ends it by itself
     assert project.json("history") == [] and kernel(project)["state"] == "none"
 
 
 @pytest.mark.nightly
 def test_cell_interrupted_during_kernel_start_does_not_run(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
-    full.ends()
+    full_cluster.ends()
     notebook = project.new("Count")
-    with full.lab.frozen():
+    with full_cluster.lab.frozen():
         edit = Edit(notebook, "print(6 * 7)")
         wait_until(lambda: kernel(project)["state"] == "starting")
         wait_until(lambda: kernel(project)["state"] == "queued")
@@ -290,12 +294,12 @@ def test_cell_interrupted_during_kernel_start_does_not_run(
 
 @pytest.mark.nightly
 def test_shutdown_responds_while_controller_is_unresponsive(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
-    with full.lab.frozen():
+    with full_cluster.lab.frozen():
         project.kill_daemon()
         wait_until(
             lambda: (
@@ -307,44 +311,44 @@ def test_shutdown_responds_while_controller_is_unresponsive(
     assert "controller does not answer" in told.stderr
     edit.waker.kill()
     project.stepper("shutdown", check=None)
-    wait_until(lambda: not full.others())
+    wait_until(lambda: not full_cluster.others())
 
 
 def test_kernels_wait_reports_the_queue_until_the_kernel_is_ready(
-    full: Full, project: Project
+    full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
-    threading.Timer(3, full.ends).start()
+    threading.Timer(3, full_cluster.ends).start()
     done = project.stepper("kernels", "wait")
     assert "the kernel is ready (idle, job " in done.stdout and QUEUED in done.stderr
     assert notebook.insert("print(6 * 7)")[1].text
 
 
 @pytest.mark.nightly
-def test_mcp_interrupts_a_queued_kernel(full: Full, project: Project) -> None:
+def test_mcp_interrupts_a_queued_kernel(full_cluster: Full, project: Project) -> None:
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client
 
-    from tests.test_mcp import made, play, text
+    from tests.test_mcp import create_notebook, run_story, text
 
     async def story(client: Client) -> None:
         async def ask(tool: str, **given: Any) -> str:
             return text(await client.call_tool(tool, given))
 
-        await made(client)
+        await create_notebook(client)
         cells = [{"source": "print(6 * 7)"}]
         queued = await ask("add_cells", cells=cells, wait_seconds=2)
-        assert "queued: PENDING" in queued and full.others()
+        assert "queued: PENDING" in queued and full_cluster.others()
         interrupted = await ask("kernel", action="interrupt")
         assert f": {DID_NOT_RUN}." in interrupted and WITHDRAWN in interrupted
-        assert not full.others()
+        assert not full_cluster.others()
         status = await ask("notebook_status")
         assert "kernel: none" in status
         assert "queued" not in status.replace("waited in a queue", "")
-        await asyncio.to_thread(full.ends)
+        await asyncio.to_thread(full_cluster.ends)
         ran = await ask("run_notebook", which="pending", wait_seconds=30)
         assert "| 42" in ran
         again = await ask("kernel", action="interrupt")
         assert "no cell is running" in again
 
-    play(project, story)
+    run_story(project, story)

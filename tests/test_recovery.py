@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Answer, Notebook, Project, code, some_nightly, text_of
+from tests.conftest import Answer, Notebook, Project, code, mark_nightly, text_of
 from tests.test_run_on_edit import wait_until
 
 POINTS = (
@@ -84,11 +84,11 @@ def times(project: Project, name: str) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def leaves(name: str) -> str:
+def make_append_line(name: str) -> str:
     return f"open({name!r}, 'a').write('ran\\n')\n"
 
 
-def in_background(
+def start_hook_thread(
     project: Project, payload: dict
 ) -> tuple[threading.Thread, list[Answer]]:
     answers: list[Answer] = []
@@ -108,14 +108,16 @@ def busy(project: Project) -> bool:
 
 @pytest.mark.parametrize(
     "point",
-    some_nightly(POINTS, "before the kernel has it", "between write and journal"),
+    mark_nightly(POINTS, "before the kernel has it", "between write and journal"),
 )
 def test_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
     notebook = project.new("Load", "Go on")
     notebook.insert("x = 20")
     kernel = project.json("status")["kernel"]["pid"]
     suicidal_daemon(project, point)
-    cell_id, answer = notebook.insert(leaves("count") + "print('hello'); x += 1; x + 1")
+    cell_id, answer = notebook.insert(
+        make_append_line("count") + "print('hello'); x += 1; x + 1"
+    )
     assert times(project, "count") == 1  # whatever happened, never twice
     assert "ok" in answer.text.splitlines()[0] and answer.line.startswith("✓"), (
         answer.text
@@ -140,10 +142,12 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     notebook = project.new("Load")
     notebook.insert("x = 77", after=None)
     payload = notebook.edited(
-        "insert", leaves("count") + WAITS + "x + 1", notebook.raw["cells"][0]["id"]
+        "insert",
+        make_append_line("count") + WAITS + "x + 1",
+        notebook.raw["cells"][0]["id"],
     )
     cell_id = payload["tool_response"]["cell_id"]
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     before = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
@@ -166,7 +170,7 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
     notebook = project.new("Load", "Next")
     notebook.insert("x = 1")
     payload = notebook.edited(
-        "insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"]
+        "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
     )
     cell_id = payload["tool_response"]["cell_id"]
     made = subprocess.Popen(
@@ -213,8 +217,8 @@ def test_lost_output_is_reported_as_missing(project: Project) -> None:
         "print('held', sum(len(frame) for message in last['messages'] for frame in message), len(last['messages']))\n"
         "'result'"
     )
-    edit = notebook.edited("insert", WAITS + leaves("count") + flood, None)
-    thread, answers = in_background(project, edit)
+    edit = notebook.edited("insert", WAITS + make_append_line("count") + flood, None)
+    thread, answers = start_hook_thread(project, edit)
     wait_until(lambda: busy(project))
     project.kill_daemon()
     (project.folder / "notebooks" / "go").touch()
@@ -249,7 +253,7 @@ def test_timeout_applies_without_the_daemon(project: Project) -> None:
         "# stepper: timeout=4\nimport time\nwhile True: time.sleep(0.01)",
         notebook.raw["cells"][-1]["id"],
     )
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     project.kill_daemon()
     thread.join(60)
@@ -261,9 +265,9 @@ def test_timeout_applies_without_the_daemon(project: Project) -> None:
 def test_write_continues_after_daemon_death(project: Project) -> None:
     notebook = project.notebook("w.ipynb")
     cells = [
-        code(leaves("first"), "a"),
-        code(leaves("second") + WAITS, "b"),
-        code(leaves("third") + "print(7)", "c"),
+        code(make_append_line("first"), "a"),
+        code(make_append_line("second") + WAITS, "b"),
+        code(make_append_line("third") + "print(7)", "c"),
     ]
     text = json.dumps(
         {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -271,7 +275,7 @@ def test_write_continues_after_daemon_death(project: Project) -> None:
     notebook.path.write_text(text)
     given = {"file_path": str(notebook.path), "content": text}
     answered = {"type": "create", "filePath": str(notebook.path), "content": text}
-    thread, answers = in_background(
+    thread, answers = start_hook_thread(
         project, notebook.payload("PostToolUse", "Write", given, tool_response=answered)
     )
     wait_until(lambda: times(project, "second") == 1)
@@ -291,15 +295,15 @@ KILLERS = {
 }
 
 
-@pytest.mark.parametrize("how", some_nightly(KILLERS, "SIGKILL"))
+@pytest.mark.parametrize("how", mark_nightly(KILLERS, "SIGKILL"))
 def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
     project: Project, how: str
 ) -> None:
     notebook = project.new("Load", "Transform", "Break", "Plot")
-    notebook.insert(leaves("load") + "x = 5")
-    notebook.insert(leaves("transform") + "y = x * 2")
+    notebook.insert(make_append_line("load") + "x = 5")
+    notebook.insert(make_append_line("transform") + "y = x * 2")
     began = time.monotonic()
-    _, answer = notebook.insert(leaves("break") + KILLERS[how])
+    _, answer = notebook.insert(make_append_line("break") + KILLERS[how])
     assert time.monotonic() - began < 60  # a bound of hangs
     died = f"kernel died ({'ended by ' if 'exit()' in how else ''}{how}): all variables are lost"
     assert "Error Type: KernelDied" in answer.stop
@@ -338,7 +342,7 @@ def test_idle_kernel_death_stops_the_notebook(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Plot")
-    notebook.insert(leaves("load") + "x = 5")
+    notebook.insert(make_append_line("load") + "x = 5")
     pid = project.json("status")["kernel"]["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: project.json("status")["state"] == "stopped")
@@ -346,7 +350,7 @@ def test_idle_kernel_death_stops_the_notebook(
         "insert", "print(x)", notebook.raw["cells"][-1]["id"]
     ).denied
     assert "KernelDied" in denied and "SIGKILL" in denied and "step 1" in denied
-    _, answer = notebook.insert(leaves("second") + "print(x)")
+    _, answer = notebook.insert(make_append_line("second") + "print(x)")
     assert "NOT run" in answer.text and times(project, "second") == 0
     assert project.json("restore")["ran"] == 1
     assert project.json("status")["state"] == "ready"
@@ -389,9 +393,9 @@ def test_daemon_and_kernel_killed_together(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 5")
     payload = notebook.edited(
-        "insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"]
+        "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
     )
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     os.kill(
         project.json("status")["kernel"]["pid"], signal.SIGSTOP
@@ -434,7 +438,7 @@ def test_restore_stops_at_a_cell_with_different_outcome(project: Project) -> Non
     notebook = project.new("Load", "Transform", "Plot")
     notebook.insert("x = 1")
     notebook.insert("import os\nassert not os.path.exists('changed')")
-    notebook.insert(leaves("third"))
+    notebook.insert(make_append_line("third"))
     project.stepper("restart")
     (project.folder / "notebooks" / "changed").touch()
     done = project.json("restore", check=1)
@@ -448,7 +452,7 @@ def test_restore_skips_changed_cells(project: Project) -> None:
     notebook.insert("x = 1")
     changed, _ = notebook.insert("y = 1")
     raw = notebook.raw
-    raw["cells"][-1]["source"] = leaves("changed")
+    raw["cells"][-1]["source"] = make_append_line("changed")
     notebook.path.write_text(json.dumps(raw))
     done = project.json("restore", check=1)
     assert (
@@ -470,7 +474,7 @@ DEAF = ("a loop that swallows the interrupt", "a loop in C that no signal ends")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("what", some_nightly(ENDLESS, "a loop"))
+@pytest.mark.parametrize("what", mark_nightly(ENDLESS, "a loop"))
 def test_endless_cell_is_interrupted_or_killed_while_status_responds(
     project: Project, what: str
 ) -> None:
@@ -481,7 +485,7 @@ def test_endless_cell_is_interrupted_or_killed_while_status_responds(
         f"# stepper: timeout=1\n{ENDLESS[what]}",
         notebook.raw["cells"][-1]["id"],
     )
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     asked = 0
     while thread.is_alive():
@@ -521,7 +525,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def on_disk(project: Project, disk: Path) -> None:
+def mount_notebooks_folder(project: Project, disk: Path) -> None:
     """Put the notebooks' folder on another file system."""
     (project.folder / "notebooks").rmdir()
     project.config("notebooks_dir: notebooks\nkernel_cwd: project\n")
@@ -534,7 +538,7 @@ def on_disk(project: Project, disk: Path) -> None:
 def test_full_disk_keeps_the_old_file_and_outputs_are_pending(
     project: Project, small_disk: Path
 ) -> None:
-    on_disk(project, small_disk)
+    mount_notebooks_folder(project, small_disk)
     try:
         notebook = project.new("Load", "Fill")
         notebook.insert("x = 1")
@@ -569,7 +573,7 @@ def test_full_disk_keeps_the_old_file_and_outputs_are_pending(
 
 
 @pytest.mark.parametrize(
-    "how", some_nightly(["deleted", "invalid", "replaced by a folder"], "deleted")
+    "how", mark_nightly(["deleted", "invalid", "replaced by a folder"], "deleted")
 )
 def test_deleted_notebook_gets_its_outputs_when_restored(
     project: Project, how: str
@@ -577,7 +581,7 @@ def test_deleted_notebook_gets_its_outputs_when_restored(
     notebook = project.new("Load")
     payload = notebook.edited("insert", WAITS, None)
     cell_id = payload["tool_response"]["cell_id"]
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     text = notebook.path.read_text()
     notebook.path.unlink()
@@ -602,7 +606,7 @@ def test_replaced_notebook_gets_no_foreign_outputs(
 ) -> None:
     notebook = project.new("Load")
     payload = notebook.edited("insert", WAITS, None)
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     other = json.dumps(
         {
@@ -682,9 +686,9 @@ def test_clock_set_back_changes_no_timeout_and_no_order(project: Project) -> Non
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 1")
     payload = notebook.edited(
-        "insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"]
+        "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
     )
-    thread, answers = in_background(project, payload)
+    thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: busy(project))
     project.kill_daemon()
     journal = next(

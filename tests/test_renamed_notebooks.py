@@ -16,17 +16,17 @@ from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.policy import journal_events, journal_reducer, notebook_identity
 from stepper.policy.model import Cell
 from stepper.web.notebook_list import NotebookList
-from tests.conftest import Notebook, Project, code, reused, text_of
-from tests.test_mcp import Client, play, text
-from tests.test_recovery import in_background
+from tests.conftest import Notebook, Project, code, reuse_project, text_of
+from tests.test_mcp import Client, run_story, text
+from tests.test_recovery import start_hook_thread
 from tests.test_run_on_edit import wait_until
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    for path in (lasting.folder / "notebooks").rglob("*.ipynb"):
+def project(module_project: Project) -> Iterator[Project]:
+    for path in (module_project.folder / "notebooks").rglob("*.ipynb"):
         path.unlink()  # a copy that a test left must not be taken for a renamed one
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
 def move(notebook: Notebook, name: str) -> Notebook:
@@ -46,12 +46,12 @@ def kernel_of(notebook: Notebook) -> int:
     return int(notebook.project.json("status", name_of(notebook))["kernel"]["pid"])
 
 
-def ran(notebook: Notebook) -> list[str]:
+def list_outcomes(notebook: Notebook) -> list[str]:
     history = notebook.project.json("history", name_of(notebook))
     return [run["outcome"] for run in history]
 
 
-def listed(project: Project) -> dict[str, tuple[str, str]]:
+def list_states(project: Project) -> dict[str, tuple[str, str]]:
     rows = project.json("list")
     return {row["notebook"]: (row["state"], row["kernel"]["state"]) for row in rows}
 
@@ -85,7 +85,7 @@ def test_rename_is_reported_until_a_cell_runs() -> None:
     assert (state.renamed_from, state.unreadable_events) == ("notebooks/a.ipynb", 0)
 
 
-def places(folder: Path) -> NotebookPaths:
+def make_notebook_paths(folder: Path) -> NotebookPaths:
     (folder / ".stepper").mkdir(exist_ok=True)
     paths = Paths(str(folder))
     return NotebookPaths(paths, Config(paths))
@@ -94,7 +94,7 @@ def places(folder: Path) -> NotebookPaths:
 def test_each_notebook_has_its_own_store_after_renames(
     tmp_path: Path,
 ) -> None:
-    project = places(tmp_path)
+    project = make_notebook_paths(tmp_path)
 
     def store(name: str) -> str:
         path = str(tmp_path / name)
@@ -110,11 +110,14 @@ def test_each_notebook_has_its_own_store_after_renames(
     assert store("c.ipynb") == "@/top"
     assert store("top.ipynb") == "@2/@/top"
     # another process, such as `stepper view`, sees it
-    assert places(tmp_path).get_store(str(tmp_path / "notebooks/b.ipynb")) == "a"
+    assert (
+        make_notebook_paths(tmp_path).get_store(str(tmp_path / "notebooks/b.ipynb"))
+        == "a"
+    )
 
 
 def test_foreign_rename_record_cannot_leave_the_folder(tmp_path: Path) -> None:
-    project = places(tmp_path)
+    project = make_notebook_paths(tmp_path)
     stores = {
         "notebooks/a.ipynb": "../../outside",
         "notebooks/b.ipynb": "/etc/passwd",
@@ -154,14 +157,14 @@ def test_command_on_the_new_name_finds_kernel_plan_and_history(
     assert (status["kernel"]["pid"], status["state"]) == (kernel, "ready")
     assert [step["status"] for step in status["steps"]] == ["done", "pending"]
     assert status["renamed"] in project.stepper("status", "renamed").stdout
-    assert old not in listed(project)
+    assert old not in list_states(project)
 
     report = moved.insert("x + 1")[1].text
     assert "| 42" in report
     assert report.count("was renamed to") == 1
     assert "was renamed to" not in moved.insert("x + 2")[1].text
     assert project.json("status", "renamed")["renamed"] == ""
-    assert ran(moved) == ["ok"] * 3
+    assert list_outcomes(moved) == ["ok"] * 3
     assert text_of(moved.raw["cells"][-1]) == ""
     assert kernel_of(moved) == kernel
 
@@ -187,10 +190,10 @@ def test_current_notebook_is_found_and_old_name_reports_the_new_one(
 def test_list_shows_a_renamed_notebook_once(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
-    before = listed(project)
+    before = list_states(project)
     old = name_of(notebook)
     move(notebook, "notebooks/renamed.ipynb")
-    after = listed(project)
+    after = list_states(project)
     assert after["notebooks/renamed.ipynb"] == before[old]
     assert old not in after
 
@@ -225,12 +228,12 @@ def test_rename_back_and_new_notebook_under_the_old_name(
     assert name_of(made) == old
     assert made.insert("'x' in globals()")[1].text.count("False") == 1
     assert kernel_of(moved) == kernel
-    assert ran(made) == ["ok"]
+    assert list_outcomes(made) == ["ok"]
     project.stepper("shutdown", old)
     made.path.unlink()
     back = move(moved, old)
     assert kernel_of(back) == kernel
-    assert ran(back) == ["ok"]
+    assert list_outcomes(back) == ["ok"]
 
 
 # --- hooks
@@ -261,7 +264,7 @@ def test_shell_command_that_changes_and_renames(project: Project) -> None:
     line = project.hook("PostToolBatch", payload).text
     assert "notebooks/renamed.ipynb" in line and "(id added)" in line
     assert f"(id {cell})" not in line  # it ran
-    assert ran(moved) == ["ok"]
+    assert list_outcomes(moved) == ["ok"]
 
 
 @pytest.mark.nightly_after(1)
@@ -296,7 +299,7 @@ def test_another_agent_continues_under_the_new_name(project: Project) -> None:
         )
         assert "| 42" in text(done), text(done)
 
-    play(project, story)
+    run_story(project, story)
 
 
 # --- copies, and what can't be decided
@@ -342,7 +345,7 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
         assert "stopped" in each.before("replace", "2", cell).denied
     copy.path.unlink()
     back = move(moved, old)
-    assert len(ran(back)) == 4
+    assert len(list_outcomes(back)) == 4
 
 
 # --- notebooks that change places
@@ -376,7 +379,7 @@ def test_swapped_notebooks_keep_their_kernels_and_stops(
     assert project.stepper("eval", "x", check=0).stdout in ("'one'\n", "'other'\n")
     project.kill_daemon()
     assert (kernel_of(other), kernel_of(one)) == kernels
-    assert (len(ran(one)), len(ran(other))) == (4, 1)
+    assert (len(list_outcomes(one)), len(list_outcomes(other))) == (4, 1)
 
 
 @pytest.mark.nightly
@@ -390,7 +393,7 @@ def test_overwritten_notebook_keeps_its_kernel_under_a_name(
     one.path.rename(other.path)
     assert kernel_of(other) == kernels[0]
     replaced = name_of(other).replace(".ipynb", ".replaced-1.ipynb")
-    assert listed(project)[replaced] == ("deleted", "idle")
+    assert list_states(project)[replaced] == ("deleted", "idle")
     assert "kernel" in project.stepper("shutdown", replaced).stdout
     assert not psutil.pid_exists(kernels[1]) or (
         psutil.Process(kernels[1]).status() == psutil.STATUS_ZOMBIE
@@ -413,7 +416,9 @@ def test_run_during_a_rename_writes_to_the_new_file(
         f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\nprint('over')"
     )
     last = notebook.raw["cells"][-1]["id"]
-    thread, answers = in_background(project, notebook.edited("insert", source, last))
+    thread, answers = start_hook_thread(
+        project, notebook.edited("insert", source, last)
+    )
     wait_until(lambda: "begun" in text_of(notebook.raw["cells"][-1]))
     moved = move(notebook, "notebooks/renamed.ipynb")
     if looked_at:
@@ -426,7 +431,7 @@ def test_run_during_a_rename_writes_to_the_new_file(
     assert "could not be written" not in answers[0].text
     assert text_of(moved.raw["cells"][-1]) == "begun\nover\n"
     assert project.json("status", "renamed")["state"] == "complete"
-    assert ran(moved) == ["ok"]
+    assert list_outcomes(moved) == ["ok"]
     assert not notebook.path.exists()
 
 
@@ -440,7 +445,11 @@ def test_rename_without_daemon_and_during_a_daemon_kill(
     project.kill_daemon()
     moved = move(notebook, "notebooks/renamed.ipynb")
     # all that a rename writes before the new current notebook
-    stores = {name_of(moved): places(project.folder).get_store(str(notebook.path))}
+    stores = {
+        name_of(moved): make_notebook_paths(project.folder).get_store(
+            str(notebook.path)
+        )
+    }
     names = {"stores": stores, "renamed": {old: name_of(moved)}}
     Path(project.paths.renames_file).write_text(json.dumps(names))
     assert project.json("status")["notebook"] == "notebooks/renamed.ipynb"

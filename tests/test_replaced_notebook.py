@@ -35,7 +35,9 @@ def state(notebook: Notebook) -> str:
         return str(notebook.project.json("status", notebook.name)["state"])
 
 
-def put(notebook: Notebook, cells: list[dict[str, Any]], **metadata: Any) -> None:
+def write_cells(
+    notebook: Notebook, cells: list[dict[str, Any]], **metadata: Any
+) -> None:
     """Write another file, as git, a script or a user does."""
     document = {
         "cells": cells,
@@ -66,7 +68,7 @@ def shell_call(notebook: Notebook) -> None:
 def test_terminal_reports_the_removed_stop_of_a_replaced_notebook(
     project: Quick, stopped: Notebook
 ) -> None:
-    put(stopped, OTHER)
+    write_cells(stopped, OTHER)
     shown = project.stepper("status", stopped.name)
     assert (
         f"stepper: {stopped.name} was replaced by another notebook; the earlier stop"
@@ -80,7 +82,7 @@ def test_terminal_reports_the_removed_stop_of_a_replaced_notebook(
 
 
 def test_next_prompt_informs_agent_and_user(project: Quick, stopped: Notebook) -> None:
-    put(stopped, OTHER, **plan("stores", "Count", "Tell"))
+    write_cells(stopped, OTHER, **plan("stores", "Count", "Tell"))
     answer = say(stopped, "what is in it?")
     for read in (answer.text, answer.line):
         assert "was replaced by another notebook" in read
@@ -96,7 +98,7 @@ def test_next_prompt_informs_agent_and_user(project: Quick, stopped: Notebook) -
 def test_new_plan_is_another_notebook_even_with_a_common_cell(
     stopped: Notebook,
 ) -> None:
-    put(
+    write_cells(
         stopped, [code("import json", "other-1"), *OTHER[1:]], **plan("stores", "Count")
     )
     assert "no longer applies" in say(stopped, "go through it").text
@@ -113,7 +115,7 @@ def test_changed_notebook_is_still_the_same(stopped: Notebook, how: str) -> None
         cells = [cell for cell in cells if cell["cell_type"] == "markdown"]
     elif how == "one cell kept":
         cells = [*OTHER, cells[-1]]
-    put(stopped, cells)
+    write_cells(stopped, cells)
     if how == "garbage":
         stopped.path.write_text("{")
     assert "no longer applies" not in say(stopped, "what is in it?").text
@@ -135,7 +137,7 @@ def test_agent_write_of_another_notebook_keeps_the_stop(
 
 def test_agent_shell_command_keeps_the_stop(project: Quick, stopped: Notebook) -> None:
     say(stopped, "try another way")
-    put(stopped, OTHER)
+    write_cells(stopped, OTHER)
     shell_call(stopped)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CLAUDECODE", "1")
@@ -148,7 +150,7 @@ def test_terminal_keeps_the_stop_during_an_agent_turn(
     project: Quick, stopped: Notebook
 ) -> None:
     say(stopped, "try another way")
-    put(stopped, OTHER)  # by whom?
+    write_cells(stopped, OTHER)  # by whom?
     project.stepper("status", stopped.name)
     assert state(stopped) == "stopped"
     shell_call(stopped)
@@ -184,6 +186,6 @@ def still_stopped(project: Quick, notebook: Notebook) -> None:
         assert state(notebook) == "stopped"
         project.kill_daemon()
     # the user may still put another notebook there
-    put(notebook, [code("fresh = 1", "fresh")])
+    write_cells(notebook, [code("fresh = 1", "fresh")])
     assert "no longer applies" in project.stepper("status", notebook.name).stderr
     assert state(notebook) == "ready"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from stepper.messages import quoted_output
-from tests.conftest import Notebook, Project, code, reused
+from tests.conftest import Notebook, Project, code, reuse_project
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
 def events(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def events(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def runs(project: Project) -> list[dict[str, Any]]:
+def list_runs(project: Project) -> list[dict[str, Any]]:
     return project.json("history")
 
 
@@ -72,7 +72,7 @@ def test_preflight_error_is_reported(project: Project, source: str, said: str) -
         notebook.cell(cell)["outputs"] == []
         and notebook.cell(cell)["execution_count"] is None
     )
-    assert len(runs(project)) == 1
+    assert len(list_runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
@@ -82,7 +82,7 @@ def test_same_code_written_again_runs(project: Project) -> None:
     cell, _ = notebook.insert("nothing_defines_it")
     again = notebook.replace(cell, "nothing_defines_it")
     assert "FAILED after" in again.text and "NameError" in again.text
-    assert [run["outcome"] for run in runs(project)] == ["error"]
+    assert [run["outcome"] for run in list_runs(project)] == ["error"]
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
@@ -98,7 +98,7 @@ def test_third_preflight_error_in_a_row_counts_as_an_attempt(project: Project) -
     assert counted == [False, False, True, False, False, True]
     assert project.json("status")["steps"][0]["attempts"] == 2
     assert "2 of 3 retries used, 1 left" in texts[-1]
-    assert runs(project) == []
+    assert list_runs(project) == []
     for n in range(7, 9):
         notebook.replace(cell, f"undefined_{n}")
     stopped = notebook.replace(cell, "undefined_9")
@@ -127,7 +127,7 @@ def test_preflight_can_be_turned_off(project: Project) -> None:
     notebook = project.new("One")
     _, answer = notebook.insert("undefined_1")
     assert "FAILED after" in answer.text
-    assert len(runs(project)) == 1
+    assert len(list_runs(project)) == 1
 
 
 @pytest.mark.nightly
@@ -174,7 +174,7 @@ def test_same_source_after_same_error_is_not_rerun(
         and "KeyError: 'b'" in again.text
     )
     assert "This does not count as an attempt" in again.text
-    assert len(runs(project)) == 1
+    assert len(list_runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
@@ -235,7 +235,7 @@ def test_return_to_an_earlier_source_is_reported(project: Project) -> None:
     notebook.replace(cell, "{}['b']")
     back = notebook.replace(cell, "{}['a']")
     assert "this source is the same as in run 1 (KeyError: 'a')" in back.text
-    assert len(runs(project)) == 3
+    assert len(list_runs(project)) == 3
 
 
 # --- what a failed cell left ---------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
     done = project.stepper("eval", "sum(rows)")
     assert done.stdout == "6\n"
     assert notebook.path.read_bytes() == before
-    assert len(runs(project)) == 1
+    assert len(list_runs(project)) == 1
     assert [event["source"] for event in events(notebook, "scratch")] == ["sum(rows)"]
     _, after = notebook.insert("rows.append(4)\n_")
     assert "| [1, 2, 3, 4]" in after.text

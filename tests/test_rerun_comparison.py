@@ -15,8 +15,8 @@ from stepper.policy.comparison import clock_values, rerun_comparison
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import CellOutputs
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
-from tests.conftest import Notebook, Project, reused
-from tests.verify.pairs import PAIRS, Pair, out, shown
+from tests.conftest import Notebook, Project, reuse_project
+from tests.verify.pairs import PAIRS, Pair, make_result, make_stream
 
 # 2026-11-24 10:15:30 UTC; the cell ran for a second
 BEGAN = datetime(2026, 11, 24, 10, 15, 30, tzinfo=timezone.utc).timestamp()
@@ -25,19 +25,19 @@ TIMED = RunTime(BEGAN, 1.0, reads_clock=True)
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
-def differs(then: str, now: str, run: RunTime = QUIET) -> bool:
+def is_different(then: str, now: str, run: RunTime = QUIET) -> bool:
     """Whether a printed text counts as different, and the same text as the value of a cell."""
     found = {
         rerun_comparison.find_difference(
             CellOutputs(make(then)), CellOutputs(make(now)), run, lambda *_: None
         )
         is not None
-        for make in (out, shown)
+        for make in (make_stream, make_result)
     }
     assert len(found) == 1
     return found.pop()
@@ -62,7 +62,7 @@ def differs(then: str, now: str, run: RunTime = QUIET) -> bool:
     ],
 )  # fmt: skip
 def test_always_different_output_is_not_reported(then: str, now: str) -> None:
-    assert not differs(then, now)
+    assert not is_different(then, now)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_always_different_output_is_not_reported(then: str, now: str) -> None:
     ],
 )
 def test_different_values_are_reported(then: str, now: str) -> None:
-    assert differs(then, now)
+    assert is_different(then, now)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_different_values_are_reported(then: str, now: str) -> None:
 def test_durations_of_a_cell_that_reads_the_clock(
     then: str, now: str, expected: bool
 ) -> None:
-    assert differs(then, now, TIMED) is expected
-    assert differs(then, now, QUIET)
+    assert is_different(then, now, TIMED) is expected
+    assert is_different(then, now, QUIET)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -140,7 +140,7 @@ def test_report_lines_are_bounded() -> None:
     assert changed_outputs.format_changed_outputs([]) == []
 
 
-def ran(project: Project, *sources: str) -> Notebook:
+def make_run_notebook(project: Project, *sources: str) -> Notebook:
     """Return a notebook whose cells ran."""
     notebook = project.new()
     for source in sources:
@@ -151,7 +151,7 @@ def ran(project: Project, *sources: str) -> Notebook:
 def test_changed_file_shows_as_differing_outputs(project: Project) -> None:
     data = project.folder / "notebooks" / "sales.csv"
     data.write_text("10\n20\n")
-    notebook = ran(
+    notebook = make_run_notebook(
         project,
         "values = [int(line) for line in open('sales.csv')]",
         "print('rows', len(values))\nsum(values)",
@@ -188,7 +188,7 @@ def test_changed_file_shows_as_differing_outputs(project: Project) -> None:
 def test_output_of_threads_and_later_cells_is_not_a_difference(
     project: Project,
 ) -> None:
-    notebook = ran(
+    notebook = make_run_notebook(
         project,
         "import threading, time\n"
         "def late():\n    time.sleep(0.2)\n    print('later')\n"
@@ -205,7 +205,7 @@ def test_output_of_threads_and_later_cells_is_not_a_difference(
 
 @pytest.mark.nightly
 def test_outputs_of_another_source_are_not_compared(project: Project) -> None:
-    notebook = ran(project, "x = 1", "print(x)", "print('a')")
+    notebook = make_run_notebook(project, "x = 1", "print(x)", "print('a')")
     raw = notebook.raw
     raw["cells"][-2]["source"] = "print(x + 1)"
     raw["cells"][-1]["outputs"] = []
@@ -218,7 +218,9 @@ def test_outputs_of_another_source_are_not_compared(project: Project) -> None:
 def test_nondeterministic_cell_is_not_reported(
     project: Project,
 ) -> None:
-    notebook = ran(project, "import random\nrandom.random()", "print('a')")
+    notebook = make_run_notebook(
+        project, "import random\nrandom.random()", "print('a')"
+    )
     name = notebook.path.name
     changed = project.json("run", name, "--all")["changed_outputs"]
     assert [each["cell"] for each in changed] == [1]
@@ -230,7 +232,9 @@ def test_nondeterministic_cell_is_not_reported(
 def test_cells_before_a_failing_one_are_reported(project: Project) -> None:
     data = project.folder / "notebooks" / "n.txt"
     data.write_text("3")
-    notebook = ran(project, "n = int(open('n.txt').read())\nprint(n)", "print(6 / n)")
+    notebook = make_run_notebook(
+        project, "n = int(open('n.txt').read())\nprint(n)", "print(6 / n)"
+    )
     data.write_text("0")
     done = project.stepper("run", notebook.path.name, "--all", check=1)
     assert "cell 1: 1 line differs:\n| - 3\n| + 0\n" in done.stdout
@@ -251,7 +255,7 @@ def test_different_figure_is_reported(project: Project) -> None:
     )
     grey = project.folder / "notebooks" / "grey.txt"
     grey.write_text("10")
-    notebook = ran(project, source)
+    notebook = make_run_notebook(project, source)
     assert "image/png" in notebook.path.read_text()
     assert project.json("run", notebook.path.name, "--all")["changed_outputs"] == []
     grey.write_text("200")

@@ -23,8 +23,8 @@ from tests.conftest import (
     Notebook,
     Project,
     code,
-    reused,
-    some_nightly,
+    mark_nightly,
+    reuse_project,
     text_of,
 )
 
@@ -38,9 +38,9 @@ def wait_until(condition, seconds: float = 20.0) -> None:
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
 def test_cell_output_is_in_report_and_file(project: Project) -> None:
@@ -366,7 +366,7 @@ def test_interrupt_that_kills_the_kernel_is_reported(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+    "number", mark_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
 )
 def test_client_disconnect_cancels_its_cell(
     untouched: Project, number: signal.Signals

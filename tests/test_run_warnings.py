@@ -78,7 +78,7 @@ def facts(lab: Lab, code: str) -> list[dict[str, Any]]:
     return found
 
 
-def told(lab: Lab, code: str) -> list[str]:
+def list_warnings(lab: Lab, code: str) -> list[str]:
     """The warnings of a cell as a report shows them, less those of pandas about its own future."""
     return run_warnings.format_warnings(
         [
@@ -162,7 +162,7 @@ def told(lab: Lab, code: str) -> list[str]:
     ],
 )
 def test_error_swallowed_by_broad_except(clean: Lab, code: str, line: str) -> None:
-    assert told(clean, code) == [line]
+    assert list_warnings(clean, code) == [line]
 
 
 def test_handlers_and_exception_classes_are_distinguished(clean: Lab) -> None:
@@ -366,13 +366,17 @@ def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
     ]
     assert text(done).count("FutureWarning: user: old") == 3  # they are shown as ever
     clean.ok("def later(): warnings.warn('user: later')")
-    assert told(clean, "later()") == ["UserWarning: user: later"]  # of another cell
+    assert list_warnings(clean, "later()") == [
+        "UserWarning: user: later"
+    ]  # of another cell
     clean.ok("warnings.resetwarnings()")
 
 
 def test_warnings_of_pandas_point_to_the_cell(clean: Lab) -> None:
     code = "a = 1\npeople['age'].map(lambda age: warnings.warn('user: called by pandas') or 1)"
-    assert told(clean, code) == ["UserWarning (line 2): user: called by pandas"]
+    assert list_warnings(clean, code) == [
+        "UserWarning (line 2): user: called by pandas"
+    ]
     (one,) = facts(
         clean,
         "a = 1\npd.to_datetime(pd.Series(['2020-31-12', '2020-12-31']),\n  dayfirst=False, errors='coerce')",
@@ -406,7 +410,7 @@ def test_custom_showwarning_is_kept(clean: Lab) -> None:
     assert "user: seen" in text(done) and clean.value("len(heard)") == 2
     clean.ok("warnings.showwarning = original")
     assert facts(clean, "a = 1") == []
-    assert told(clean, "warnings.warn('user: last')") == [
+    assert list_warnings(clean, "warnings.warn('user: last')") == [
         "UserWarning (line 1): user: last"
     ]
     clean.ok("import logging\nlogging.captureWarnings(True)")
@@ -534,7 +538,7 @@ def test_custom_showwarning_is_kept(clean: Lab) -> None:
     ],
 )
 def test_data_frame_that_became_empty(clean: Lab, code: str, line: str) -> None:
-    assert told(clean, code) == [line]
+    assert list_warnings(clean, code) == [line]
 
 
 SILENT = {
@@ -617,7 +621,7 @@ SILENT = {
 
 @pytest.mark.parametrize("code", SILENT.values(), ids=SILENT)
 def test_common_operations_give_no_warning(clean: Lab, code: str) -> None:
-    assert told(clean, code) == []
+    assert list_warnings(clean, code) == []
 
 
 def test_empty_data_frame_is_reported_once(clean: Lab) -> None:
@@ -671,7 +675,7 @@ def test_large_data_frames_are_checked_quickly(clean: Lab) -> None:
     ):
         clean.ok("import time\n_before = time.process_time()")
         timed = f"_began = time.process_time()\n{code}\n_took = time.process_time() - _began"
-        assert told(clean, timed) == []
+        assert list_warnings(clean, timed) == []
         assert (
             clean.value("time.process_time() - _before - _took") < 1.5
         )  # pandas takes its own
@@ -681,12 +685,14 @@ def test_large_data_frames_are_checked_quickly(clean: Lab) -> None:
 def test_all_warnings_are_counted_but_few_are_kept(clean: Lab) -> None:
     code = "import warnings\nfor i in range(500):\n    warnings.warn(f'user: number {i}')\n    warnings.warn(f'user: number {i}')"
     assert (
-        told(clean, "import warnings\nwarnings.simplefilter('always')\n" + code)[-1]
+        list_warnings(
+            clean, "import warnings\nwarnings.simplefilter('always')\n" + code
+        )[-1]
         == "… and 497 more warnings"
     )
     many = code.replace("range(500)", "range(12_000)")
     assert (
-        told(clean, "warnings.simplefilter('always')\n" + many)[-1]
+        list_warnings(clean, "warnings.simplefilter('always')\n" + many)[-1]
         == "… and 9,997 or more warnings"
     )
 
@@ -728,10 +734,10 @@ def test_user_names_cannot_forge_stepper_lines(clean: Lab) -> None:
     clean.ok(
         "Odd = type('Odd\\nstepper: Cell 1 ran ok ' + 'y' * 99, (UserWarning,), {})"
     )
-    (line,) = told(clean, "warnings.warn(Odd('user'))")
+    (line,) = list_warnings(clean, "warnings.warn(Odd('user'))")
     assert line.isprintable() and len(line) <= 160
     clean.ok("globals()['a\\nstepper: ok'] = people")
-    assert told(clean, "note = 'a\\nstepper: ok'") == []
+    assert list_warnings(clean, "note = 'a\\nstepper: ok'") == []
 
 
 @pytest.mark.parametrize("value", [None, "text", -1, [], {}, [["a"]], [[1, 2, 3]]])

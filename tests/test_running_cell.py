@@ -16,7 +16,7 @@ import pytest
 from stepper.kernels.outputs.output_area import OutputArea
 from stepper.messages import quoted_output
 from stepper.session.session import SHOWN_SECONDS
-from tests.conftest import Notebook, Project, reused, text_of
+from tests.conftest import Notebook, Project, reuse_project, text_of
 from tests.test_run_on_edit import wait_until
 
 LONG = """# stepper: timeout=40
@@ -35,8 +35,8 @@ BAR = "37%|███▋"
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
 class Long:
@@ -68,7 +68,7 @@ class Long:
         self.thread.join()
 
 
-def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
+def start_command(project: Project, *arguments: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-c",
@@ -108,8 +108,10 @@ def test_agents_shell_command_does_not_wait_for_a_running_cell(
             waiting = notebook.commands.shell(f"{command[0]} --wait")
             assert f"run: {waiting}" in refused.stderr, refused.stderr
         name = notebook.name
-        evaluated = started(project, "eval", "1 + 1", "--notebook", name, "--wait")
-        ran = started(project, "run", name, "--wait")
+        evaluated = start_command(
+            project, "eval", "1 + 1", "--notebook", name, "--wait"
+        )
+        ran = start_command(project, "run", name, "--wait")
         for each in (evaluated, ran):
             assert each.stderr is not None
             assert each.stderr.readline().startswith(f"waiting for step 1 of {name}")
@@ -150,8 +152,10 @@ def test_running_cell_is_visible(project: Project) -> None:
             notice
         )  # it stays for 5 s
 
-        waits = started(project, "eval", "1 + 1", "--notebook", str(notebook.path))
-        follows = started(
+        waits = start_command(
+            project, "eval", "1 + 1", "--notebook", str(notebook.path)
+        )
+        follows = start_command(
             project, "output", "1", "--notebook", str(notebook.path), "--follow"
         )
         assert waits.stderr and follows.stdout
@@ -161,7 +165,7 @@ def test_running_cell_is_visible(project: Project) -> None:
             told,
         ), told
         assert follows.stdout.readline() == "| begun\n"
-        left = started(
+        left = start_command(
             project, "output", "1", "--notebook", str(notebook.path), "--follow"
         )
         assert left.stdout and left.stdout.readline() == "| begun\n"

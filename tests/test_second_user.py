@@ -82,7 +82,7 @@ def open_project(open_place: Path) -> Iterator[Project]:
     shutil.rmtree(made.paths.runtime, ignore_errors=True)
 
 
-def reachable(tops: list[str]) -> dict[str, list[str]]:
+def list_reachable(tops: list[str]) -> dict[str, list[str]]:
     """Return what this user can list, read, write or connect to, by way."""
     found: dict[str, list[str]] = {
         "listed": [],
@@ -130,7 +130,7 @@ def test_second_user_cannot_read_or_connect(
     readme.write_text("for all")
     found = as_user(
         OTHER,
-        lambda: reachable(
+        lambda: list_reachable(
             [str(open_project.folder / "README"), home, runtime, *everything]
         ),
     )
@@ -140,7 +140,7 @@ def test_second_user_cannot_read_or_connect(
         "written": [],
         "connected": [],
     }
-    assert reachable([open_project.paths.socket])[
+    assert list_reachable([open_project.paths.socket])[
         "connected"
     ]  # the same look finds it for the user
     assert open_project.json("status")["kernel"]["state"] == "idle"
@@ -282,7 +282,7 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
         )
     assert as_user(
         OTHER,
-        lambda: reachable(
+        lambda: list_reachable(
             [expected[2], f"{expected[2]}/daemon.sock", str(home / ".stepper")]
         ),
     ) == {

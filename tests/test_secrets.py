@@ -29,7 +29,7 @@ def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, f"{CANARY}-{name}")
 
 
-def kept(project: Project) -> list[str]:
+def find_canary_files(project: Project) -> list[str]:
     """Return the files of stepper's in which the canary stands."""
     folders = [project.folder / ".stepper", Path(project.paths.runtime)]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
@@ -102,7 +102,7 @@ def test_environment_is_never_stored_or_reported(
             project.hook(event, book.payload(event, "", {}, prompt="")).stdout.decode()
         )
     assert not [text for text in said if CANARY in text]
-    assert kept(project) == []
+    assert find_canary_files(project) == []
     assert CANARY not in book.path.read_text()
 
 
@@ -111,4 +111,6 @@ def test_secrets_printed_by_a_cell_are_kept(project: Project, canaries: None) ->
     project.config("")
     book = project.notebook("n.ipynb")
     assert CANARY in book.insert("import os; print(os.environ['MY_SETTING'])")[1].text
-    assert [os.path.basename(path) for path in kept(project)] == ["n.jsonl"]
+    assert [os.path.basename(path) for path in find_canary_files(project)] == [
+        "n.jsonl"
+    ]

@@ -18,7 +18,7 @@ from stepper.common import secure_files, wire_format
 from stepper.common.paths import Paths
 from stepper.daemon.daemon_log import PrivateLogHandler
 from stepper.install import trust
-from tests.conftest import Project, code, some_nightly, text_of
+from tests.conftest import Project, code, mark_nightly, text_of
 
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 STRANGER = 54321
@@ -30,13 +30,13 @@ print("ran")
 """
 
 
-def treasure_of(tmp_path: Path) -> Path:
+def make_treasure(tmp_path: Path) -> Path:
     place = tmp_path / "treasure"
     place.mkdir()
     return place
 
 
-def seen(place: Path) -> dict[str, tuple[int, int, bytes]]:
+def snapshot_folder(place: Path) -> dict[str, tuple[int, int, bytes]]:
     """What lies in a folder: mode, time, bytes."""
     found = {}
     for path in sorted([place, *place.rglob("*")]):
@@ -68,14 +68,14 @@ def test_symlinked_files_are_never_written_through(
 ) -> None:
     notebook, treasure = (
         project.notebook("n.ipynb", [code("1", "a")]),
-        treasure_of(tmp_path),
+        make_treasure(tmp_path),
     )
     for number, name in enumerate(FILES):
         place = project.folder / ".stepper" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         (treasure / f"{number}.json").write_text("precious\n")
         place.symlink_to(treasure / f"{number}.json")
-    before = seen(treasure)
+    before = snapshot_folder(treasure)
     answer = notebook.replace("a", FIGURE)
     assert "| ran" in answer.text and "Figure 1" in answer.text, answer.text
     assert (
@@ -86,7 +86,7 @@ def test_symlinked_files_are_never_written_through(
     project.stepper("restart")
     notebook.batch_end("NotebookEdit")
     project.stepper("shutdown")
-    assert seen(treasure) == before
+    assert snapshot_folder(treasure) == before
 
 
 @pytest.mark.nightly_after(1)
@@ -96,20 +96,20 @@ def test_kernel_does_not_start_with_symlinked_files(
 ) -> None:
     notebook, treasure = (
         project.notebook("n.ipynb", [code("1", "a")]),
-        treasure_of(tmp_path),
+        make_treasure(tmp_path),
     )
     (treasure / "bashrc").write_text("precious\n")
     place = project.folder / ".stepper" / name
     place.parent.mkdir(parents=True)
     place.symlink_to(treasure / "bashrc")
-    before = seen(treasure)
+    before = snapshot_folder(treasure)
     answer = notebook.replace("a", "print('ran')")
     assert (
         "NOT run" in answer.text
         and f"{name} is a symbolic link" in answer.text
         and f"rm {place}" in answer.text
     )
-    assert seen(treasure) == before
+    assert snapshot_folder(treasure) == before
     place.unlink()
     assert "| ran" in notebook.replace("a", "print('ran')").text
 
@@ -124,7 +124,7 @@ def test_daemon_does_not_start_with_symlinked_files(
 ) -> None:
     notebook, treasure = (
         project.notebook("n.ipynb", [code("1", "a")]),
-        treasure_of(tmp_path),
+        make_treasure(tmp_path),
     )
     place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
     if name in ("", "journal", "kernels", "figures"):
@@ -135,7 +135,7 @@ def test_daemon_does_not_start_with_symlinked_files(
     else:
         (treasure / "bashrc").write_text("precious\n")
         place.symlink_to(treasure / "bashrc")
-    before = seen(treasure)
+    before = snapshot_folder(treasure)
     answer = notebook.replace("a", "print('ran')")
     assert "NOT run" in answer.text and f"{place} is a symbolic link" in answer.text, (
         answer.text
@@ -144,7 +144,7 @@ def test_daemon_does_not_start_with_symlinked_files(
     project.stepper(
         "shutdown", check=None
     )  # by force too: records behind a link are not stepper's to remove
-    assert seen(treasure) == before
+    assert snapshot_folder(treasure) == before
 
 
 @pytest.mark.nightly
@@ -153,19 +153,19 @@ def test_symlinked_figures_folder_is_unchanged(
 ) -> None:
     notebook, treasure = (
         project.notebook("n.ipynb", [code("1", "a")]),
-        treasure_of(tmp_path),
+        make_treasure(tmp_path),
     )
     for number in range(300):
         (treasure / f"{number:04d}-1.png").touch()
     (project.folder / ".stepper" / "figures").mkdir()
     (project.folder / ".stepper" / "figures" / "n").symlink_to(treasure)
-    before = seen(treasure)
+    before = snapshot_folder(treasure)
     answer = notebook.replace("a", FIGURE)
     assert (
         "| ran" in answer.text
         and "Figure 1: not saved: cannot write the file" in answer.text
     )
-    assert seen(treasure) == before
+    assert snapshot_folder(treasure) == before
 
 
 def test_hard_link_of_own_file_is_not_written(tmp_path: Path) -> None:
@@ -184,29 +184,29 @@ def swapped_for_a_link(home: Path, treasure: Path) -> None:
     (home / "journal").symlink_to(treasure)
 
 
-def above_swapped_for_a_link(home: Path, treasure: Path) -> None:
+def swap_parent_for_symlink(home: Path, treasure: Path) -> None:
     (treasure / "journal").mkdir(mode=0o700)
     shutil.rmtree(home)
     home.symlink_to(treasure)
 
 
-def moved_and_linked_to(home: Path, treasure: Path) -> None:
+def move_and_link(home: Path, treasure: Path) -> None:
     shutil.move(home / "journal", treasure)
     (home / "journal").symlink_to(treasure / "journal")
 
 
 @pytest.mark.parametrize(
-    "swap", [swapped_for_a_link, above_swapped_for_a_link, moved_and_linked_to]
+    "swap", [swapped_for_a_link, swap_parent_for_symlink, move_and_link]
 )
 def test_open_folder_is_entered_only_by_its_path(
     tmp_path: Path, swap: Callable[[Path, Path], None]
 ) -> None:
-    home, treasure = tmp_path / "home", treasure_of(tmp_path)
+    home, treasure = tmp_path / "home", make_treasure(tmp_path)
     file = home / "journal" / "n.jsonl"
     for _ in range(2):
         secure_files.replace(str(file), b"own")
     swap(home, treasure)
-    before = seen(treasure)
+    before = snapshot_folder(treasure)
     for work in (
         secure_files.read,
         lambda path: secure_files.replace(path, b"new"),
@@ -214,7 +214,7 @@ def test_open_folder_is_entered_only_by_its_path(
     ):
         with pytest.raises(secure_files.UnsafeFileError, match="is a symbolic link"):
             work(str(file))
-    assert seen(treasure) == before
+    assert snapshot_folder(treasure) == before
 
 
 def test_open_folder_may_be_deleted_and_recreated(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_wrong_modes_are_fixed(project: Project) -> None:
 
 @ROOT_ALONE
 @pytest.mark.parametrize(
-    "name", some_nightly(["", "journal", "daemon.log"], "", "daemon.log")
+    "name", mark_nightly(["", "journal", "daemon.log"], "", "daemon.log")
 )
 def test_files_of_another_user_are_refused(project: Project, name: str) -> None:
     notebook = project.new("Load")

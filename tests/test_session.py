@@ -173,7 +173,7 @@ class Quick(Project):
     ) -> subprocess.CompletedProcess[str]:
         out, err, code = io.StringIO(), io.StringIO(), 0
         with (
-            inside(cwd or self.folder),
+            change_directory(cwd or self.folder),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
@@ -211,7 +211,7 @@ class Quick(Project):
 
 
 @contextlib.contextmanager
-def inside(folder: Path) -> Iterator[None]:
+def change_directory(folder: Path) -> Iterator[None]:
     before = os.getcwd()
     os.chdir(folder)
     try:

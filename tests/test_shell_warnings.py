@@ -39,7 +39,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     made.close()
 
 
-def doubts(lab: Lab, code: str) -> list[str]:
+def list_warnings(lab: Lab, code: str) -> list[str]:
     done = lab.ok(code)
     assert "swallowed" not in done.diagnosis_data
     return shell_warnings.format_command_warnings(
@@ -123,7 +123,7 @@ NOT_FOUND = 'failed with exit code 127; its last output: "'
     ],
 )
 def test_failed_shell_line_is_a_warning(lab: Lab, code: str, said: list[str]) -> None:
-    found = doubts(lab, code)
+    found = list_warnings(lab, code)
     assert (
         len(found) == sum(part.startswith("line") for part in said) or len(found) == 1
     )
@@ -147,7 +147,7 @@ def test_failed_shell_line_is_a_warning(lab: Lab, code: str, said: list[str]) ->
     ],
 )
 def test_other_shell_lines_give_no_warning(lab: Lab, code: str) -> None:
-    assert doubts(lab, code) == []
+    assert list_warnings(lab, code) == []
 
 
 def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
@@ -173,7 +173,7 @@ def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
         "[said, __import__('asyncio').create_subprocess_exec.__module__]"
     ) == ["a\n", "asyncio.subprocess"]
     lab.ok("seen = []\nget_ipython().system = seen.append")
-    assert doubts(lab, "!anything {1 + 1}") == []
+    assert list_warnings(lab, "!anything {1 + 1}") == []
     assert lab.value("seen") == ["anything {1 + 1}"]
     lab.ok("del get_ipython().system")
     failed = lab.run("%%bash\nexit 4")
@@ -220,7 +220,7 @@ def program(path: Path, first: str) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kernel's environment `own` has no pip; behind it on the PATH is one of another Python."""
     monkeypatch.setattr(sys, "executable", python_at(tmp_path / "own"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
@@ -267,43 +267,46 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_install_into_another_interpreter(
-    here: Path, command: str, wanted: list[str] | None
+    kernel_environment: Path, command: str, wanted: list[str] | None
 ) -> None:
     found = install_target.find_install_target(
-        command.replace("{other}", str(here / "other")),
+        command.replace("{other}", str(kernel_environment / "other")),
         has_succeeded=True,
         lacks_pip=False,
     )
     if wanted is None:
         assert found is None
     else:
-        into = [str(here / "other/bin/python"), str(here / "other/bin/conda")]
+        into = [
+            str(kernel_environment / "other/bin/python"),
+            str(kernel_environment / "other/bin/conda"),
+        ]
         assert found and (found["wanted"], found["own"]) == (
             wanted,
-            str(here / "own/bin/python"),
+            str(kernel_environment / "own/bin/python"),
         )
         assert found["into"] in into
 
 
 def test_environment_of_another_project(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    kernel_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV")
-    other = python_at(here / "shop/.venv")
-    (here / "shop/notebooks").mkdir()
-    monkeypatch.chdir(here / "shop/notebooks")
+    other = python_at(kernel_environment / "shop/.venv")
+    (kernel_environment / "shop/notebooks").mkdir()
+    monkeypatch.chdir(kernel_environment / "shop/notebooks")
     found = install_target.find_install_target("uv pip install six", True, False)
     assert found and found["into"] == other
 
 
 def test_shim_installs_outside_the_kernel_environment(
-    here: Path,
+    kernel_environment: Path,
 ) -> None:
-    program(here / "other/bin/pip", "#!/usr/bin/env bash")  # pyenv's
+    program(kernel_environment / "other/bin/pip", "#!/usr/bin/env bash")  # pyenv's
     found = install_target.find_install_target(
         "pip install no-such-distribution", True, False
     )
-    assert found and found["into"] == str(here / "other/bin/pip")
+    assert found and found["into"] == str(kernel_environment / "other/bin/pip")
     assert (
         install_target.find_install_target("pip install pytest", True, False) is None
     )  # this process has it
@@ -316,15 +319,17 @@ def test_shim_installs_outside_the_kernel_environment(
 
 
 def test_environment_with_system_site_packages(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    kernel_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = here / "other/bin/python"
-    (here / "own/bin/python").unlink()
-    (here / "own/bin/python").symlink_to(base)
+    base = kernel_environment / "other/bin/python"
+    (kernel_environment / "own/bin/python").unlink()
+    (kernel_environment / "own/bin/python").symlink_to(base)
     assert install_target.find_install_target(
         "pip install six", True, False
     )  # a link to the same Python, but its packages lie elsewhere
-    (here / "own/pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    (kernel_environment / "own/pyvenv.cfg").write_text(
+        "include-system-site-packages = true\n"
+    )
     assert install_target.find_install_target("pip install six", True, False) is None
 
 

@@ -27,13 +27,13 @@ LIFTING = {
 }
 
 
-def front(skill: Path) -> dict:
+def read_front_matter(skill: Path) -> dict:
     return yaml.safe_load((skill / "SKILL.md").read_text().split("---")[1])
 
 
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda path: path.name)
 def test_skill_is_short_and_has_a_description(skill: Path) -> None:
-    head = front(skill)
+    head = read_front_matter(skill)
     assert head["name"] == skill.name
     assert 20 < len(head["description"]) < 300
     assert len((skill / "SKILL.md").read_text().splitlines()) < 100
@@ -55,7 +55,7 @@ def test_five_command_skills_exist() -> None:
     }
 
 
-def named() -> list[tuple[str, str]]:
+def list_named_commands() -> list[tuple[str, str]]:
     """Every `stepper …` that a text names, from code spans, fences and injections."""
     found = []
     for path in TEXTS:
@@ -68,10 +68,10 @@ def named() -> list[tuple[str, str]]:
 
 
 def test_texts_name_enough_commands() -> None:
-    assert len(named()) > 20
+    assert len(list_named_commands()) > 20
 
 
-@pytest.mark.parametrize(("where", "command"), sorted(set(named())))
+@pytest.mark.parametrize(("where", "command"), sorted(set(list_named_commands())))
 def test_commands_and_flags_named_in_texts_exist(where: str, command: str) -> None:
     words = shlex.split(
         command.split("<<")[0].split("#")[0].replace("…", ""), posix=True

@@ -37,13 +37,13 @@ from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, LaunchConfig
 from tests import apt_packages, sshd
 from tests.conftest import Notebook, Project, scratch
-from tests.slurm.lab import Lab, started
+from tests.slurm.lab import Lab, start_cluster
 from tests.test_run_on_edit import wait_until
 
 LIMITS = Limits(max_memory_percent=100)
 
 
-def place(**where: Any) -> kernel_config.BackendConfig:
+def make_backend(**where: Any) -> kernel_config.BackendConfig:
     given = {
         "partition": "batch",
         "time": "10",
@@ -160,13 +160,13 @@ class Room:
 @pytest.fixture(scope="module")
 def room(cluster: Lab) -> Iterator[Room]:
     """One whose kernel lasts for all tests; who ends it starts the next one."""
-    made = Room(cluster, place())
+    made = Room(cluster, make_backend())
     yield made
     made.close()
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heart that is silent is noticed soon: what follows is the same."""
     monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(jobs, "SILENT_POLL_SECONDS", 0.3)
@@ -288,7 +288,7 @@ def test_unresponsive_controller_cancels_nothing(
             KernelError,
             match=f"{silent}, so it is not known whether the job was submitted",
         ):
-            room.begin(place())
+            room.begin(make_backend())
         late = json.loads(room.record.read_text())[
             "job_name"
         ]  # what may have been submitted is found by its name
@@ -301,7 +301,7 @@ def test_unresponsive_controller_cancels_nothing(
         )
     )
     assert room.until(lambda: not slurm_cli.PENDING_CANCELS) and not room.ours
-    room.begin(place())
+    room.begin(make_backend())
     room.death(0.5)
     assert room.kernel.describe().problem == "" and text(room.run("print(1)")) == "1\n"
 
@@ -342,25 +342,25 @@ def test_scancel_during_a_cell_and_while_idle(
         "the job was cancelled (CANCELLED)"
     )
     assert not room.record.exists()
-    room.begin(place())
+    room.begin(make_backend())
     monkeypatch.undo()  # as it is for users
     room.lab.ask("scancel", str(room.kernel.process.job_id))
     death = room.death(10)
     assert death is not None and "(CANCELLED)" in death.reason
     room.wait(room.kernel.shutdown())
-    room.begin(place())
+    room.begin(make_backend())
 
 
 @pytest.mark.nightly
 def test_failed_job_and_out_of_memory_job(other: Room) -> None:
-    other.begin(place(mem="300M"))
+    other.begin(make_backend(mem="300M"))
     done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
     assert (
         done.outcome is Outcome.KERNEL_DIED
         and "(FAILED)" in done.death.reason
         and "last words" in done.death.stderr
     )
-    other.begin(place(mem="300M"))
+    other.begin(make_backend(mem="300M"))
     done = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
     assert (
         done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.reason
@@ -370,7 +370,10 @@ def test_failed_job_and_out_of_memory_job(other: Room) -> None:
 
 @pytest.mark.nightly
 def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
-    at, asked = place(extra=["--begin=now+1hour"], queue_seconds=3), other.provider()
+    at, asked = (
+        make_backend(extra=["--begin=now+1hour"], queue_seconds=3),
+        other.provider(),
+    )
     ahead = other.lab.ask(
         "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
     ).strip()
@@ -394,7 +397,7 @@ def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
 
 def test_cancelled_start_cancels_the_job(other: Room) -> None:
     asked = other.provider()
-    begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
+    begun = other.loop.create_task(other.start(make_backend(extra=["--hold"]), asked))
     other.until(lambda: asked.queue_status)
     begun.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -405,7 +408,7 @@ def test_cancelled_start_cancels_the_job(other: Room) -> None:
         and not other.record.exists()
         and [*(other.folder / "stepper-jobs").iterdir()] == []
     )
-    begun = other.loop.create_task(other.start(place(extra=["--hold"])))
+    begun = other.loop.create_task(other.start(make_backend(extra=["--hold"])))
     (job,) = other.until(lambda: other.ours)
     other.lab.ask("scancel", str(job))
     with pytest.raises(
@@ -423,7 +426,7 @@ def test_empty_queue_response_cancels_no_job(other: Room) -> None:
     )
     script.chmod(0o755)
     other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
-    begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
+    begun = other.loop.create_task(other.start(make_backend(extra=["--hold"]), asked))
     told = (
         other.until(lambda: asked.queue_status or begun.done()) and asked.queue_status
     )
@@ -467,7 +470,7 @@ def test_array_task_is_handled_like_a_job(other: Room) -> None:
 
 
 def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
-    other.begin(place())
+    other.begin(make_backend())
     told = json.loads(other.record.read_text())
     del told["job"], told["connection"]  # killed between sbatch's answer and the record
     sealed_kernel_records.write(str(other.record), told)
@@ -476,7 +479,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
         and not other.record.exists()
         and other.until(lambda: not other.ours)
     )
-    other.begin(place())
+    other.begin(make_backend())
     other.record.unlink()  # a job whose record is gone
     names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
     foreign = [
@@ -491,7 +494,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     with pytest.raises(OSError):  # it may be the record that is missing
         other.wait(
             SlurmBackend().remove_orphans(
-                [place()],
+                [make_backend()],
                 str(other.folder),
                 lambda: other.folder.rglob("*.json"),
                 os.environ,
@@ -501,7 +504,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     assert list(other.ours.values()) == ["RUNNING"]
     other.wait(
         remove_orphans(
-            [place()],
+            [make_backend()],
             str(other.folder),
             lambda: other.folder.rglob("*.json"),
             os.environ,
@@ -511,7 +514,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     assert {*foreign, room.kernel.process.job_id} <= {*other.lab.jobs()}
     other.lab.ask("scancel", *map(str, foreign))
     other.kernel.detach()
-    other.begin(place())
+    other.begin(make_backend())
     other.lab.ask("scancel", str(other.kernel.process.job_id))
     other.until(lambda: not other.ours)
     told = json.loads(other.record.read_text())
@@ -529,16 +532,18 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
 def test_invalid_job_requests_are_reported(
     other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "invalid partition" in other.fails(place(partition="nope"))
-    assert "Memory specification can not be satisfied" in other.fails(place(mem="900G"))
-    said = other.fails(place(python="/no_such_python"))
+    assert "invalid partition" in other.fails(make_backend(partition="nope"))
+    assert "Memory specification can not be satisfied" in other.fails(
+        make_backend(mem="900G")
+    )
+    said = other.fails(make_backend(python="/no_such_python"))
     assert (
         "ended before the kernel started (FAILED)" in said and "/no_such_python" in said
     )
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    said = other.fails(place(python=str(bare)))
+    said = other.fails(make_backend(python=str(bare)))
     assert (
         f"{bare} does not have ipykernel" in said
         and f"{bare} -m pip install ipykernel" in said
@@ -553,29 +558,31 @@ def test_invalid_job_requests_are_reported(
     apart.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setattr(provider, "START_SECONDS", 3)
-        said = other.fails(place(python=str(apart)))
+        said = other.fails(make_backend(python=str(apart)))
     assert (
         "without writing the connection file" in said
         and f"{other.folder} is not on a file system that n" in said
     )
-    assert "has no IPv4 address on this node" in other.fails(place(address="nosuch0"))
+    assert "has no IPv4 address on this node" in other.fails(
+        make_backend(address="nosuch0")
+    )
     other.environ["PATH"] = "/nowhere"
-    assert "there is no `sbatch` on this machine" in other.fails(place())
+    assert "there is no `sbatch` on this machine" in other.fails(make_backend())
     with pytest.raises(KernelError, match="there is no `sinfo`"):
-        other.wait(check_backend(place(), other.environ, ""))
+        other.wait(check_backend(make_backend(), other.environ, ""))
     assert other.ours == {}
     assert any(
         "partition batch" in line
-        for line in other.wait(check_backend(place(), os.environ, "")).offers
+        for line in other.wait(check_backend(make_backend(), os.environ, "")).offers
     )
     for wrong, words in (
         ({"partition": "nosuch"}, "invalid partition"),
         ({"mem": "900G"}, "sbatch: "),
     ):
         with pytest.raises(KernelError, match=words):
-            other.wait(check_backend(place(**wrong), os.environ, ""))
+            other.wait(check_backend(make_backend(**wrong), os.environ, ""))
     assert other.ours == {}
-    distant = place(python="/usr/bin/python3.99").settings
+    distant = make_backend(python="/usr/bin/python3.99").settings
     assert provider.list_unchecked(distant) == [
         "python /usr/bin/python3.99 on the compute node"
     ]
@@ -628,7 +635,7 @@ def test_port_in_use_and_named_interface(other: Room) -> None:
     python.write_text(f'#!/bin/sh\n{taken}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     other.begin(
-        place(python=str(python), address="lo", time="")
+        make_backend(python=str(python), address="lo", time="")
     )  # the partition's limit is below stepper's own
     assert 0 < other.kernel.describe().walltime_left <= 3600
     assert (
@@ -735,7 +742,7 @@ def project_on(folder: Path, **places: Any) -> Iterator[Project]:
 
 
 def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
-    for project in project_on(tmp_path / "repo", gpu=place().definition):
+    for project in project_on(tmp_path / "repo", gpu=make_backend().definition):
         assert [each["reachable"] for each in project.json("kernels")] == [True, True]
         made = project.json("new", "Look there", "--kernel", "gpu")
         notebook = Notebook(project, project.folder / made["notebook"])
@@ -785,7 +792,9 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
 def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) -> None:
     held = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
     mine = {"slurm": {"jobid": held, "python": sys.executable}}
-    for project in project_on(tmp_path / "repo", gpu=place().definition, mine=mine):
+    for project in project_on(
+        tmp_path / "repo", gpu=make_backend().definition, mine=mine
+    ):
         kept, lost = (
             Notebook(
                 project,
@@ -821,21 +830,21 @@ def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def ours_alone() -> Iterator[Lab]:
-    lab = started()
+    lab = start_cluster()
     yield lab
     lab.stop()
 
 
 @pytest.fixture
-def broken(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def failing_cluster(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """A cluster of one's own whose nodes fail; `cluster` may begin and end whenever it likes."""
     monkeypatch.setenv("SLURM_CONF", ours_alone.conf)
     return ours_alone
 
 
 @pytest.mark.nightly
-def test_expired_walltime(broken: Lab) -> None:
-    room = Room(broken, place(time="1"))
+def test_expired_walltime(failing_cluster: Lab) -> None:
+    room = Room(failing_cluster, make_backend(time="1"))
     done = room.run("import time\ntime.sleep(150)", 170)
     assert (
         done.outcome is Outcome.KERNEL_DIED
@@ -847,11 +856,11 @@ def test_expired_walltime(broken: Lab) -> None:
 
 
 @pytest.mark.nightly
-def test_node_failure_leaves_no_second_kernel(broken: Lab) -> None:
-    room = Room(broken, place())
-    old, node = room.kernel, broken.node_of(room.kernel.process.job_id)
+def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
+    room = Room(failing_cluster, make_backend())
+    old, node = room.kernel, failing_cluster.node_of(room.kernel.process.job_id)
     pid = int(text(room.run("import os\nprint(os.getpid())")))
-    broken.fail(node)
+    failing_cluster.fail(node)
     assert text(
         room.run("print('it answers')")
     ) == "it answers\n" and psutil.pid_exists(pid)
@@ -864,21 +873,21 @@ def test_node_failure_leaves_no_second_kernel(broken: Lab) -> None:
         done.death.stderr
     )  # what the fence makes it write is not what it ended with
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
-    room.begin(place())
-    assert broken.node_of(room.kernel.process.job_id) != node
+    room.begin(make_backend())
+    assert failing_cluster.node_of(room.kernel.process.job_id) != node
     room.close()
-    broken.mend(node)
+    failing_cluster.mend(node)
 
 
 @pytest.mark.nightly
 def test_memory_limit_of_the_job_cgroup() -> None:
     if not os.path.ismount("/sys/fs/cgroup/memory"):
         pytest.skip("this machine has no cgroup v1 for memory")
-    lab = started(CGROUP="1")
+    lab = start_cluster(CGROUP="1")
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLURM_CONF", lab.conf)
-            room = Room(lab, place(mem="300M"))
+            room = Room(lab, make_backend(mem="300M"))
             done = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
             assert (
                 done.outcome is Outcome.KERNEL_DIED
@@ -897,7 +906,7 @@ def test_memory_limit_of_the_job_cgroup() -> None:
 def test_kernel_ports_are_tunneled_through_its_node(
     other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sshd.running(tmp_path) as facts:
+    with sshd.run_sshd(tmp_path) as facts:
         folder = tmp_path / "bin"
         folder.mkdir()
         (folder / "ssh").write_text(
@@ -905,7 +914,7 @@ def test_kernel_ports_are_tunneled_through_its_node(
         )
         (folder / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        other.begin(place(via="ssh"))
+        other.begin(make_backend(via="ssh"))
         told = json.loads(other.record.read_text())
         assert told["connection"]["ip"] == "127.0.0.1" and told[
             "node"
@@ -944,7 +953,7 @@ def test_kernel_ports_are_tunneled_through_its_node(
 def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
     other: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other.begin(place())
+    other.begin(make_backend())
     os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
     with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
@@ -960,7 +969,7 @@ def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
 
 @pytest.mark.nightly
 def test_preempted_job(cluster: Lab) -> None:
-    room = Room(cluster, place(extra=["--exclusive"]))
+    room = Room(cluster, make_backend(extra=["--exclusive"]))
     urgent = cluster.ask(
         "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100"
     ).strip()
@@ -988,7 +997,9 @@ datetime.datetime = Clock
 def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     setup = f"export PYTHONPATH={tmp_path}"
-    for project in project_on(tmp_path / "repo", gpu=place(setup=setup).definition):
+    for project in project_on(
+        tmp_path / "repo", gpu=make_backend(setup=setup).definition
+    ):
         made = project.json("new", "Look there", "--kernel", "gpu")
         notebook = Notebook(project, project.folder / made["notebook"])
         cell, answer = notebook.insert("import time\nx = 3\nprint(time.time())")
@@ -1039,7 +1050,7 @@ def test_unencrypted_ipykernel_is_reported_once(cluster: Lab, tmp_path: Path) ->
         capture_output=True,
         timeout=120,
     )
-    room = Room(cluster, place(setup=f"export PYTHONPATH={tmp_path}/older"))
+    room = Room(cluster, make_backend(setup=f"export PYTHONPATH={tmp_path}/older"))
     assert "are signed but not encrypted" in room.kernel.describe().limitation
     assert (
         not room.kernel.channels.client.curve_publickey
@@ -1052,7 +1063,7 @@ def test_unencrypted_ipykernel_is_reported_once(cluster: Lab, tmp_path: Path) ->
 def test_setup_loads_modules(
     cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apt_packages.installed(
+    apt_packages.find_or_unpack_program(
         "modulecmd", "environment-modules", file="/etc/profile.d/modules.sh"
     )
     (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")
@@ -1063,7 +1074,7 @@ def test_setup_loads_modules(
         if not name.startswith("BASH_FUNC_")
     }
     room.begin(
-        place(
+        make_backend(
             setup=f"module use {tmp_path}\nmodule load pet\nsource <(echo export SEEN=1)"
         )
     )

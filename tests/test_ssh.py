@@ -31,7 +31,7 @@ from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, Kernel, LaunchConfig
 from tests import apt_packages
-from tests.conftest import Notebook, scratch, some_nightly
+from tests.conftest import Notebook, mark_nightly, scratch
 from tests.npm_packages import Unavailable, unavailable
 from tests.sshd import Host
 from tests.test_run_on_edit import wait_until
@@ -124,13 +124,13 @@ class Room:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     return (
         psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     )
 
 
-def lines(folder: Path) -> list[int]:
+def list_ssh_processes(folder: Path) -> list[int]:
     """The processes of ssh that carry a line of that folder's kernels."""
     found = [
         process
@@ -235,7 +235,7 @@ def test_connection_down_for_longer_than_the_cell(room: Room, hasty: None) -> No
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", some_nightly(("deadline", "user"), "deadline"))
+@pytest.mark.parametrize("how", mark_nightly(("deadline", "user"), "deadline"))
 def test_unreachable_host_is_not_a_kernel_death(
     room: Room, hasty: None, how: str
 ) -> None:
@@ -250,7 +250,7 @@ def test_unreachable_host_is_not_a_kernel_death(
         isinstance(gave_up, KernelUnreachableError)
         and "does not know whether the kernel is still running" in gave_up.message
     ), gave_up
-    assert time.monotonic() < began + 10 and lives(room.pid)
+    assert time.monotonic() < began + 10 and is_alive(room.pid)
     with pytest.raises(KernelUnreachableError):
         room.wait(room.kernel.wait_until_reachable())
     room.host.start()
@@ -290,7 +290,7 @@ def test_daemon_killed_while_disconnected(room: Room, hasty: None) -> None:
     room.until(lambda: not kernel.describe().problem)
     done = room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
     assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
-    assert len(lines(room.folder)) == 1
+    assert len(list_ssh_processes(room.folder)) == 1
 
 
 def test_new_daemon_finds_the_kernel(room: Room) -> None:
@@ -350,7 +350,7 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     )
     assert done.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists()
-    wait_until(lambda: not lines(room.folder))  # killed processes end soon
+    wait_until(lambda: not list_ssh_processes(room.folder))  # killed processes end soon
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
     room.run("import sys\nprint('its last words', file=sys.__stderr__)")
     room.host.stop()
@@ -365,7 +365,7 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     assert death.stderr.endswith("its last words")
     room.wait(room.kernel.shutdown())
     assert not (room.folder / "kernel.json").exists()
-    wait_until(lambda: not lines(room.folder))  # killed processes end soon
+    wait_until(lambda: not list_ssh_processes(room.folder))  # killed processes end soon
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
 
 
@@ -373,9 +373,13 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
 def test_remote_kernel_is_shut_down_now_or_later(room: Room, hasty: None) -> None:
     other = Room(room.host)
     pid = other.pid
-    assert len(lines(other.folder)) == 1
+    assert len(list_ssh_processes(other.folder)) == 1
     other.wait(other.kernel.shutdown())
-    assert not lives(pid) and not lines(other.folder) and other.again() is None
+    assert (
+        not is_alive(pid)
+        and not list_ssh_processes(other.folder)
+        and other.again() is None
+    )
     other.kernel = other.begin(room.host.place(folder=str(other.folder)))
     pid = other.pid
     room.host.stop()
@@ -385,39 +389,44 @@ def test_remote_kernel_is_shut_down_now_or_later(room: Room, hasty: None) -> Non
     ) as told:
         other.wait(other.kernel.shutdown())
     assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
-    assert lives(pid) and not lines(other.folder) and other.again() is None
+    assert (
+        is_alive(pid) and not list_ssh_processes(other.folder) and other.again() is None
+    )
     room.host.start()
     other.wait(other.provider().cancel_request())
-    assert not lives(pid) and not (other.folder / "kernel.json").exists()
+    assert not is_alive(pid) and not (other.folder / "kernel.json").exists()
     other.loop.close()
     shutil.rmtree(other.folder)
     assert text(room.run("print('the other one lives on')"))
 
 
-def fails(room: Room, at: kernel_config.BackendConfig) -> KernelError:
+def get_start_error(room: Room, at: kernel_config.BackendConfig) -> KernelError:
     other = room.folder / "other"
     other.mkdir(mode=0o700, exist_ok=True)
     provider = NotebookLauncher(str(other / "kernel.json"), str(other), {})
     with pytest.raises(KernelError) as failed:
         room.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
-    assert not (other / "kernel.json").exists() and not lines(other)
+    assert not (other / "kernel.json").exists() and not list_ssh_processes(other)
     return failed.value
 
 
 def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
-    assert "no_such_python" in fails(room, host.place(python="/no_such_python")).message
+    assert (
+        "no_such_python"
+        in get_start_error(room, host.place(python="/no_such_python")).message
+    )
     assert (
         "the folder /nowhere does not exist"
-        in fails(room, host.place(folder="/nowhere")).message
+        in get_start_error(room, host.place(folder="/nowhere")).message
     )
-    odd = fails(room, host.place(python="/bin/true"))
+    odd = get_start_error(room, host.place(python="/bin/true"))
     assert (
         odd.message == "box: /bin/true printed nothing and may not be Python"
         and odd.hint == f"{ssh} /bin/true --version"
     )
     bare = venv(room.folder / "bare")
-    lacks = fails(room, host.place(python=bare))
+    lacks = get_start_error(room, host.place(python=bare))
     by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
     by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
     assert "does not have ipykernel" in lacks.message and lacks.hint in (
@@ -431,14 +440,14 @@ def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
         / "site-packages"
         / "pip"
     ).mkdir()
-    assert fails(room, host.place(python=bare)).hint == by_pip
+    assert get_start_error(room, host.place(python=bare)).hint == by_pip
     for key, said in (
         ("other", "Host key verification failed."),
         ("", "Host key verification failed."),
     ):
         host.known(key)
         try:
-            refused = fails(room, host.place())
+            refused = get_start_error(room, host.place())
         finally:
             host.known("host")
         assert said in refused.message, refused
@@ -455,14 +464,14 @@ def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
     host_keys = (host.folder / "authorized").read_text()
     (host.folder / "authorized").write_text((host.folder / "other.pub").read_text())
     try:
-        refused = fails(room, host.place())
+        refused = get_start_error(room, host.place())
         assert (
             "Permission denied (publickey" in refused.message
             and refused.hint == f"{ssh} true"
         )
     finally:
         (host.folder / "authorized").write_text(host_keys)
-    unknown = fails(
+    unknown = get_start_error(
         room,
         backend_registry.parse_backends(
             {"x": {"ssh": {"host": "no-such-host.invalid"}}}
@@ -487,14 +496,14 @@ SHELLS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("shell", some_nightly(SHELLS, "a profile that prints"))
+@pytest.mark.parametrize("shell", mark_nightly(SHELLS, "a profile that prints"))
 def test_any_login_shell(room: Room, shell: str) -> None:
     if shell in ("csh", "fish"):
         try:
-            apt_packages.installed(shell, shell)
+            apt_packages.find_or_unpack_program(shell, shell)
         except Unavailable as why:
             unavailable(why)
-    with own_host(
+    with start_own_host(
         ForceCommand=SHELLS[shell],
         Banner="/etc/os-release",
         AllowStreamLocalForwarding="no",
@@ -506,9 +515,9 @@ def test_any_login_shell(room: Room, shell: str) -> None:
 
 @pytest.mark.nightly
 def test_sshd_without_forwarding(room: Room) -> None:
-    with own_host(AllowTcpForwarding="no") as host:
+    with start_own_host(AllowTcpForwarding="no") as host:
         began = time.monotonic()
-        refused = fails(room, host.place())
+        refused = get_start_error(room, host.place())
         assert (
             "forbids port forwarding" in refused.message
             and "AllowTcpForwarding" in refused.hint
@@ -519,7 +528,7 @@ def test_sshd_without_forwarding(room: Room) -> None:
 
 
 @contextlib.contextmanager
-def own_host(**options: str) -> Iterator[Host]:
+def start_own_host(**options: str) -> Iterator[Host]:
     folder = Path(tempfile.mkdtemp(prefix="sshd"))
     made = Host(folder, **options)
     try:
@@ -533,7 +542,7 @@ def own_host(**options: str) -> Iterator[Host]:
 def test_shutdown_of_hanging_daemon_stops_remote_kernels(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with own_host() as host:
+    with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("hangs") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust", "--yes")
@@ -562,7 +571,7 @@ def test_shutdown_of_hanging_daemon_stops_remote_kernels(
 def test_status_while_host_is_unreachable_and_back(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with own_host() as host:
+    with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust", "--yes")
@@ -615,15 +624,15 @@ def test_status_while_host_is_unreachable_and_back(
             host.start()
             project.stepper("shutdown", made["notebook"])
             assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
-            assert not lines(project.folder)
+            assert not list_ssh_processes(project.folder)
 
 
 @pytest.fixture
-def there(
+def remote_notebook(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Host, Notebook]]:
     """A host of its own, and a notebook whose kernel runs there."""
-    with own_host() as host:
+    with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("there") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust", "--yes")
@@ -631,40 +640,40 @@ def there(
             yield host, Notebook(project, project.folder / made["notebook"])
 
 
-def trouble(notebook: Notebook) -> str:
+def get_kernel_trouble(notebook: Notebook) -> str:
     return str(notebook.project.json("status")["kernel"]["trouble"])
 
 
 @pytest.mark.nightly
 def test_changed_host_key_while_a_kernel_runs(
-    there: tuple[Host, Notebook],
+    remote_notebook: tuple[Host, Notebook],
 ) -> None:
-    host, notebook = there
+    host, notebook = remote_notebook
     notebook.insert("x = 20")
     host.stop()
     host.start(HostKey=str(host.folder / "other"))
     changed = "the host key of box has changed"
-    wait_until(lambda: changed in trouble(notebook), 30)
+    wait_until(lambda: changed in get_kernel_trouble(notebook), 30)
     unknown = "stepper does not know whether the kernel is still running"
-    assert unknown in trouble(notebook)
+    assert unknown in get_kernel_trouble(notebook)
     fix = r"To fix this, run: ssh-keygen -f \S+ -R \S+; ssh -F \S+ box true"
-    assert re.search(fix, trouble(notebook))
+    assert re.search(fix, get_kernel_trouble(notebook))
     assert re.search(fix, notebook.project.stepper("status").stdout)
     refused = notebook.insert("print(x)")[1].text
     assert changed in refused and "NOT run" in refused
     assert re.search(fix, refused), refused
-    assert "lives on" not in refused + trouble(notebook)
+    assert "lives on" not in refused + get_kernel_trouble(notebook)
     host.stop()
     host.start()
-    wait_until(lambda: not trouble(notebook), 40)
+    wait_until(lambda: not get_kernel_trouble(notebook), 40)
     assert "| 20" in notebook.insert("print(x)")[1].text
 
 
 @pytest.mark.nightly
 def test_run_duration_excludes_connection_outage(
-    there: tuple[Host, Notebook],
+    remote_notebook: tuple[Host, Notebook],
 ) -> None:
-    host, notebook = there
+    host, notebook = remote_notebook
     notebook.insert("import time")
     timers = [threading.Timer(0.7, host.stop), threading.Timer(6, host.start)]
     for timer in timers:

@@ -29,7 +29,7 @@ READ = [
 
 
 @pytest.mark.nightly
-def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
+def test_equal_small_values_make_nothing_stale(module_project: Project) -> None:
     packages = Path(
         environment(sys.executable, "numpy", "pandas>=2.2,<4")
     ).parent.parent.glob("lib/*/site-packages")
@@ -39,15 +39,17 @@ def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
         code(SMALL, "a"),
         *(code(f"{name}; f()", cell_id) for cell_id, name in READ),
     ]
-    notebook = lasting.notebook("small.ipynb", cells)
-    assert lasting.json("run", "small")["ok"]
+    notebook = module_project.notebook("small.ipynb", cells)
+    assert module_project.json("run", "small")["ok"]
 
     def stale() -> list[str]:
-        return [each["cell_id"] for each in lasting.json("status", "small")["stale"]]
+        return [
+            each["cell_id"] for each in module_project.json("status", "small")["stale"]
+        ]
 
     assert "ran ok" in notebook.replace("a", SMALL + "\nmore = 1").text
     assert stale() == ["large"]
-    assert lasting.json("run", "small", "--stale")["ran"] == 1
+    assert module_project.json("run", "small", "--stale")["ran"] == 1
     assert stale() == []
     notebook.replace(
         "a",
@@ -58,17 +60,17 @@ def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
     assert stale() == ["both", "small", "frame", "large"]
 
 
-def test_names_observed_only_by_the_kernel(lasting: Project) -> None:
+def test_names_observed_only_by_the_kernel(module_project: Project) -> None:
     cells = [
         code("exec('x = [1]')", "a"),
         code("x", "b"),
         code("class Own(list): pass\nown = Own()", "c"),
         code("own", "d"),
     ]
-    notebook = lasting.notebook("seen.ipynb", cells)
-    assert lasting.json("run", "seen")["ok"]
+    notebook = module_project.notebook("seen.ipynb", cells)
+    assert module_project.json("run", "seen")["ok"]
     notebook.replace("a", "exec('x = [2]')")
-    found = lasting.json("status", "seen")["stale"]
+    found = module_project.json("status", "seen")["stale"]
     assert [(each["cell_id"], each["because"]) for each in found] == [
         ("b", [{"name": "x", "provider_cell_id": "a"}])
     ]

@@ -96,7 +96,7 @@ def find_changes(module: ast.Module, owned: set[str]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def owned() -> set[str]:
+def owned_names() -> set[str]:
     names = list_attributes(ast.parse(STATE.read_text()), frozenset({"State"}))
     for path in OWNERS.glob("*.py"):
         names |= list_attributes(ast.parse(path.read_text()))
@@ -104,14 +104,14 @@ def owned() -> set[str]:
     return names - COMMON_NAMES - {"background_calls"}
 
 
-def test_only_the_owner_changes_its_attributes(owned: set[str]) -> None:
+def test_only_the_owner_changes_its_attributes(owned_names: set[str]) -> None:
     changes = []
     for package in SCANNED:
         folder = ROOT / "stepper" / package
         for path in sorted(folder.rglob("*.py")):
             if path.parent == OWNERS:
                 continue
-            for change in find_changes(ast.parse(path.read_text()), owned):
+            for change in find_changes(ast.parse(path.read_text()), owned_names):
                 changes.append(f"{path.relative_to(ROOT)}:{change}")
     assert changes == []
 
@@ -132,8 +132,10 @@ def test_only_the_owner_changes_its_attributes(owned: set[str]) -> None:
         "self.session.state.tool_use_ids.add('1')",
     ],
 )
-def test_change_by_another_class_is_detected(owned: set[str], planted: str) -> None:
-    assert list(find_changes(ast.parse(planted), owned))
+def test_change_by_another_class_is_detected(
+    owned_names: set[str], planted: str
+) -> None:
+    assert list(find_changes(ast.parse(planted), owned_names))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +149,9 @@ def test_change_by_another_class_is_detected(owned: set[str], planted: str) -> N
     ],
 )
 def test_methods_of_owners_and_own_attributes_are_permitted(
-    owned: set[str], permitted: str
+    owned_names: set[str], permitted: str
 ) -> None:
-    assert not list(find_changes(ast.parse(permitted), owned))
+    assert not list(find_changes(ast.parse(permitted), owned_names))
 
 
 def test_each_owner_has_one_class_with_documented_callers() -> None:

@@ -22,8 +22,8 @@ from stepper.policy.model import Outcome, Plan, Step, Verdict
 from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.policy.notebook_state import State
 from tests.conftest import ROOT, Project
-from tests.test_attached_clients import until
-from tests.test_install import forward, script, setup, snapshot, undo
+from tests.test_attached_clients import wait_until_true
+from tests.test_install import forward, script, setup, snapshot, uninstall_from
 
 AT = "2026-11-23T15:00:00Z"
 FRAMES = Namespace(
@@ -150,7 +150,7 @@ def printed(
     return done.stdout.decode().splitlines()
 
 
-def kept(project: Project) -> Path:
+def get_status_file(project: Project) -> Path:
     return Path(project.paths.statusline)
 
 
@@ -161,10 +161,10 @@ def test_shell_script_prints_the_status_file(
     notebook = project.new("Load", "Clean")
     notebook.insert("class Frame: shape = (1461, 7)\nn = 1")
     weighed = re.compile(r"· 2/2 Clean · [^\n]* MB")
-    until(lambda: weighed.fullmatch("\n".join(printed(project, tools))))
-    assert stat.S_IMODE(kept(project).stat().st_mode) == 0o600
-    quiet = kept(project).stat().st_mtime_ns
-    until(
+    wait_until_true(lambda: weighed.fullmatch("\n".join(printed(project, tools))))
+    assert stat.S_IMODE(get_status_file(project).stat().st_mode) == 0o600
+    quiet = get_status_file(project).stat().st_mtime_ns
+    wait_until_true(
         lambda: (
             project.stepper("statusline").stdout.splitlines() == printed(project, tools)
         )
@@ -176,42 +176,44 @@ def test_shell_script_prints_the_status_file(
     )
     work = threading.Thread(target=lambda: notebook.insert(source))
     work.start()
-    until(
+    wait_until_true(
         lambda: any(
             line.startswith("▶ 2/2 Clean · ") and " s of 30 · " in line
             for line in printed(project, tools)
         )
     )
     first = printed(project, tools)
-    until(lambda: printed(project, tools) != first)  # its clock goes on
-    assert kept(project).stat().st_mtime_ns > quiet
+    wait_until_true(lambda: printed(project, tools) != first)  # its clock goes on
+    assert get_status_file(project).stat().st_mtime_ns > quiet
 
     # a daemon that hangs: its word holds for some seconds
     (_, holds), lines = (
-        kept(project).read_text().split("\n")[0].split(),
-        kept(project).read_text().split("\n", 1)[1],
+        get_status_file(project).read_text().split("\n")[0].split(),
+        get_status_file(project).read_text().split("\n", 1)[1],
     )
     assert 0 < int(holds) - time.time() < 15
     gate.touch()
     work.join(60)
-    until(lambda: printed(project, tools)[0].startswith("✓ 2/2 complete · "))
-    written = kept(project).read_text()
+    wait_until_true(lambda: printed(project, tools)[0].startswith("✓ 2/2 complete · "))
+    written = get_status_file(project).read_text()
     assert written.split("\n")[0].endswith(" 9999999999")
 
     project.kill_daemon()
-    assert kept(project).read_text() == written
+    assert get_status_file(project).read_text() == written
     assert printed(project, tools) == []  # a dead daemon's word
-    kept(project).write_text(f"{os.getpid()} {int(time.time()) - 1}\n{lines}")
+    get_status_file(project).write_text(
+        f"{os.getpid()} {int(time.time()) - 1}\n{lines}"
+    )
     assert printed(project, tools) == []  # … and one's that hangs
-    kept(project).write_text(
+    get_status_file(project).write_text(
         f"{os.getpid()} 9999999999\n- all others\nsession-b its own\n"
     )
     assert printed(project, tools) == ["all others"]
     assert printed(project, tools, "session-b") == ["its own"]
     project.stepper("status")  # a new daemon knows nothing that runs
-    until(lambda: "all others" not in "".join(printed(project, tools)))
+    wait_until_true(lambda: "all others" not in "".join(printed(project, tools)))
     project.stepper("shutdown")
-    assert not kept(project).exists()
+    assert not get_status_file(project).exists()
 
 
 # --- install ---------------------------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def kernel(tmp_path: Path) -> Path:
     return script(tmp_path / "kernel" / "python", forward())
 
 
-def shown(repo: Path, stdin: bytes) -> str:
+def render_status_line(repo: Path, stdin: bytes) -> str:
     """What the client shows: it has a shell run the command."""
     command = json.loads((repo / ".claude/settings.json").read_text())["statusLine"][
         "command"
@@ -285,7 +287,7 @@ def test_user_status_line_comes_first_and_is_restored(
     paths = Paths(str(repo))
     Path(paths.statusline).write_text(f"{os.getpid()} 9999999999\n- ours\n")
     expected = "ours\n" if before == "none" else 'mine {"session_id": 1}\nours\n'
-    assert shown(repo, b'{"session_id": 1}\n') == expected
+    assert render_status_line(repo, b'{"session_id": 1}\n') == expected
     done = subprocess.run(
         [f"{paths.env}/bin/stepper", "statusline"],
         cwd=repo,
@@ -294,7 +296,7 @@ def test_user_status_line_comes_first_and_is_restored(
     )
     assert done.stdout.decode() == expected
 
-    undo(repo)
+    uninstall_from(repo)
     assert snapshot(repo) == was
     assert mine == ((home / ".claude/settings.json").exists() and snapshot(home))
 
@@ -311,13 +313,13 @@ def test_users_without_installation_see_no_status_line(
     (repo / ".stepper/statusline").write_text(
         f"{os.getpid()} 9999999999\n- a stranger's\n"
     )
-    assert shown(repo, b"{}") == ""
+    assert render_status_line(repo, b"{}") == ""
     setup(
         repo, kernel=kernel
     )  # a colleague's: the person's own is run above it from now on
     (repo / ".stepper/statusline").write_text(f"{os.getpid()} 9999999999\n- ours\n")
-    assert shown(repo, b"{}") == "ours\n"
-    undo(repo)
+    assert render_status_line(repo, b"{}") == "ours\n"
+    uninstall_from(repo)
     assert (
         "statusLine" not in (repo / ".claude/settings.json").read_text()
         if (repo / ".claude/settings.json").exists()

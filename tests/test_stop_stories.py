@@ -15,16 +15,16 @@ pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
 from mcp import Client
 from mcp_types import ElicitResult
 
-from tests.conftest import Notebook, Project, reused
-from tests.test_mcp import made, play, text
+from tests.conftest import Notebook, Project, reuse_project
+from tests.test_mcp import create_notebook, run_story, text
 from tests.test_run_on_edit import wait_until
 
 QUESTION = "raise RuntimeError('STOP: which column?')"
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
 def kill_kernel(project: Project, name: str) -> None:
@@ -63,7 +63,7 @@ def test_terminal_message_reaches_the_agent_once(
     project: Project, tool: str, given: dict[str, Any], command: str
 ) -> None:
     async def story(client: Client) -> None:
-        name = await made(client, "stopped", steps=["Load", "Plot"])
+        name = await create_notebook(client, "stopped", steps=["Load", "Plot"])
         await call(client, "run_cell", source=QUESTION)
         assert state(project, name) == "stopped"
         project.stepper(command, "--notebook", name, "the second one")
@@ -73,7 +73,7 @@ def test_terminal_message_reaches_the_agent_once(
         again = await call(client, "notebook_status", notebook=name)
         assert "the second one" not in again, again
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
@@ -89,7 +89,7 @@ def test_user_is_asked_about_the_named_stopped_notebook(
     async def story(client: Client) -> None:
         names = []
         for problem in ("prices", "stores"):
-            names.append(await made(client, problem, steps=["Load", "Plot"]))
+            names.append(await create_notebook(client, problem, steps=["Load", "Plot"]))
             await call(client, "run_cell", source=QUESTION)
         refused = await client.call_tool("lift_stop", {})
         assert refused.is_error
@@ -105,14 +105,14 @@ def test_user_is_asked_about_the_named_stopped_notebook(
         assert names[1] in asked[1]
         assert [state(project, name) for name in names] == ["ready", "ready"]
 
-    play(project, story, elicitation_callback=ask)
+    run_story(project, story, elicitation_callback=ask)
 
 
 def test_agent_restores_state_after_idle_kernel_death(
     project: Project,
 ) -> None:
     async def story(client: Client) -> None:
-        name = await made(client, "died", steps=["Load", "Plot"])
+        name = await create_notebook(client, "died", steps=["Load", "Plot"])
         await call(client, "run_cell", source="x = 5")
         kill_kernel(project, name)
         wait_until(lambda: state(project, name) == "stopped")
@@ -127,7 +127,7 @@ def test_agent_restores_state_after_idle_kernel_death(
         assert state(project, name) == "ready"
         assert "| 5" in await call(client, "run_cell", source="print(x)")
 
-    play(project, story)
+    run_story(project, story)
 
 
 @pytest.mark.nightly
@@ -135,7 +135,7 @@ def test_agent_restores_but_cannot_resume_after_cell_killed_kernel(
     project: Project,
 ) -> None:
     async def story(client: Client) -> None:
-        name = await made(client, "ended", steps=["Load", "Plot"])
+        name = await create_notebook(client, "ended", steps=["Load", "Plot"])
         await call(client, "run_cell", source="x = 5")
         ended = await call(client, "run_cell", source="import os; os._exit(7)")
         assert "KernelDied" in ended
@@ -148,14 +148,14 @@ def test_agent_restores_but_cannot_resume_after_cell_killed_kernel(
         assert state(project, name) == "stopped"
         assert project.stepper("eval", "x", "--notebook", name).stdout == "5\n"
 
-    play(project, story)
+    run_story(project, story)
 
 
 def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
     project.config("max_retries: 1")
 
     async def story(client: Client) -> None:
-        name = await made(client, "failed", steps=["Load", "Plot"])
+        name = await create_notebook(client, "failed", steps=["Load", "Plot"])
         await call(client, "run_cell", source="x = 5")
         await call(client, "run_cell", source="x.nosuch")
         stop = await call(client, "run_cell", cell_id=-1, source="x.none")
@@ -171,7 +171,7 @@ def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
         assert f"stepper fix --notebook {name}" in shown
         assert state(project, name) == "stopped"
 
-    play(project, story)
+    run_story(project, story)
 
 
 def restarted_machine(project: Project, notebook: Notebook) -> None:
@@ -239,4 +239,4 @@ def test_mcp_agent_gets_instructions_first_after_machine_restart(
             client, "run_cell", source="print(y)", notebook=name
         )
 
-    play(project, story)
+    run_story(project, story)

@@ -189,7 +189,7 @@ def test_every_suggestion_row_is_needed(
         )
 
 
-def parsed(source: str, line: int, **attributes: Any) -> str:
+def suggest_for_parsed_text(source: str, line: int, **attributes: Any) -> str:
     """Return what is said of another text that a cell's line had parsed."""
     mro = ("SyntaxError", "Exception")
     given = Fault(
@@ -229,13 +229,15 @@ def parsed(source: str, line: int, **attributes: Any) -> str:
     ],
 )
 def test_source_parsed_by_a_cell(source: str, text: str, part: str) -> None:
-    told = parsed(source, 1, filename="<unknown>", lineno=1, offset=4, text=text)
+    told = suggest_for_parsed_text(
+        source, 1, filename="<unknown>", lineno=1, offset=4, text=text
+    )
     assert told.endswith(part) or f"{part} in line 1" in told, told
 
 
 def test_broken_file_is_named() -> None:
     name = "/project/notebooks/../src/tidying.py"
-    told = parsed(
+    told = suggest_for_parsed_text(
         "import tidying",
         1,
         filename=name,

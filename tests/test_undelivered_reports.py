@@ -23,7 +23,7 @@ from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.policy import changed_cells, final_message
 from stepper.policy.model import Cell
 from stepper.session.session import Session
-from tests.conftest import Answer, Notebook, Project, code, reused
+from tests.conftest import Answer, Notebook, Project, code, reuse_project
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
@@ -32,12 +32,12 @@ DEAF = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
-def broken_off(notebook: Notebook, source: str, settled: bool = True) -> str:
+def insert_and_interrupt(notebook: Notebook, source: str, settled: bool = True) -> str:
     """Insert a cell as the client does, and press Esc while it runs; return its id."""
     project, payload = (
         notebook.project,
@@ -65,7 +65,7 @@ def test_next_prompt_after_escape_reports_the_cell_once(
 ) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("rows = [1, 2, 3]")
-    cell_id = broken_off(notebook, SLOW)
+    cell_id = insert_and_interrupt(notebook, SLOW)
     assert statuses(project) == ["done", "interrupted"]
     assert "■ 2. Count  (interrupted)" in project.stepper("plan").stdout
     answer = project.hook(
@@ -102,7 +102,7 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
 ) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("rows = [1, 2, 3]")
-    broken_off(notebook, SLOW)
+    insert_and_interrupt(notebook, SLOW)
     project.kill_daemon()
     assert "WAS applied" in project.stepper("status").stdout  # the person may look …
     other = Notebook(project, notebook.path, session="another")
@@ -112,7 +112,7 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     )  # … and the agent is told
     assert "■ 2. Count" in told and '"Count" (its cell was interrupted)' in told
     assert "WAS applied" not in start_session(notebook)
-    broken_off(notebook, SLOW)
+    insert_and_interrupt(notebook, SLOW)
     monkeypatch.setenv("STEPPER_SESSION", "session-1")
     assert "WAS applied" in project.json("status")["unheard"]  # the agent's own shell
     assert project.json("status")["unheard"] == ""
@@ -122,7 +122,7 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
 def test_next_report_includes_the_undelivered_one(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("rows = [1]")
-    broken_off(notebook, "import time; time.sleep(600)")
+    insert_and_interrupt(notebook, "import time; time.sleep(600)")
     answer = notebook.insert("print('next')", first)[1]
     assert answer.text.startswith("stepper: an edit of ")
     assert (
@@ -144,7 +144,7 @@ def test_prompt_waits_for_the_interrupted_cell(
 ) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("1")
-    broken_off(notebook, DEAF, settled=False)
+    insert_and_interrupt(notebook, DEAF, settled=False)
     assert "was CANCELLED after" in say(notebook, "Well?")
 
 
@@ -160,7 +160,7 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     )
     running.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
-    broken_off(notebook, "print('waits')", settled=False)
+    insert_and_interrupt(notebook, "print('waits')", settled=False)
     wait_until(lambda: "WAS applied" in project.json("status")["unheard"])
     project.stepper("interrupt")  # the person's: its report is read
     running.join(20)

@@ -314,7 +314,7 @@ def test_read_only_commands_run_nothing(
     )
 
 
-def past_the_strangers_run(hostile: Hostile) -> None:
+def settle_foreign_run(hostile: Hostile) -> None:
     """Have the run that the stranger's journal had begun settled (its kernel is gone), and lift the stop."""
     hostile.stepper(
         "run", "a", check=None
@@ -324,7 +324,7 @@ def past_the_strangers_run(hostile: Hostile) -> None:
 
 
 def test_cell_does_not_run_in_an_unaccepted_interpreter(hostile: Hostile) -> None:
-    past_the_strangers_run(hostile)
+    settle_foreign_run(hostile)
     said = hostile.stepper("run", "a", check=1)
     assert (
         "`python: tools/python` in .stepper/config.yaml was not accepted by you"
@@ -421,7 +421,7 @@ def test_accepted_environment_is_shown_run_and_recorded(
     assert stat.S_IMODE(os.stat(found["recorded"]).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(found["recorded"])).st_mode) == 0o700
     assert python in hostile.stepper("trust", "--yes").stdout
-    past_the_strangers_run(hostile)
+    settle_foreign_run(hostile)
     hostile.stepper("run", "a")
     assert hostile.ran() == ["tools/python", "cell"]
     hostile.config("python: .venv/bin/python\n")  # a pull that names another one

@@ -29,7 +29,7 @@ from stepper.daemon.replay.replay_file_changes import FolderSnapshot
 from stepper.install import trust
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session import progress_events, responses
-from tests.conftest import Notebook, Project, code, reused, scratch
+from tests.conftest import Notebook, Project, code, reuse_project, scratch
 from tests.environments import environment
 from tests.test_recovery import small_disk as small_disk  # noqa: PLC0414  (a fixture)
 from tests.test_run_on_edit import wait_until
@@ -40,11 +40,11 @@ pytestmark = UNCLOSED
 
 
 @pytest.fixture
-def real(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def real(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
-def ran(
+def make_run_notebook(
     project: Project, *sources: str, name: str = "a.ipynb", **metadata: Any
 ) -> Notebook:
     """A notebook whose cells have run; their ids are a, b, c …"""
@@ -54,13 +54,13 @@ def ran(
     return notebook
 
 
-def verified(
+def run_verify(
     project: Project, *more: str, name: str = "a", check: int | None = None
 ) -> Any:
     return project.json("verify", name, *more, check=check)
 
 
-def words(found: Any) -> str:
+def format_verdicts(found: Any) -> str:
     return " ".join(f"{cell['cell_id']}:{cell['verdict']}" for cell in found["cells"])
 
 
@@ -71,12 +71,12 @@ def change(notebook: Notebook, change: Any) -> None:
 
 
 def test_reproducible_notebook(project: Quick) -> None:
-    notebook = ran(project, "x = 1", "print(x)", "x + 1")
+    notebook = make_run_notebook(project, "x = 1", "print(x)", "x + 1")
     before, journal = notebook.path.read_bytes(), project.json("history")
-    found = verified(project, check=0)
+    found = run_verify(project, check=0)
     assert (
         found["reproduces"]
-        and words(found) == "a:same b:same c:same"
+        and format_verdicts(found) == "a:same b:same c:same"
         and found["kernels"] == 1
     )
     keys = "notebook reproduces cells files duration_s kernels packages where failing open_steps"
@@ -103,7 +103,7 @@ def test_reproducible_notebook(project: Quick) -> None:
 
 
 def test_notebook_that_does_not_reproduce(project: Quick) -> None:
-    notebook = ran(
+    notebook = make_run_notebook(
         project,
         "import random",
         "print(random.random())",
@@ -114,8 +114,8 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
     )
     change(notebook, lambda cells: cells[3]["outputs"][0].update(text="b\nc\n"))
     change(notebook, lambda cells: cells.pop(2))
-    found = verified(project, check=1)
-    assert words(found) == "a:same b:unstable d:changed e:failed f:not_run"
+    found = run_verify(project, check=1)
+    assert format_verdicts(found) == "a:same b:unstable d:changed e:failed f:not_run"
     assert not found["reproduces"] and found["kernels"] == 2
     said = [cell["difference"] for cell in found["cells"]]
     assert said[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
@@ -133,18 +133,18 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
         in text
     )
     assert "  · cell 5: not run, because a cell above failed" in text
-    once = verified(project, "--once", check=1)
+    once = run_verify(project, "--once", check=1)
     assert (
-        words(once) == "a:same b:changed d:changed e:failed f:not_run"
+        format_verdicts(once) == "a:same b:changed d:changed e:failed f:not_run"
         and once["kernels"] == 1
     )
 
 
 def test_missing_name_was_bound_by_a_changed_cell(project: Quick) -> None:
-    notebook = ran(project, "df = 1", "pass", "print(df)")
+    notebook = make_run_notebook(project, "df = 1", "pass", "print(df)")
     change(notebook, lambda cells: cells[0].update(source="frame = 1"))
     project.stepper("run", "a")
-    found = verified(project, check=1)["cells"][2]["difference"]
+    found = run_verify(project, check=1)["cells"][2]["difference"]
     assert (
         found
         == "NameError: name 'df' is not defined (`df` was defined in an earlier version of cell 1)"
@@ -154,14 +154,14 @@ def test_missing_name_was_bound_by_a_changed_cell(project: Quick) -> None:
 def test_live_kernel_counts_and_current_notebook_are_unchanged(
     project: Quick,
 ) -> None:
-    other = ran(project, "y = 1", name="other.ipynb")
-    notebook = ran(project, "x = 1\nprint(x)", "x += 1")
+    other = make_run_notebook(project, "y = 1", name="other.ipynb")
+    notebook = make_run_notebook(project, "x = 1\nprint(x)", "x += 1")
     project.stepper("use", "other")
     project.stepper("eval", "x = 7", "--notebook", "a")
     journal = Path(project.paths.journals, "a.jsonl")
     lines = journal.read_text().count('"event":"run"') if journal.exists() else -1
     about = notebook.path.stat()
-    assert words(verified(project)) == "a:same b:same"
+    assert format_verdicts(run_verify(project)) == "a:same b:same"
     assert project.json("eval", "x", "--notebook", "a")["output"].strip() == "7"
     assert (
         project.json("status")["notebook"]
@@ -176,26 +176,29 @@ def test_live_kernel_counts_and_current_notebook_are_unchanged(
 
 def test_notebook_that_never_ran(project: Quick) -> None:
     project.notebook("a.ipynb", [code("print(1)", "a"), code("print(2)", "b")])
-    found = verified(project, check=1)
-    assert words(found) == "a:not_recorded b:not_recorded" and found["kernels"] == 1
+    found = run_verify(project, check=1)
+    assert (
+        format_verdicts(found) == "a:not_recorded b:not_recorded"
+        and found["kernels"] == 1
+    )
     text = project.stepper("verify", "a", check=1).stdout
     assert (
         "  ✗ cells 1, 2: no recorded outputs; no cell ran" in text
         and "`stepper run notebooks/a.ipynb`" in text
     )
     project.notebook("empty.ipynb", [])
-    assert verified(project, name="empty", check=0)["kernels"] == 0
+    assert run_verify(project, name="empty", check=0)["kernels"] == 0
 
 
 def test_cell_that_was_changed_and_not_run(project: Quick) -> None:
-    notebook = ran(project, "x = 1", "print(x)")
+    notebook = make_run_notebook(project, "x = 1", "print(x)")
     change(
         notebook,
         lambda cells: cells[1].update(
             source="print(x + 1)", outputs=[], execution_count=None
         ),
     )
-    assert words(verified(project, check=1)) == "a:same b:not_recorded"
+    assert format_verdicts(run_verify(project, check=1)) == "a:same b:not_recorded"
 
 
 def test_failing_cells(project: Quick) -> None:
@@ -219,19 +222,26 @@ def test_failing_cells(project: Quick) -> None:
         )
         project.stepper("run", "a", check=None)
     change(notebook, lambda cells: cells[0]["metadata"].pop("tags"))
-    assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
+    assert (
+        format_verdicts(run_verify(project, check=0)) == "a:same b:same c:same e:same"
+    )
     change(notebook, lambda cells: cells[1].update(source="raise ValueError(object())"))
     project.stepper("run", "a", check=1)
     text = "<object object at 0x7f0011223344>"  # of another process
     change(notebook, lambda cells: cells[1]["outputs"][-1].update(evalue=text))
     project.stepper("continue", check=None)
-    assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
+    assert (
+        format_verdicts(run_verify(project, check=0)) == "a:same b:same c:same e:same"
+    )
     change(notebook, lambda cells: cells[0]["outputs"][-1].update(evalue="another"))
-    assert words(verified(project, check=1)) == "a:failed b:not_run c:not_run e:not_run"
+    assert (
+        format_verdicts(run_verify(project, check=1))
+        == "a:failed b:not_run c:not_run e:not_run"
+    )
 
 
 def test_cell_that_fails_as_recorded_is_reported(project: Quick) -> None:
-    notebook = ran(project, "1 / 0", "print(2)")
+    notebook = make_run_notebook(project, "1 / 0", "print(2)")
     change(
         notebook,
         lambda cells: cells[1].update(
@@ -249,48 +259,50 @@ def test_cell_that_fails_as_recorded_is_reported(project: Quick) -> None:
 def test_cells_without_counts_and_outputs_may_have_run(
     project: Quick,
 ) -> None:
-    notebook = ran(project, "x = 1", "print(x)", "print(x + 1)")
+    notebook = make_run_notebook(project, "x = 1", "print(x)", "print(x + 1)")
     change(
         notebook, lambda cells: [cell.update(execution_count=None) for cell in cells]
     )
-    assert words(verified(project, check=0)) == "a:same b:same c:same"
+    assert format_verdicts(run_verify(project, check=0)) == "a:same b:same c:same"
     change(notebook, lambda cells: cells[2].update(outputs=[]))
-    assert words(verified(project, check=1)) == "a:same b:same c:not_recorded"
+    assert (
+        format_verdicts(run_verify(project, check=1)) == "a:same b:same c:not_recorded"
+    )
 
 
 def test_outputs_of_another_source_are_reported(project: Quick) -> None:
     """An editor keeps them; one that ran the cell itself gave it another count."""
-    notebook = ran(project, "x = 1", "print(x)")
+    notebook = make_run_notebook(project, "x = 1", "print(x)")
     change(notebook, lambda cells: cells[1].update(source="print(x + 1)"))
-    cell = verified(project, check=1)["cells"][1]
+    cell = run_verify(project, check=1)["cells"][1]
     assert (cell["verdict"], cell["difference"]) == (
         "changed",
         "-1 +1; the source was changed after the recorded run",
     )
     change(notebook, lambda cells: cells[1].update(execution_count=9))
-    assert verified(project, check=1)["cells"][1]["difference"] == "-1 +1"
+    assert run_verify(project, check=1)["cells"][1]["difference"] == "-1 +1"
 
 
 def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
-    notebook = ran(project, "print(1)", "pass", "print(2)")
+    notebook = make_run_notebook(project, "print(1)", "pass", "print(2)")
     change(
         notebook,
         lambda cells: cells[1].update(source="# stepper: timeout=1s\nwhile True: pass"),
     )
-    found = verified(project, check=1)
-    assert words(found) == "a:same b:failed c:not_run" and found["cells"][1][
+    found = run_verify(project, check=1)
+    assert format_verdicts(found) == "a:same b:failed c:not_run" and found["cells"][1][
         "difference"
     ].endswith("timed out after 1.00 s")
     project.config("cell_timeout_seconds: 1\n")
     change(notebook, lambda cells: cells[1].update(source="while True: pass"))
-    said = verified(project, check=1)["cells"][1]["difference"]
+    said = run_verify(project, check=1)["cells"][1]["difference"]
     assert (
         said
         == "timed out after 1.00 s (for more time, add the first line `# stepper: timeout=10m`)"
     )
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
-    found = verified(project, check=1)
-    assert words(found) == "a:same b:failed c:not_run"
+    found = run_verify(project, check=1)
+    assert format_verdicts(found) == "a:same b:failed c:not_run"
     assert found["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", (
         "nothing of it is there to restore"
     )
@@ -299,7 +311,7 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
 @pytest.mark.nightly
 def test_late_outputs_and_updated_displays(project: Quick) -> None:
     shown = "display({'text/plain': 'one'}, raw=True, display_id='d')"
-    ran(
+    make_run_notebook(
         project,
         "late('later')\nprint('now')",
         shown,
@@ -308,7 +320,7 @@ def test_late_outputs_and_updated_displays(project: Quick) -> None:
     wait_until(
         lambda: "later" in json.dumps(project.json("output", "1", "--notebook", "a"))
     )
-    assert words(verified(project, check=0)) == "a:same b:same c:same"
+    assert format_verdicts(run_verify(project, check=0)) == "a:same b:same c:same"
 
 
 def test_files_written_by_cells_are_reported(project: Quick) -> None:
@@ -319,7 +331,7 @@ def test_files_written_by_cells_are_reported(project: Quick) -> None:
         there
         + "for name, text in (('same.csv', 'a'), ('other.csv', 'b')): open(name, 'w').write(text)"
     )
-    notebook = ran(project, write)
+    notebook = make_run_notebook(project, write)
     (folder / "other.csv").write_text("before")
     (folder / "kept.csv").write_text("kept")
     # Of a notebook that stepper is writing when the replay begins, and no longer when it ends
@@ -327,7 +339,7 @@ def test_files_written_by_cells_are_reported(project: Quick) -> None:
     more = "\nfor name in ('gone.csv', '.b.ipynb.71f45c4b.tmp'):\n    if os.path.exists(name): os.remove(name)"
     more += "\nopen('new.csv', 'w').write('x') and None"
     change(notebook, lambda cells: cells[0].update(source=write + more))
-    files = verified(project, "--once")["files"]
+    files = run_verify(project, "--once")["files"]
     assert {each["name"]: each["change"] for each in files} == {
         "same.csv": "same",
         "other.csv": "changed",
@@ -376,9 +388,9 @@ def test_folder_too_large_to_scan_gives_no_false_reports(
 def test_status_shows_the_last_verdict_and_marks_it_outdated(
     project: Quick,
 ) -> None:
-    notebook = ran(project, "print(1)", "print(2)")
+    notebook = make_run_notebook(project, "print(1)", "print(2)")
     assert project.json("status", "a")["verified"] is None
-    verified(project, check=0)
+    run_verify(project, check=0)
     last = project.json("status", "a")["verified"]
     assert (
         last["reproduces"]
@@ -389,7 +401,7 @@ def test_status_shows_the_last_verdict_and_marks_it_outdated(
     change(notebook, lambda cells: cells[0].update(source="print(3)"))
     assert "outdated: a cell changed since" in project.stepper("status", "a").stdout
     assert (
-        verified(project, check=1)
+        run_verify(project, check=1)
         and not project.json("status", "a")["verified"]["reproduces"]
     )
 
@@ -446,7 +458,7 @@ def test_verify_auto_never_runs_a_cell_first(project: Quick) -> None:
 
 
 def test_usage_errors_are_reported(project: Quick) -> None:
-    ran(project, "print(1)")
+    make_run_notebook(project, "print(1)")
     assert (
         "no kernel backend 'gpu'"
         in project.stepper("verify", "a", "--kernel", "gpu", check=2).stderr
@@ -475,14 +487,14 @@ def test_notebooks_without_cell_ids(project: Quick, minor: int) -> None:
     project.stepper("run", "a")
     before = notebook.path.read_bytes()
     assert (
-        words(verified(project, check=0)) == "cell-0:same cell-1:same"
+        format_verdicts(run_verify(project, check=0)) == "cell-0:same cell-1:same"
         and notebook.path.read_bytes() == before
     )
 
 
 @pytest.mark.nightly
 def test_concurrent_replays_run_sequentially(project: Quick) -> None:
-    ran(
+    make_run_notebook(
         project,
         "import os, time\nassert not os.path.exists('busy')\nopen('busy', 'w').close()\ntime.sleep(1)\n"
         "os.remove('busy')\nprint(1)",
@@ -502,8 +514,10 @@ def test_concurrent_replays_run_sequentially(project: Quick) -> None:
 def test_waiting_replay_compares_the_edited_notebook(
     project: Quick,
 ) -> None:
-    ran(project, "import time\ntime.sleep(2)\nprint(1)", name="slow.ipynb")
-    notebook = ran(project, "print(1)", "print(2)")
+    make_run_notebook(
+        project, "import time\ntime.sleep(2)\nprint(1)", name="slow.ipynb"
+    )
+    notebook = make_run_notebook(project, "print(1)", "print(2)")
     found = list[Any]()
     both = [
         threading.Thread(target=lambda name=name: found.append(ask(project, name)))
@@ -518,7 +532,7 @@ def test_waiting_replay_compares_the_edited_notebook(
     change(notebook, lambda cells: cells.reverse())
     for each in both:
         each.join()
-    assert [words(each) for each in found] == ["a:same", "b:same a:same"]
+    assert [format_verdicts(each) for each in found] == ["a:same", "b:same a:same"]
 
 
 def ask(project: Project, name: str = "a") -> Any:
@@ -533,7 +547,7 @@ def ask(project: Project, name: str = "a") -> Any:
 def test_full_disk_is_reported_without_a_verdict(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran(project, "print(1)")
+    make_run_notebook(project, "print(1)")
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -551,7 +565,7 @@ def test_full_disk_is_reported_without_a_verdict(
 def test_unwritable_replay_outputs_give_no_verdict(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran(project, "print(1)")
+    make_run_notebook(project, "print(1)")
     from stepper.notebooks.notebook_file import IpynbFile
 
     put = IpynbFile.write_execution
@@ -573,7 +587,7 @@ def test_unwritable_replay_outputs_give_no_verdict(
 def test_folder_copy_has_a_size_limit(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran(project, "print(1)")
+    make_run_notebook(project, "print(1)")
     monkeypatch.setattr(replays, "MAX_SCRATCH_BYTES", 10)
     assert (
         "is larger than the maximum for --scratch, 0.0 GB"
@@ -588,7 +602,7 @@ PLACES = """kernels:
 
 
 def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
-    ran(project, "print(1)")
+    make_run_notebook(project, "print(1)")
     project.config(PLACES)
     assert (
         "was not accepted by you"
@@ -615,7 +629,10 @@ def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
         [code("1 + 1", "a")],
         kernelspec={"name": "ir", "language": "R", "display_name": "R"},
     )
-    assert words(verified(project, "--kernel", "far", name="r")) == "a:not_recorded"
+    assert (
+        format_verdicts(run_verify(project, "--kernel", "far", name="r"))
+        == "a:not_recorded"
+    )
     refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
     assert (
         "`kernels.there` is a single existing kernel, but a replay needs a new kernel"
@@ -624,7 +641,7 @@ def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
 
 
 def test_symlinked_replay_folder_is_refused(project: Quick, tmp_path: Path) -> None:
-    ran(project, "print(1)")
+    make_run_notebook(project, "print(1)")
     others = tmp_path / "others"
     (others / "kept").mkdir(parents=True)
     os.symlink(others, project.paths.verify)
@@ -676,7 +693,7 @@ def test_progress_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_verify_with_real_kernels(real: Project) -> None:
     (real.folder / "data.txt").write_text("42")
-    notebook = ran(
+    notebook = make_run_notebook(
         real,
         "import os\nprint(open('../data.txt').read())",
         "print({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
@@ -684,20 +701,26 @@ def test_verify_with_real_kernels(real: Project) -> None:
         "print(object())",
     )
     pid, before = real.json("status", "a")["kernel"]["pid"], notebook.path.read_bytes()
-    found = verified(real, check=1)
-    assert words(found) == "a:same b:unstable c:same d:same" and found["kernels"] == 2
+    found = run_verify(real, check=1)
+    assert (
+        format_verdicts(found) == "a:same b:unstable c:same d:same"
+        and found["kernels"] == 2
+    )
     assert found["files"] == [
         {"name": "out.csv", "change": "same", "text": "rewritten with the same content"}
     ]
     # Of a draw two fresh runs agree on the first lines by chance: a third one tells.
     drawn = "import os\nprint(os.environ.get('PYTHONHASHSEED') in ('0', '1'))\nprint(os.getpid())"
-    ran(real, drawn, "print(2)", name="drawn.ipynb")
-    found_of_it = verified(real, name="drawn", check=1)
-    assert words(found_of_it) == "a:unstable b:same" and found_of_it["kernels"] == 3
-    assert verified(real, "--once", name="drawn", check=1)["kernels"] == 1
+    make_run_notebook(real, drawn, "print(2)", name="drawn.ipynb")
+    found_of_it = run_verify(real, name="drawn", check=1)
+    assert (
+        format_verdicts(found_of_it) == "a:unstable b:same"
+        and found_of_it["kernels"] == 3
+    )
+    assert run_verify(real, "--once", name="drawn", check=1)["kernels"] == 1
     real.stepper("shutdown", "drawn")
     os.remove(real.folder / "notebooks" / "out.csv")
-    assert verified(real, "--scratch")["files"] == [
+    assert run_verify(real, "--scratch")["files"] == [
         {"name": "out.csv", "change": "new", "text": "new"}
     ]
     assert (
@@ -723,7 +746,7 @@ def kernels(project: Project) -> list[int]:
     return found
 
 
-def begun(project: Project, name: str) -> subprocess.Popen[str]:
+def start_replay(project: Project, name: str) -> subprocess.Popen[str]:
     """A replay under way, in its first cell, which waits for ever."""
     command = [
         sys.executable,
@@ -747,8 +770,8 @@ WAITS = "import os, time\nif os.path.exists('waits'):\n    open('begun', 'w').cl
 
 
 def test_ctrl_c_cancels_the_replay(real: Project) -> None:
-    ran(real, WAITS, name="ctrlit2.ipynb")
-    doing = begun(real, "ctrlit2")
+    make_run_notebook(real, WAITS, name="ctrlit2.ipynb")
+    doing = start_replay(real, "ctrlit2")
     doing.send_signal(signal.SIGINT)
     out, err = doing.communicate(timeout=20)
     assert doing.returncode == 130 and "the replay was interrupted" in err and out == ""
@@ -769,7 +792,7 @@ def test_readme_notebook_reproduces(tmp_path: Path) -> None:
     for made in scratch(tmp_path / "repo"):
         trust.save_record(made.paths, {"python": python})
         shutil.copyfile(found[1][0], made.folder / demo.DATA)
-        ran(made, *(step.code for step in demo.STEPS))
+        make_run_notebook(made, *(step.code for step in demo.STEPS))
         out = made.stepper("verify", "a").stdout
         assert (
             "REPRODUCES · 7 of 7 cells as recorded · " in out
@@ -789,8 +812,8 @@ def test_readme_notebook_reproduces(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_killed_client_cancels_the_replay(real: Project) -> None:
-    ran(real, WAITS, name="ait4.ipynb")
-    doing = begun(real, "ait4")
+    make_run_notebook(real, WAITS, name="ait4.ipynb")
+    doing = start_replay(real, "ait4")
     doing.kill()
     doing.communicate()
     wait_until(
@@ -800,8 +823,8 @@ def test_killed_client_cancels_the_replay(real: Project) -> None:
 
 @pytest.mark.nightly
 def test_killed_daemon_leaves_nothing_behind(real: Project) -> None:
-    ran(real, WAITS, name="abeh5.ipynb")
-    doing = begun(real, "abeh5")
+    make_run_notebook(real, WAITS, name="abeh5.ipynb")
+    doing = start_replay(real, "abeh5")
     real.kill_daemon()
     out, err = doing.communicate(timeout=20)
     assert doing.returncode == 3 and "the stepper daemon exited" in err and out == ""
@@ -812,8 +835,8 @@ def test_killed_daemon_leaves_nothing_behind(real: Project) -> None:
 
 @pytest.mark.nightly
 def test_shutdown_cancels_the_replay(real: Project) -> None:
-    ran(real, WAITS, name="shutdownit7.ipynb")
-    doing = begun(real, "shutdownit7")
+    make_run_notebook(real, WAITS, name="shutdownit7.ipynb")
+    doing = start_replay(real, "shutdownit7")
     real.stepper("shutdown")
     assert doing.wait(20) in (1, 3)
     assert kernels(real) == []
@@ -841,8 +864,8 @@ def test_unusual_cells(real: Project) -> None:
                 cell.update(execution_count=1, outputs=[]) for cell in cells
             ],
         )
-        found = verified(real, name="odd", check=1)
-        assert words(found) == "a:failed b:not_run"
+        found = run_verify(real, name="odd", check=1)
+        assert format_verdicts(found) == "a:failed b:not_run"
         difference = found["cells"][0]["difference"]
         assert any(each in difference for each in said.split("|")), found["cells"][0]
         living = "(the notebook's own kernel may use the address; to shut down that kernel, run: stepper shutdown notebooks/odd.ipynb)"
@@ -856,7 +879,7 @@ def test_unusual_cells(real: Project) -> None:
 @pytest.mark.nightly
 def test_real_full_disk(real: Project, small_disk: Path) -> None:
     """The one on which the replay's copy lies, and what it showed."""
-    ran(
+    make_run_notebook(
         real,
         "import os\nprint('x' * (600_000 if os.path.exists('more') else 1))",
         name="full.ipynb",
@@ -955,7 +978,7 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
         verdicts = dict(
             zip(
                 sources,
-                (cell["verdict"] for cell in verified(made, check=1)["cells"]),
+                (cell["verdict"] for cell in run_verify(made, check=1)["cells"]),
                 strict=True,
             )
         )
@@ -966,7 +989,7 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
         }
         assert not wrong and {*verdicts.values()} == {"same", "unstable"}
         draw = f"import matplotlib.pyplot as plt\n{figure}plt.title(open('title').read())\nplt.show()"
-        ran(made, draw, name="figure.ipynb")
+        make_run_notebook(made, draw, name="figure.ipynb")
         for name, text, said in (
             ("title", "Snow", 'figure 1: "Rain"'),
             ("colour", "green", "% of its pixels differ"),
@@ -974,7 +997,7 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
         ):
             path = made.folder / "notebooks" / name
             before, _ = path.read_text(), path.write_text(text)
-            (cell,) = verified(made, name="figure", check=1)["cells"]
+            (cell,) = run_verify(made, name="figure", check=1)["cells"]
             assert cell["verdict"] == "changed" and said in cell["difference"], cell
             path.write_text(before)
 
@@ -1004,7 +1027,7 @@ def test_output_of_50_megabytes(real: Project) -> None:
         )
 
     change(notebook, recorded)
-    assert words(verified(real, name="large", check=0)) == "a:same b:same"
+    assert format_verdicts(run_verify(real, name="large", check=0)) == "a:same b:same"
     change(
         notebook,
         lambda cells: cells[0]["outputs"][0].update(
@@ -1013,18 +1036,22 @@ def test_output_of_50_megabytes(real: Project) -> None:
             .replace("00007 x", "00008 x")
         ),
     )
-    assert words(verified(real, name="large", check=1)) == "a:changed b:same"
+    assert (
+        format_verdicts(run_verify(real, name="large", check=1)) == "a:changed b:same"
+    )
 
 
 @pytest.mark.nightly
 def test_pager_output_is_ignored(real: Project) -> None:
-    notebook = ran(real, "x = 1", "print(x)\nx?", name="pager.ipynb")
-    assert words(verified(real, name="pager", check=0)) == "a:same b:same"
+    notebook = make_run_notebook(real, "x = 1", "print(x)\nx?", name="pager.ipynb")
+    assert format_verdicts(run_verify(real, name="pager", check=0)) == "a:same b:same"
     assert len(notebook.raw["cells"][1]["outputs"]) == 2
     change(notebook, lambda cells: cells[1]["outputs"].pop())
-    assert words(verified(real, name="pager", check=0)) == "a:same b:same"
+    assert format_verdicts(run_verify(real, name="pager", check=0)) == "a:same b:same"
     change(notebook, lambda cells: cells[1]["outputs"].pop())
-    assert words(verified(real, name="pager", check=1)) == "a:same b:changed"
+    assert (
+        format_verdicts(run_verify(real, name="pager", check=1)) == "a:same b:changed"
+    )
 
 
 @pytest.mark.nightly
@@ -1032,12 +1059,12 @@ def test_changed_environment_is_reported(real: Project) -> None:
     folder = real.folder / "notebooks" / "rainy"
     folder.mkdir()
     (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
-    ran(real, "import rainy\nprint(1)", name="changed.ipynb")
+    make_run_notebook(real, "import rainy\nprint(1)", name="changed.ipynb")
     (folder / "__init__.py").write_text("__version__ = '3.1.1'\n")
     shutil.rmtree(
         folder / "__pycache__"
     )  # of the same second and size, it would stand for the new one
-    assert verified(real, name="changed", check=0)["packages"] == [
+    assert run_verify(real, name="changed", check=0)["packages"] == [
         {"name": "rainy", "then": "3.1.0", "now": "3.1.1"}
     ]
     assert (
@@ -1048,13 +1075,13 @@ def test_changed_environment_is_reported(real: Project) -> None:
     packages = real.folder / "notebooks" / "my-packages"
     (packages / "Windy-2.0.dist-info").mkdir(parents=True)
     (packages / "windy.py").touch()
-    ran(
+    make_run_notebook(
         real,
         "import sys\nsys.path.append('my-packages')\nimport windy\nprint(1)",
         name="installed.ipynb",
     )
     (packages / "Windy-2.0.dist-info").rename(packages / "windy-2.1.dist-info")
-    assert verified(real, name="installed", check=0)["packages"] == [
+    assert run_verify(real, name="installed", check=0)["packages"] == [
         {"name": "windy", "then": "2.0", "now": "2.1"}
     ]
 
@@ -1063,6 +1090,6 @@ def test_changed_environment_is_reported(real: Project) -> None:
 def test_another_local_kernelspec(real: Project) -> None:
     real.config("kernels:\n  bash: {kernelspec: bash}\n")
     real.stepper("trust", "--yes", check=None)
-    ran(real, "print(1)", name="another.ipynb")
-    found = verified(real, "--kernel", "local", name="another", check=0)
+    make_run_notebook(real, "print(1)", name="another.ipynb")
+    found = run_verify(real, "--kernel", "local", name="another", check=0)
     assert found["where"] == "" and found["reproduces"]

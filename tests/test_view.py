@@ -35,8 +35,8 @@ from stepper.web.access_control import PAGE_POLICY, ViewServer
 from stepper.web.daemon_client import DaemonClient
 from stepper.web.notebook_list import NotebookList
 from stepper.web.watch_command import render
-from tests.chromium import Browser, Page, until
-from tests.conftest import Notebook, Project, code, reused
+from tests.chromium import Browser, Page, wait_until
+from tests.conftest import Notebook, Project, code, reuse_project
 from tests.environments import environment
 
 COMMAND = [sys.executable, "-c", "from stepper.cli.main import main; main()", "view"]
@@ -55,7 +55,7 @@ class View:
             stderr=self.said,
             env={**os.environ, **environ},
         )
-        until(
+        wait_until(
             lambda: "Ctrl-C" in self.text() or self.process.poll() is not None,
             self.text,
         )
@@ -96,13 +96,13 @@ class View:
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
 @pytest.fixture(scope="module")
-def view(lasting: Project) -> Iterator[View]:
-    made = View(lasting, "--no-browser")
+def view(module_project: Project) -> Iterator[View]:
+    made = View(module_project, "--no-browser")
     yield made
     made.end()
     assert made.text().count("\n") == 2, made.text()  # nothing was said but where it is
@@ -252,7 +252,7 @@ def test_browser_opens_a_private_redirect_file(
     )
     opener.chmod(0o755)
     view = View(project, BROWSER=str(opener))
-    until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text())
+    wait_until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text())
     lead = Path((tmp_path / "told").read_text().strip().removeprefix("file://"))
     assert view.key not in (tmp_path / "told").read_text()
     assert (tmp_path / "mode").read_text().split()[0] == "600"
@@ -262,7 +262,7 @@ def test_browser_opens_a_private_redirect_file(
         in (tmp_path / "file").read_text()
     )
     view.ask(f"/?key={view.key}", Cookie=None)
-    until(lambda: not lead.exists())  # it was followed
+    wait_until(lambda: not lead.exists())  # it was followed
     view.end()
 
 
@@ -274,7 +274,7 @@ def test_leftovers_of_a_killed_view_are_removed(
     opener.write_text("#!/bin/sh\nexit 0\n")  # it follows nothing
     opener.chmod(0o755)
     view = View(project, BROWSER=str(opener))
-    until(
+    wait_until(
         lambda: (
             (leads := [*Path(project.paths.runtime).glob("view-*.html")])
             and view.key in leads[0].read_text()
@@ -736,7 +736,7 @@ CELLS, MEGABYTES, RUNS = 100, 20, 1000
 CLICK = 0.100  # seconds: the bound that is promised
 
 
-def large(project: Project) -> Notebook:
+def make_large_notebook(project: Project) -> Notebook:
     """A notebook of 100 cells with 20 MB of texts, pictures and tables, and a journal of 1,000 runs on two days."""
     from PIL import Image
 
@@ -828,7 +828,7 @@ def large(project: Project) -> Notebook:
 def test_hundred_cells_with_20_mb_and_a_thousand_runs(
     project: Project, view: View, page: Page
 ) -> None:
-    notebook = large(project)
+    notebook = make_large_notebook(project)
     assert notebook.path.stat().st_size >= MEGABYTES * 1_000_000
     show(page, view, notebook)
     page.until(
@@ -1029,7 +1029,7 @@ def test_viewer_does_not_keep_the_daemon_alive(untouched: Project) -> None:
         [sys.executable, "-I", "-c", IMPATIENT, str(untouched.folder)],
         stderr=subprocess.DEVNULL,
     ) as daemon:
-        until(lambda: os.path.exists(untouched.paths.socket))
+        wait_until(lambda: os.path.exists(untouched.paths.socket))
         sock = daemon_client.connect(untouched.paths)
         about = b"look", b"0.0", b"", os.fsencode(untouched.folder), b"{}"
         assert [*daemon_client.exchange(untouched.paths, sock, *about)][-1][

@@ -40,14 +40,14 @@ FRAME = """<div>
 </div>"""
 
 
-def one(
+def render_one(
     output: dict[str, Any], widgets: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     (found,) = render_outputs([output], widgets or {})
     return found
 
 
-def rich(**data: Any) -> dict[str, Any]:
+def make_rich_output(**data: Any) -> dict[str, Any]:
     return {
         "output_type": "display_data",
         "data": {name.replace("__", "/"): value for name, value in data.items()},
@@ -64,7 +64,10 @@ def test_data_frame_is_parsed_as_rows() -> None:
         ["1", "<b>Tue", "NaN"],
     ]
     assert table["foot"].strip() == "2 rows × 2 columns"
-    assert one(rich(text__html=FRAME, text__plain="…"))["kind"] == "table"
+    assert (
+        render_one(make_rich_output(text__html=FRAME, text__plain="…"))["kind"]
+        == "table"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_data_frame_is_parsed_as_rows() -> None:
 def test_other_html_is_shown_in_an_iframe(html: str) -> None:
     assert parse_tables(html) == []
     if html:
-        told = one(rich(text__html=html))
+        told = render_one(make_rich_output(text__html=html))
         assert told["kind"] == "html" and html not in json.dumps(told)
 
 
@@ -109,7 +112,7 @@ def test_table_spans_and_line_breaks() -> None:
 
 def test_long_text_is_truncated_and_available_by_url() -> None:
     text = "".join(f"line {number}\n" for number in range(100_000))
-    told = one({"output_type": "stream", "name": "stdout", "text": text})
+    told = render_one({"output_type": "stream", "name": "stdout", "text": text})
     assert len(told["text"]) + len(told["tail"]) <= HEAD_CHARACTERS + TAIL_CHARACTERS
     assert told["left"] == len(text) - len(told["text"]) - len(told["tail"])
     assert text.startswith(told["text"]) and text.endswith(told["tail"])
@@ -129,7 +132,7 @@ def test_total_size_of_cell_outputs_is_bounded() -> None:
 
 def test_progress_bar_shows_its_last_state() -> None:
     assert (
-        one(
+        render_one(
             {"output_type": "stream", "name": "stderr", "text": " 10%\r 50%\r100%\nend"}
         )["text"]
         == "100%\nend"
@@ -143,12 +146,12 @@ def test_images_are_urls() -> None:
         + struct.pack(">II", 640, 480)
         + b"\0" * 9
     )
-    output = rich(
+    output = make_rich_output(
         image__png=base64.b64encode(png).decode(),
         text__plain="<Figure>",
         text__html=EVIL,
     )
-    told = one(output)
+    told = render_one(output)
     assert (told["kind"], told["width"], told["height"], told["n"], told["alt"]) == (
         "picture",
         640,
@@ -157,8 +160,12 @@ def test_images_are_urls() -> None:
         "<Figure>",
     )
     assert get_full_output([output], 0) == ("image/png", png)
-    svg = rich(image__svg__xml="x") | {"data": {"image/svg+xml": f"<svg>{EVIL}</svg>"}}
-    assert one(svg)["kind"] == "picture" and EVIL not in json.dumps(one(svg))
+    svg = make_rich_output(image__svg__xml="x") | {
+        "data": {"image/svg+xml": f"<svg>{EVIL}</svg>"}
+    }
+    assert render_one(svg)["kind"] == "picture" and EVIL not in json.dumps(
+        render_one(svg)
+    )
     assert (
         get_full_output([svg], 0).mime == "image/svg+xml"
     )  # … and only ever an <img>, or a document in its sandbox
@@ -177,9 +184,9 @@ def test_url_of_a_missing_output(place: int) -> None:
         {"output_type": "display_data", "data": None},
         {"output_type": "stream", "text": None},
         {"output_type": "error", "traceback": 1},
-        rich(image__png=7),
-        rich(image__png="%%%"),
-        rich(text__html=["a", 1]),
+        make_rich_output(image__png=7),
+        make_rich_output(image__png="%%%"),
+        make_rich_output(text__html=["a", 1]),
         {
             "data": {
                 PLOTLY: {"data": [{"x": {"bdata": "%", "dtype": "f8"}, "y": [[1], {}]}]}
@@ -215,13 +222,13 @@ def test_widgets_are_rendered_statically() -> None:
             },
         },
     }
-    view = rich() | {
+    view = make_rich_output() | {
         "data": {
             "application/vnd.jupyter.widget-view+json": {"model_id": "box"},
             "text/plain": "HBox(…)",
         }
     }
-    told = one(
+    told = render_one(
         view,
         get_widget_models(
             {
@@ -235,7 +242,7 @@ def test_widgets_are_rendered_statically() -> None:
         {"label": "Load", "part": 0.5, "text": "30 of 50"},
         {"label": "Which", "text": EVIL, "html": False},
     ]
-    assert one(view)["text"] == "HBox(…)"  # its state is not there
+    assert render_one(view)["text"] == "HBox(…)"  # its state is not there
 
 
 def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
@@ -303,9 +310,9 @@ def test_unsupported_plotly_traces_are_named(data: Any) -> None:
     assert render_svg({"data": data}) == ""
     assert (
         "Plotly figure"
-        in one({"output_type": "display_data", "data": {PLOTLY: {"data": data}}})[
-            "text"
-        ]
+        in render_one(
+            {"output_type": "display_data", "data": {PLOTLY: {"data": data}}}
+        )["text"]
     )
 
 
@@ -314,7 +321,7 @@ def test_unsupported_plotly_traces_are_named(data: Any) -> None:
 AT = "2026-11-22T10:00:00.000Z"
 
 
-def lines(number: int, fine: bool = True) -> bytes:
+def encode_events(number: int, fine: bool = True) -> bytes:
     cell: dict[str, Any] = {"run": number, "cell_id": "a", "key": 1}
     fault = None if fine else Fault("KeyError", "'x'")
     outcome, verdict = (
@@ -349,9 +356,9 @@ def journal(tmp_path: Path) -> Path:
 def test_journal_is_read_incrementally(journal: Path) -> None:
     past = RunHistory(str(journal))
     assert not past.refresh() and past.runs == []
-    journal.write_bytes(lines(1, fine=False))
+    journal.write_bytes(encode_events(1, fine=False))
     assert past.refresh() and not past.refresh()
-    more = lines(2)
+    more = encode_events(2)
     with journal.open("ab") as stream:
         stream.write(more[:-10])
         stream.flush()
@@ -376,10 +383,10 @@ def test_journal_is_read_incrementally(journal: Path) -> None:
 
 def test_replaced_journal_is_reread(journal: Path) -> None:
     past = RunHistory(str(journal))
-    journal.write_bytes(lines(1) + lines(2))
+    journal.write_bytes(encode_events(1) + encode_events(2))
     past.refresh()
     new = journal.with_suffix(".new")
-    new.write_bytes(lines(7))
+    new.write_bytes(encode_events(7))
     os.replace(new, journal)
     assert past.refresh() and [run.run for run in past.runs] == [7]
     journal.write_bytes(b"")
@@ -393,7 +400,7 @@ def test_invalid_journal_lines_are_skipped(journal: Path) -> None:
     past = RunHistory(str(journal))
     journal.write_bytes(
         b'{"event": "run"}\n[1]\n\xff\xfe\n{"event": "report", "run": "x", "text": 7}\nno json\n'
-        + lines(3)
+        + encode_events(3)
     )
     past.refresh()
     assert [run.run for run in past.runs] == [3]
@@ -404,7 +411,7 @@ def test_invalid_journal_lines_are_skipped(journal: Path) -> None:
 
 def test_thousand_runs_are_read_once(journal: Path) -> None:
     """In counts: each line is read once, whatever is asked."""
-    journal.write_bytes(b"".join(map(lines, range(1, 1001))))
+    journal.write_bytes(b"".join(map(encode_events, range(1, 1001))))
     past = RunHistory(str(journal))
     past.refresh()
     assert (

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pexpect
 import pytest
 
-from tests.conftest import Project, reused
+from tests.conftest import Project, reuse_project
 
 COMMAND = ["-c", "from stepper.cli.main import main; main()", "watch"]
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
-    yield from reused(lasting)
+def project(module_project: Project) -> Iterator[Project]:
+    yield from reuse_project(module_project)
 
 
 def test_watch_job_on_a_terminal(project: Project) -> None:

@@ -65,7 +65,7 @@ def wheel(dist: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebook-stepper` of an environment that holds the wheel and nothing else; what install.sh does needs no more."""
     env = tmp_path_factory.mktemp("with 'pip'") / "env"
     subprocess.run(
@@ -186,12 +186,14 @@ def test_make_dist_builds_a_valid_release(tmp_path: Path) -> None:
 
 
 def test_installed_package_is_repacked_as_its_wheel(
-    wheel: Path, installed: Path, tmp_path: Path
+    wheel: Path, installed_wheel: Path, tmp_path: Path
 ) -> None:
     code = "import sys; from pathlib import Path; from stepper.install.wheel_install import create_checkout; create_checkout(Path(sys.argv[1]))"
     tree = tmp_path / "tree"
     tree.mkdir()
-    subprocess.run([installed.with_name("python"), "-I", "-c", code, tree], check=True)
+    subprocess.run(
+        [installed_wheel.with_name("python"), "-I", "-c", code, tree], check=True
+    )
     (again,) = (tree / ".wheel").iterdir()
     before, after = zipfile.ZipFile(wheel), zipfile.ZipFile(again)
     assert again.name == wheel.name and after.testzip() is None
@@ -264,42 +266,44 @@ def test_installing_the_package_writes_only_to_the_environment(
 
 
 def test_command_without_project_prints_help(
-    installed: Path, path: Path, tmp_path: Path
+    installed_wheel: Path, path: Path, tmp_path: Path
 ) -> None:
-    told = run(installed, "--help", path=path)
+    told = run(installed_wheel, "--help", path=path)
     assert (
         told.returncode == 0
         and "install [TARGET]" in told.stdout
         and "uninstall [TARGET]" in told.stdout
     )
     assert (
-        run(installed, "--version", path=path).stdout
+        run(installed_wheel, "--version", path=path).stdout
         == f"notebook-stepper {__version__}\n"
     )
     for words in ([], ["setup"]):
-        refused = run(installed, *words, path=path)
+        refused = run(installed_wheel, *words, path=path)
         assert refused.returncode == 2 and "notebook-stepper --help" in refused.stderr
-    helped = run(installed, "install", "--help", path=path)
-    assert helped.stdout.startswith(f"{shlex.quote(str(installed))} install [TARGET]")
+    helped = run(installed_wheel, "install", "--help", path=path)
+    assert helped.stdout.startswith(
+        f"{shlex.quote(str(installed_wheel))} install [TARGET]"
+    )
     assert "./install.sh" not in helped.stdout and "--notebooks" in helped.stdout
 
 
 @pytest.mark.nightly
 def test_refusals_match_those_of_a_clone(
-    installed: Path, path: Path, tmp_path: Path
+    installed_wheel: Path, path: Path, tmp_path: Path
 ) -> None:
     """The same words and the same exit code; a command to type is the one that there is."""
     (tmp_path / "file").touch()
-    own = f"{shlex.quote(str(installed))} install"
+    own = f"{shlex.quote(str(installed_wheel))} install"
     for words in (["{}/file"], ["{}", "--what"]):
         told = [word.format(tmp_path) for word in words]
         here, clone = (
-            run(installed, "install", *told, path=path),
+            run(installed_wheel, "install", *told, path=path),
             sh(ROOT, *told, path=path),
         )
         assert (here.returncode, here.stdout) == (clone.returncode, clone.stdout)
         assert here.stderr == clone.stderr.replace("./install.sh", own)
-    refused = run(installed, "install", str(tmp_path), "--editable", path=path)
+    refused = run(installed_wheel, "install", str(tmp_path), "--editable", path=path)
     assert refused.returncode == 2 and "checkout" in refused.stderr
     assert not (tmp_path / ".claude").exists()
 

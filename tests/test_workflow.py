@@ -12,16 +12,16 @@ from contextlib import contextmanager
 import pytest
 
 from stepper.messages import stop_suggestion
-from tests.conftest import Notebook, Project, code, reused
+from tests.conftest import Notebook, Project, code, reuse_project
 
 # These cells fail by names that nothing defines: attempts are counted for what has run.
 RUN_IT_ALL = "preflight: false"
 
 
 @pytest.fixture
-def project(lasting: Project) -> Iterator[Project]:
+def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
-    yield from reused(lasting)
+    yield from reuse_project(module_project)
 
 
 def step(project: Project, number: int) -> dict:

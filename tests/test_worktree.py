@@ -126,10 +126,10 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
 
 @pytest.fixture
 def worktree(main: Checkout, tmp_path: Path) -> Checkout:
-    return added(main, tmp_path / "wörk tree")
+    return add_worktree(main, tmp_path / "wörk tree")
 
 
-def added(main: Checkout, folder: Path) -> Checkout:
+def add_worktree(main: Checkout, folder: Path) -> Checkout:
     git(
         main.folder,
         "worktree",
@@ -276,7 +276,7 @@ def test_session_in_a_worktree_has_the_command_on_its_path(
 def test_worktrees_with_relative_links(
     main: Checkout, tmp_path: Path, place: str
 ) -> None:
-    checkout = added(main, tmp_path / place.replace("main", main.folder.name))
+    checkout = add_worktree(main, tmp_path / place.replace("main", main.folder.name))
     link = checkout.folder / ".git"
     inside = Path(link.read_text().removeprefix("gitdir: ").strip())
     link.write_text(f"gitdir: {os.path.relpath(inside, checkout.folder)}\n")

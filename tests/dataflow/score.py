@@ -83,7 +83,7 @@ def part(notebook: str) -> str:
     )
 
 
-def edges(flows: Iterable[NameUsage]) -> set[Edge]:
+def find_edges(flows: Iterable[NameUsage]) -> set[Edge]:
     """Return who reads what of whom, when the cells run from the top."""
     order = BindingTable()
     return {
@@ -93,7 +93,7 @@ def edges(flows: Iterable[NameUsage]) -> set[Edge]:
     }
 
 
-def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
+def compare_edges(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
     """Return the true edges and those found, of readers that ended well."""
     flows, ok = (
         [
@@ -108,15 +108,17 @@ def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
         if ok[reader]
     }
     return true, {
-        edge for edge in edges(flows) if ok[edge[1]] and not edge[2].startswith("_")
+        edge
+        for edge in find_edges(flows)
+        if ok[edge[1]] and not edge[2].startswith("_")
     }
 
 
-def scored(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
+def compute_scores(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
     """Return the scores of traced notebooks: from cell to cell, and by name."""
     cells, names = Score(), Score()
     for traced in traces:
-        true, found = compared(traced)
+        true, found = compare_edges(traced)
         pairs = ({edge[:2] for edge in true}, {edge[:2] for edge in found})
         for score, (right, told) in ((cells, pairs), (names, (true, found))):
             score.good += len(right & told)
@@ -127,7 +129,7 @@ def scored(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
     return cells, names
 
 
-def unpacked(python: str, folder: Path) -> list[Path]:
+def unpack_notebooks(python: str, folder: Path) -> list[Path]:
     """Return the notebooks that the packages' source distributions hold."""
     command = [
         python,
@@ -178,13 +180,13 @@ def main() -> None:
     folder, which = Path(sys.argv[1]), (sys.argv[2:3] or ["look"])[0]
     traces = [*read(folder, which)]
     for traced in traces if "-v" in sys.argv and which == "look" else ():
-        true, found = compared(traced)
+        true, found = compare_edges(traced)
         for title, some in (("vain", found - true), ("missed", true - found)):
             for provider, reader, name in sorted(some):
                 sys.stdout.write(
                     f"{title} {provider}→{reader} {name}  {traced['path']}\n"
                 )
-    cells, names = scored(traces)
+    cells, names = compute_scores(traces)
     sys.stdout.write(f"{which}, cell to cell: {cells}\n{which}, by name: {names}\n")
 
 

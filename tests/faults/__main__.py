@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from tests.faults.corpus import Bench, Case, Seen, examples, python, seen
+from tests.faults.corpus import Bench, Case, Seen, examples, python, run_corpus
 
 SHARE = 0.88  # of the cells' facts that reports must hold
 
@@ -52,7 +52,7 @@ def main(
 ) -> None:
     """Run the corpus and print the figures, class by class."""
     found = []
-    for one in seen(python(), classes, folder, preflight=not no_preflight):
+    for one in run_corpus(python(), classes, folder, preflight=not no_preflight):
         found.append(one)
         if one.stopped or one.ename not in (one.case.ename, "KernelDied"):
             print(f"!! {one.case.name}: {one.stopped or one.ename + ': ' + one.evalue}")
@@ -62,7 +62,7 @@ def main(
             )
     print("\n".join(table(found)))
     if not classes:
-        played = [bench_of(case) for case in examples()]
+        played = [run_case(case) for case in examples()]
         print(
             f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(one.report.ok for one in played)}"
         )
@@ -96,7 +96,7 @@ def main(
         sys.exit(1)
 
 
-def bench_of(case: Case) -> Seen:
+def run_case(case: Case) -> Seen:
     """Run one case in a kernel of its own."""
     bench = Bench(python())
     try:

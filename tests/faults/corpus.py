@@ -426,7 +426,7 @@ class Bench:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def seen(
+def run_corpus(
     python: str, names: tuple[str, ...] = (), folder: str = ".", preflight: bool = True
 ) -> Iterator[Seen]:
     """Run the corpus, a kernel a class."""

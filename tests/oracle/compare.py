@@ -38,17 +38,17 @@ DIGITS = re.compile(
 Outputs = list[dict[str, Any]]
 
 
-def plain(value: Any, flags: frozenset[str], folder: str) -> Any:
+def normalize(value: Any, flags: frozenset[str], folder: str) -> Any:
     """Return a value without what is by chance."""
     if isinstance(value, dict):
         return {
             name: "…"
             if name == "image/svg+xml" and "svg" in flags
-            else plain(part, flags, folder)
+            else normalize(part, flags, folder)
             for name, part in value.items()
         }
     if isinstance(value, list):
-        return [plain(part, flags, folder) for part in value]
+        return [normalize(part, flags, folder) for part in value]
     if isinstance(value, str):
         value = value.replace(folder, "FOLDER")
         for pattern, instead in CHANCE:
@@ -63,7 +63,7 @@ def plain(value: Any, flags: frozenset[str], folder: str) -> Any:
     return value
 
 
-def joined(outputs: Sequence[Any]) -> Outputs:
+def join_streams(outputs: Sequence[Any]) -> Outputs:
     """Return outputs with neighbouring pieces of a stream in one, as JupyterLab has them: nbclient leaves them apart."""
     found: Outputs = []
     for output in map(dict, outputs):
@@ -78,7 +78,7 @@ def joined(outputs: Sequence[Any]) -> Outputs:
     return found
 
 
-def shown(outputs: Outputs) -> Outputs:
+def render_as_jupyterlab(outputs: Outputs) -> Outputs:
     """Return nbclient's outputs as JupyterLab shows them, and saves: carriage returns and backspaces did their work."""
     return [
         {**out, "text": folded(out["text"])} if out["output_type"] == "stream" else out
@@ -86,7 +86,7 @@ def shown(outputs: Outputs) -> Outputs:
     ]
 
 
-def no_less(have: Outputs, want: Outputs) -> bool:
+def contains_all(have: Outputs, want: Outputs) -> bool:
     """Whether all is there in some order: nbclient loses what a child wrote last, when its end comes first."""
 
     def text(outputs: Outputs, name: str) -> Counter[str]:
@@ -101,17 +101,19 @@ def no_less(have: Outputs, want: Outputs) -> bool:
     return not any(lost) and others(have) == others(want)
 
 
-def differs(
+def describe_difference(
     ours: Sequence[Any],
     theirs: Sequence[Sequence[Any]],
     sheet: Sheet,
     folders: Sequence[str],
 ) -> str:
     """Return how outputs differ from all that nbclient had in its runs, '' where they are those of one of them."""
-    mine = plain(joined(ours), sheet.flags, folders[0])
+    mine = normalize(join_streams(ours), sheet.flags, folders[0])
     whys = []
     for outputs, folder in zip(theirs, folders[1:], strict=True):
-        want = plain(shown(joined(outputs)), sheet.flags, folder)
+        want = normalize(
+            render_as_jupyterlab(join_streams(outputs)), sheet.flags, folder
+        )
         have = [*mine]
         if (
             "pager" in sheet.flags
@@ -121,7 +123,7 @@ def differs(
             have.pop()
         if "late" in sheet.flags:
             have = have[: len(want)]
-        if have == want or ("race" in sheet.flags and no_less(have, want)):
+        if have == want or ("race" in sheet.flags and contains_all(have, want)):
             return ""
         whys.append(f"ours:   {have}\ntheirs: {want}")
     return whys[0]

@@ -19,7 +19,7 @@ from tests.oracle.cell_corpus import notebook
 CONFIG = "cell_timeout_seconds: 60\nmax_cells: 1000\n"
 
 
-def by_nbclient(python: str, name: str, folder: Path) -> Any:
+def run_with_nbclient(python: str, name: str, folder: Path) -> Any:
     """Return the notebook as nbclient leaves it."""
     folder.mkdir(parents=True)
     made = notebook(name)
@@ -50,14 +50,14 @@ def project(python: str, name: str, folder: Path) -> Notebook:
     return Notebook(made, path)
 
 
-def by_run(python: str, name: str, folder: Path) -> Notebook:
+def run_with_stepper(python: str, name: str, folder: Path) -> Notebook:
     """Return the notebook as `stepper run` leaves it."""
     opened = project(python, name, folder)
     opened.project.stepper("run", "notebooks/n.ipynb", check=None)
     return opened
 
 
-def by_hook(python: str, name: str, folder: Path) -> tuple[Notebook, list[str]]:
+def run_with_hook(python: str, name: str, folder: Path) -> tuple[Notebook, list[str]]:
     """Return the notebook as the hook leaves it, cell by cell, and the reports."""
     opened = project(python, name, folder)
     told = []
@@ -67,7 +67,7 @@ def by_hook(python: str, name: str, folder: Path) -> tuple[Notebook, list[str]]:
     return opened, told
 
 
-def settled(opened: Notebook) -> Any:
+def wait_for_late_outputs(opened: Notebook) -> Any:
     """Return the notebook when all that was late is there."""
     time.sleep(1)
     opened.project.stepper("shutdown")

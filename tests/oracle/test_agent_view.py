@@ -13,7 +13,7 @@ import pytest
 
 from stepper.install import trust
 from stepper.notebooks.widget_state import STATE
-from tests.conftest import Notebook, Project, code, some_nightly, text_of
+from tests.conftest import Notebook, Project, code, mark_nightly, text_of
 from tests.oracle.test_oracle import PACKAGES
 from tests.test_kernel_helper import environment
 
@@ -21,7 +21,7 @@ ALLOWED = {"tags": ["raises-exception"]}
 
 
 @pytest.fixture
-def widgets(project: Project) -> Notebook:
+def widget_notebook(project: Project) -> Notebook:
     """A notebook whose kernel has ipywidgets."""
     trust.save_record(project.paths, {"python": environment(sys.executable, *PACKAGES)})
     return project.new()
@@ -32,14 +32,14 @@ def models(notebook: Notebook) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_output_widget_captures_its_outputs(widgets: Notebook) -> None:
-    widgets.insert("import ipywidgets as w\nout = w.Output()\nout")
-    cell, answer = widgets.insert(
+def test_output_widget_captures_its_outputs(widget_notebook: Notebook) -> None:
+    widget_notebook.insert("import ipywidgets as w\nout = w.Output()\nout")
+    cell, answer = widget_notebook.insert(
         "with out:\n    print('inside')\n    1 / 0\nprint('outside')"
     )
     assert (
-        text_of(widgets.cell(cell)) == "outside\n"
-        and len(widgets.cell(cell)["outputs"]) == 1
+        text_of(widget_notebook.cell(cell)) == "outside\n"
+        and len(widget_notebook.cell(cell)["outputs"]) == 1
     )
     assert "ran ok" in answer.text
     assert (
@@ -48,43 +48,45 @@ def test_output_widget_captures_its_outputs(widgets: Notebook) -> None:
     )
     (held,) = [
         state["state"]["outputs"]
-        for state in models(widgets).values()
+        for state in models(widget_notebook).values()
         if state["model_name"] == "OutputModel"
     ]
     assert [output["output_type"] for output in held] == ["stream", "error"]
-    widgets.project.kill_daemon()
-    widgets.insert("slider = w.IntSlider(value=4)\nslider")
+    widget_notebook.project.kill_daemon()
+    widget_notebook.insert("slider = w.IntSlider(value=4)\nslider")
     assert {"OutputModel", "IntSliderModel"} <= {
-        state["model_name"] for state in models(widgets).values()
+        state["model_name"] for state in models(widget_notebook).values()
     }
-    widgets.insert("slider.value = 7")
+    widget_notebook.insert("slider.value = 7")
     (slider,) = [
         state
-        for state in models(widgets).values()
+        for state in models(widget_notebook).values()
         if state["model_name"] == "IntSliderModel"
     ]
     assert slider["state"]["value"] == 7
-    widgets.project.stepper("restart")
-    widgets.insert("import ipywidgets as w\nw.Text()")
+    widget_notebook.project.stepper("restart")
+    widget_notebook.insert("import ipywidgets as w\nw.Text()")
     assert {"OutputModel", "TextModel"} <= {
-        state["model_name"] for state in models(widgets).values()
+        state["model_name"] for state in models(widget_notebook).values()
     }, "still shown"
-    nbformat.validate(nbformat.read(widgets.path, 4))
+    nbformat.validate(nbformat.read(widget_notebook.path, 4))
 
 
 def test_widget_state_is_bounded_and_omissions_are_reported(
-    widgets: Notebook,
+    widget_notebook: Notebook,
 ) -> None:
-    widgets.project.config("max_widget_state_bytes: 20000\n")
-    _, answer = widgets.insert(
+    widget_notebook.project.config("max_widget_state_bytes: 20000\n")
+    _, answer = widget_notebook.insert(
         "import ipywidgets as w\ndisplay(w.IntText(5), w.Textarea('x' * 50_000))"
     )
     assert re.search(
         r"left out of the notebook: the state of 1 widget, 5\d,\d{3} bytes \(max_widget_state_bytes 20,000\)",
         answer.text,
     )
-    assert "IntTextModel" in {state["model_name"] for state in models(widgets).values()}
-    assert len(json.dumps(models(widgets))) < 20000
+    assert "IntTextModel" in {
+        state["model_name"] for state in models(widget_notebook).values()
+    }
+    assert len(json.dumps(models(widget_notebook))) < 20000
 
 
 def test_pager_text_and_unsupported_payloads_are_reported(
@@ -111,7 +113,7 @@ def test_pager_text_and_unsupported_payloads_are_reported(
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "source",
-    some_nightly(["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"], "%pdb on\n1 / 0"),
+    mark_nightly(["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"], "%pdb on\n1 / 0"),
 )
 def test_debugger_call_is_reported_and_does_not_hang(
     project: Project, source: str
@@ -163,7 +165,7 @@ def test_duplicate_cell_ids_are_replaced_before_cells_run(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("timing", some_nightly([True, False], True))
+@pytest.mark.parametrize("timing", mark_nightly([True, False], True))
 def test_rerun_changes_only_timings(project: Project, timing: bool) -> None:
     project.config(f"record_timing: {str(timing).lower()}\n")
     made = nbformat.v4.new_notebook(

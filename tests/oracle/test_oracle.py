@@ -20,7 +20,7 @@ from stepper.notebooks.widget_state import STATE
 from tests.conftest import ROOT, Notebook
 from tests.oracle import run
 from tests.oracle.cell_corpus import BEGINNINGS, FLAGS, NAMES, sheets
-from tests.oracle.compare import differs, plain
+from tests.oracle.compare import describe_difference, normalize
 from tests.test_kernel_helper import environment
 
 TIMES = int(os.environ.get("ORACLE_TIMES", "1"))
@@ -52,14 +52,16 @@ class Ran:
         *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES),
     ],
 )
-def theirs(
+def nbclient_run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Ran:
     python = environment(sys.executable, *PACKAGES)
     folders = [
         tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)
     ]  # one more: what is by chance
-    results = [run.by_nbclient(python, request.param, folder) for folder in folders]
+    results = [
+        run.run_with_nbclient(python, request.param, folder) for folder in folders
+    ]
     return Ran(request.param, python, results, list(map(str, folders)))
 
 
@@ -74,7 +76,7 @@ def same(ours: Any, theirs: Ran, folder: Path) -> None:
     found = []
     for number, sheet in enumerate(sheets(theirs.name)):
         wants = [made.cells[number].outputs for made in theirs.results]
-        why = differs(
+        why = describe_difference(
             ours.cells[number].outputs, wants, sheet, [str(folder), *theirs.folders]
         )
         if why:
@@ -91,7 +93,7 @@ def models(notebook: Any) -> list[str]:
     """What the notebook tells of widgets, without names that are by chance; '' where there are none."""
     states = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
     told = [
-        plain(
+        normalize(
             {name: part for name, part in state.items() if name != "state"},
             frozenset(["digits"]),
             "/",
@@ -106,7 +108,7 @@ def models(notebook: Any) -> list[str]:
     return sorted(map(str, [*told, *held]))
 
 
-def is_as_jupyter_saves_it(opened: Notebook) -> None:
+def assert_saved_like_jupyter(opened: Notebook) -> None:
     data = opened.path.read_bytes()
     assert (
         nbformat.writes(nbformat.reads(data.decode(), nbformat.NO_CONVERT)) + "\n"
@@ -116,19 +118,21 @@ def is_as_jupyter_saves_it(opened: Notebook) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
-def test_stepper_run_matches_the_oracle(theirs: Ran, folder: Path, time: int) -> None:
-    opened = run.by_run(theirs.python, theirs.name, folder)
-    same(run.settled(opened), theirs, folder / "notebooks")
-    is_as_jupyter_saves_it(opened)
+def test_stepper_run_matches_the_oracle(
+    nbclient_run: Ran, folder: Path, time: int
+) -> None:
+    opened = run.run_with_stepper(nbclient_run.python, nbclient_run.name, folder)
+    same(run.wait_for_late_outputs(opened), nbclient_run, folder / "notebooks")
+    assert_saved_like_jupyter(opened)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
 def test_hook_matches_the_oracle_edit_by_edit(
-    theirs: Ran, folder: Path, time: int
+    nbclient_run: Ran, folder: Path, time: int
 ) -> None:
-    opened, told = run.by_hook(theirs.python, theirs.name, folder)
-    same(run.settled(opened), theirs, folder / "notebooks")
+    opened, told = run.run_with_hook(nbclient_run.python, nbclient_run.name, folder)
+    same(run.wait_for_late_outputs(opened), nbclient_run, folder / "notebooks")
     assert all(text.startswith("stepper: ") for text in told)
     partial = ("left out of the notebook", "contains only part of this output")
     assert not [text for text in told if any(word in text for word in partial)]

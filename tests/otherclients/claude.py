@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.realclient.model import Block, Message, text, texts, tool
 
-from .models import Call, Result, Turn, spoken
+from .models import Call, Result, Turn, get_turn
 
 PREFIX = "mcp__stepper__"
 
@@ -15,13 +15,13 @@ PREFIX = "mcp__stepper__"
 def turns(*script: Turn) -> list[Callable[[list[Message]], list[Block]]]:
     """The script as turns of the Messages API."""
     return [
-        lambda messages, turn=turn: _blocks(turn, results_in(messages))
+        lambda messages, turn=turn: _blocks(turn, find_results(messages))
         for turn in script
     ]  # type: ignore[misc]
 
 
 def _blocks(turn: Turn, results: Sequence[Result]) -> list[Block]:
-    said = spoken(turn, results)
+    said = get_turn(turn, results)
     return (
         [tool(PREFIX + said.tool, said.arguments)]
         if isinstance(said, Call)
@@ -29,7 +29,7 @@ def _blocks(turn: Turn, results: Sequence[Result]) -> list[Block]:
     )
 
 
-def results_in(messages: Sequence[Message]) -> list[Result]:
+def find_results(messages: Sequence[Message]) -> list[Result]:
     """The results of all calls that these messages hold, oldest first."""
     blocks = (
         block

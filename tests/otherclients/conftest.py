@@ -48,7 +48,7 @@ def start(kind: type[Client], tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Iterator[Path]:
+def installed_project(tmp_path: Path) -> Iterator[Path]:
     """A repository in which stepper is set up, without what Claude Code needs of it."""
     folder = tmp_path / "a répo"
     folder.mkdir()

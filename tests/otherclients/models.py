@@ -38,7 +38,7 @@ Said: TypeAlias = Call | str
 Turn: TypeAlias = Said | Callable[[Sequence[Result]], Said]
 
 
-def spoken(turn: Turn, results: Sequence[Result]) -> Said:
+def get_turn(turn: Turn, results: Sequence[Result]) -> Said:
     """What the model says in a turn."""
     return turn(results) if callable(turn) else turn
 
@@ -93,7 +93,7 @@ class ScriptedModel:
             self.requests.append(body)
             turn = self._script.pop(0) if self._script else "done"
         try:
-            return spoken(turn, self.results_in(body))
+            return get_turn(turn, self.results_in(body))
         except Exception as error:  # noqa: BLE001 - told by the fixture; the client only sees the model give up
             self.errors.append(error)
             return f"the script failed: {error!r}"

@@ -91,7 +91,7 @@ def script(lift: Turn, *then: Turn) -> list[Turn]:
     ]
 
 
-def by_terminal(project: Path, tell: Callable[[str], None]) -> Turn:
+def lift_stop_in_terminal(project: Path, tell: Callable[[str], None]) -> Turn:
     """The turn after a `lift_stop` that could ask nobody: the person gives the command that its answer named."""
 
     def lifts(results: Sequence[Result]) -> Call:

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from .clients import Codex, run
 from .conftest import Start
 from .models import Call
-from .test_seven_steps import put
+from .test_seven_steps import write_client_config
 
 pytestmark = [
     pytest.mark.nightly,
@@ -46,13 +46,13 @@ def add_notebook(installed: Path) -> None:
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
 def test_codex_exec_runs_no_code_without_approval(
-    start: Start, installed: Path
+    start: Start, installed_project: Path
 ) -> None:
-    put(installed, "codex")
-    add_notebook(installed)
+    write_client_config(installed_project, "codex")
+    add_notebook(installed_project)
     client = start(
-        installed,
-        TRUSTED.format(installed),
+        installed_project,
+        TRUSTED.format(installed_project),
         Call("list_notebooks", {}),
         Call("plan", {"notebook": "canary"}),
         *NEEDS_APPROVAL,
@@ -66,25 +66,29 @@ def test_codex_exec_runs_no_code_without_approval(
     assert "canary.ipynb" in listed.text  # the server is there, and what reads passes
     assert "no plan" in plan.text
     assert len(refused) == len(NEEDS_APPROVAL)
-    assert not [*installed.rglob("canary.txt")], [result.text for result in refused]
+    assert not [*installed_project.rglob("canary.txt")], [
+        result.text for result in refused
+    ]
     # exactly what the documentation quotes
     assert all(result.text.endswith(REFUSAL) for result in refused), refused
     assert f'("{REFUSAL}")' in " ".join(DOCS.read_text().split())
 
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_documented_setting_approves_calls(start: Start, installed: Path) -> None:
-    settings = put(installed, "codex")
+def test_documented_setting_approves_calls(
+    start: Start, installed_project: Path
+) -> None:
+    settings = write_client_config(installed_project, "codex")
     line = 'default_tools_approval_mode = "approve"'
     for page in (DOCS, GUIDE):
         assert f"`{line}`" in " ".join(page.read_text().split())
     settings.write_text(f"{settings.read_text()}{line}\n")
-    add_notebook(installed)
+    add_notebook(installed_project)
     calls = [
         Call("run_notebook", {"notebook": "canary", "which": "all"}),
         Call("kernel", {"notebook": "canary", "action": "restart"}),
     ]
-    client = start(installed, TRUSTED.format(installed), *calls)
+    client = start(installed_project, TRUSTED.format(installed_project), *calls)
     assert isinstance(client, Codex)
 
     ended = client.exec("Work in a notebook.")
@@ -93,13 +97,13 @@ def test_documented_setting_approves_calls(start: Start, installed: Path) -> Non
     ran, restarted = client.model.results
     assert "1 of 1 cell ran ok" in ran.text or "ran ok" in ran.text, ran
     assert "a new kernel is running" in restarted.text, restarted
-    assert [*installed.rglob("canary.txt")]
+    assert [*installed_project.rglob("canary.txt")]
 
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_untrusted_project_has_no_server(start: Start, installed: Path) -> None:
-    put(installed, "codex")
-    client = start(installed, "", "Done.")
+def test_untrusted_project_has_no_server(start: Start, installed_project: Path) -> None:
+    write_client_config(installed_project, "codex")
+    client = start(installed_project, "", "Done.")
     assert isinstance(client, Codex)
 
     # with the server required it would not even begin

@@ -44,11 +44,11 @@ def npm(name: str, version: str, file: str) -> list[str]:
 
 
 @pytest.fixture
-def url(installed: Path) -> Iterator[str]:
+def url(installed_project: Path) -> Iterator[str]:
     """The address of `stepper mcp --http`, for programs that can send no key."""
-    command = [installed / ".stepper/env/bin/stepper", "mcp", "--http", "0"]
+    command = [installed_project / ".stepper/env/bin/stepper", "mcp", "--http", "0"]
     with subprocess.Popen(
-        command, cwd=installed, stdout=subprocess.PIPE, text=True
+        command, cwd=installed_project, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout
         port, key = (
@@ -63,9 +63,9 @@ def url(installed: Path) -> Iterator[str]:
             server.terminate()
 
 
-def test_inspector_reports_no_warnings(installed: Path, tmp_path: Path) -> None:
+def test_inspector_reports_no_warnings(installed_project: Path, tmp_path: Path) -> None:
     inspector = npm("inspector", INSPECTOR, "clients/launcher/build/index.js")
-    server = [str(installed / ".stepper/env/bin/stepper"), "mcp"]
+    server = [str(installed_project / ".stepper/env/bin/stepper"), "mcp"]
     known = [f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}"]
     command = [
         *inspector,
@@ -79,7 +79,7 @@ def test_inspector_reports_no_warnings(installed: Path, tmp_path: Path) -> None:
     ]
     env = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
-        command, cwd=installed, env=env, capture_output=True, text=True
+        command, cwd=installed_project, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["tools"]) == len(TOOLS)
@@ -111,10 +111,10 @@ def test_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
             )
             assert not ours, f"{scenario}: {check['errorMessage']}"
     assert len(found) > 30, done.stdout + done.stderr
-    assert found == documented(era)
+    assert found == parse_documented_counts(era)
 
 
-def documented(era: str) -> dict[str, tuple[int, int]]:
+def parse_documented_counts(era: str) -> dict[str, tuple[int, int]]:
     """What the table in docs/development/mcp.md says of each scenario: checks that passed, checks that failed."""
     _, section = (
         (ROOT / "docs/development/mcp.md").read_text().split("## Conformance\n")

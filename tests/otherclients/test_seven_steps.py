@@ -22,7 +22,7 @@ from tests.realclient.conftest import (
 from tests.realclient.model import ScriptedModel
 
 from . import story
-from .claude import results_in, turns
+from .claude import find_results, turns
 from .clients import Client, Codex
 from .conftest import Start
 from .models import Call
@@ -45,12 +45,12 @@ pytestmark = [
 
 
 @pytest.fixture
-def project(installed: Path) -> Path:
+def project(installed_project: Path) -> Path:
     """The folder that Claude Code works in."""
-    return installed
+    return installed_project
 
 
-def put(installed: Path, name: str) -> Path:
+def write_client_config(installed: Path, name: str) -> Path:
     """Put the client's lines into the repository, as `stepper mcp --config` does; return their file."""
     command = [
         installed / ".stepper/env/bin/stepper",
@@ -63,32 +63,36 @@ def put(installed: Path, name: str) -> Path:
     return installed / FILES[name]
 
 
-def test_the_seven_steps(kind: type[Client], start: Start, installed: Path) -> None:
+def test_the_seven_steps(
+    kind: type[Client], start: Start, installed_project: Path
+) -> None:
     told: list[str] = []
-    lift = story.by_terminal(installed, told.append)
-    put(installed, kind.name)
+    lift = story.lift_stop_in_terminal(installed_project, told.append)
+    write_client_config(installed_project, kind.name)
     trusted = (
-        f'[projects."{installed}"]\ntrust_level = "trusted"\n'
+        f'[projects."{installed_project}"]\ntrust_level = "trusted"\n'
         if kind is Codex
         else "{}"
     )
-    client = start(installed, trusted, *story.script(Call("lift_stop", {}), lift))
+    client = start(
+        installed_project, trusted, *story.script(Call("lift_stop", {}), lift)
+    )
 
     ended = client.prompt("Work in a notebook.")
 
     assert (ended.returncode, client.model.errors) == (0, []), ended
     assert client.model.unsaid == 0
-    story.check(installed, client.model.results)
+    story.check(installed_project, client.model.results)
 
 
 def test_the_seven_steps_in_claude_code_without_hooks(
-    installed: Path,
+    installed_project: Path,
     tmp_path: Path,
     scripted_model: Callable[..., ScriptedModel],
     interactive_claude: InteractiveFactory,
 ) -> None:
-    assert not (installed / ".claude").exists()  # no hooks
-    servers = json.loads(put(installed, "claude").read_text())
+    assert not (installed_project / ".claude").exists()  # no hooks
+    servers = json.loads(write_client_config(installed_project, "claude").read_text())
     _, line = servers["mcpServers"]["stepper"]["args"]
     servers["mcpServers"]["stepper"]["args"] = [
         "-c",
@@ -117,14 +121,14 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     client.wait_for("That is all.")
 
     assert model.unsaid == 0
-    results = results_in(model.requests[-1])
+    results = find_results(model.requests[-1])
     (lifted,) = (
         result.text
         for result in results
         if result.text.startswith("The client answered: fix.")
     )
     assert "It is 2024." in lifted
-    story.check(installed, results)
+    story.check(installed_project, results)
     (name,) = (
         tool_calls.BACKGROUND_CLIENTS
     )  # what its calls are waited for to the end by

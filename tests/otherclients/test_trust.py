@@ -10,7 +10,7 @@ import pytest
 from .clients import Gemini
 from .conftest import Start
 from .models import Call
-from .test_seven_steps import put
+from .test_seven_steps import write_client_config
 
 pytestmark = [
     pytest.mark.nightly,
@@ -21,16 +21,16 @@ pytestmark = [
 @pytest.mark.parametrize("kind", [Gemini], indirect=True, ids=["gemini"])
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])
 def test_project_config_requires_a_trusted_folder(
-    start: Start, installed: Path, trusted: bool
+    start: Start, installed_project: Path, trusted: bool
 ) -> None:
-    put(installed, "gemini")
+    write_client_config(installed_project, "gemini")
     script = [Call("list_notebooks", {}), "Done."] if trusted else ["Done."]
-    client = start(installed, "{}", *script)
+    client = start(installed_project, "{}", *script)
     settings = client.home / client.settings
     data = json.loads(settings.read_text())
     data["security"]["folderTrust"]["enabled"] = True
     settings.write_text(json.dumps(data))
-    folder = installed if trusted else installed / "elsewhere"
+    folder = installed_project if trusted else installed_project / "elsewhere"
     trust = {str(folder): "TRUST_FOLDER"}
     settings.with_name("trustedFolders.json").write_text(json.dumps(trust))
 

@@ -53,7 +53,7 @@ def texts(content: Any) -> Iterator[str]:
             yield from texts(block.get("text") or block.get("content"))
 
 
-def shown_in(messages: Sequence[Message]) -> str:
+def collect_shown_text(messages: Sequence[Message]) -> str:
     """All that these messages show to the model, without its own words."""
     return "\n".join(
         part
@@ -127,11 +127,11 @@ class ScriptedModel:
 
     def shown(self) -> str:
         """All text that the last request showed to the model: prompts, tool results, hook contexts, reminders."""
-        return shown_in(self.requests[-1])
+        return collect_shown_text(self.requests[-1])
 
     def shown_since(self, n: int) -> str:
         """What the last request showed that request number `n` (from 0; -2: the one before) did not yet."""
-        return shown_in(self.requests[-1][len(self.requests[n]) :])
+        return collect_shown_text(self.requests[-1][len(self.requests[n]) :])
 
     def answer(self, body: dict[str, Any]) -> Sequence[Block]:
         """The blocks that answer one request."""
@@ -144,7 +144,7 @@ class ScriptedModel:
             turn: Turn = self._script[0] if self._script else [text("done")]
             if (
                 isinstance(turn, Awaited)
-                and shown_in(messages).count(turn.words) < turn.count
+                and collect_shown_text(messages).count(turn.words) < turn.count
             ):
                 return [text("Nothing yet.")]
             self._script = self._script[1:]

@@ -12,7 +12,7 @@ import pytest
 from .conftest import ClaudeFactory
 from .model import Block, Message, ScriptedModel, cell_ids, text, tool, tool_results
 from .repository import repository, stepper
-from .test_run_on_edit import delete, insert, news, read
+from .test_run_on_edit import delete, get_new_text, insert, read
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 Model = Callable[..., ScriptedModel]
@@ -77,22 +77,24 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
     )
     client = claude(model)
     client.prompt("Compute the revenue.")
-    assert "ran ok" in news(model, 2) and "Reloaded" not in news(model, 2)
+    assert "ran ok" in get_new_text(model, 2) and "Reloaded" not in get_new_text(
+        model, 2
+    )
     reloaded = "\nReloaded: salesproj.features (changed since it was imported).\n"
-    assert reloaded + "Output:\n| 45.0\n" in news(model, 4)
+    assert reloaded + "Output:\n| 45.0\n" in get_new_text(model, 4)
     assert (
         "Stale: cell 1 used `salesproj.features`, which changed after it ran."
-        in news(model, 4)
+        in get_new_text(model, 4)
     )
-    assert reloaded + "Output:\n| 40.0\n" in news(model, 6)
+    assert reloaded + "Output:\n| 40.0\n" in get_new_text(model, 6)
     assert (
         "\nWarning: salesproj.features changed and could not be reloaded"
         " (salesproj/features.py, line 7: SyntaxError: "
-    ) in news(model, 8)
+    ) in get_new_text(model, 8)
     assert (
         "); the kernel still has the old code. To fix this, correct"
         " salesproj/features.py: the next cell reloads it.\nOutput:\n| 40.0"
-    ) in news(model, 8)
+    ) in get_new_text(model, 8)
 
     config = project / ".stepper" / "config.yaml"
     config.write_text("local_modules: warn\n")
@@ -110,7 +112,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
         " (salesproj/features.py) and was not reloaded (`local_modules: warn`); the"
         f" kernel still has the old code. To load the new code, run: `stepper run {name} --all`"
         "\nOutput:\n| 40.0"
-    ) in news(model, -1)
+    ) in get_new_text(model, -1)
 
     model.then([read(notebook)], inserted("import os\nos.kill(os.getpid(), 9)"))
     client.prompt("Go on.", "--continue")

@@ -34,7 +34,7 @@ def project(
         yield folder
 
 
-def asked(project: Path, *arguments: str) -> Any:
+def run_json(project: Path, *arguments: str) -> Any:
     return json.loads(stepper(project, *arguments, "--json"))
 
 
@@ -78,7 +78,9 @@ def test_hook_and_cell_stop_when_client_exits(
     name = f"{leave.__name__} {rest[:3]}"
     notebook = (
         project
-        / asked(project, "new", name, "--step", "Keep", "--step", "Go on")["notebook"]
+        / run_json(project, "new", name, "--step", "Keep", "--step", "Go on")[
+            "notebook"
+        ]
     )
     model = scripted_model(
         [tool("Read", {"file_path": str(notebook)})],
@@ -87,11 +89,11 @@ def test_hook_and_cell_stop_when_client_exits(
     )
     client = interactive_claude(model)
     client.send("Go.")
-    wait_until(lambda: len(asked(project, "history", str(notebook))) == 1)
+    wait_until(lambda: len(run_json(project, "history", str(notebook))) == 1)
     wait_until(
-        lambda: asked(project, "status", str(notebook))["kernel"]["state"] == "busy"
+        lambda: run_json(project, "status", str(notebook))["kernel"]["state"] == "busy"
     )
-    pid = asked(project, "status", str(notebook))["kernel"]["pid"]
+    pid = run_json(project, "status", str(notebook))["kernel"]["pid"]
     (hook,) = [
         p
         for p in psutil.process_iter(["cmdline"])
@@ -101,15 +103,15 @@ def test_hook_and_cell_stop_when_client_exits(
 
     leave(client, hook.parent())
 
-    wait_until(lambda: len(asked(project, "history", str(notebook))) == 2)
-    status = asked(project, "status", str(notebook))
-    assert [run["outcome"] for run in asked(project, "history", str(notebook))] == [
+    wait_until(lambda: len(run_json(project, "history", str(notebook))) == 2)
+    status = run_json(project, "status", str(notebook))
+    assert [run["outcome"] for run in run_json(project, "history", str(notebook))] == [
         "ok",
         "cancelled",
     ]
     assert (status["kernel"]["state"], status["kernel"]["pid"]) == ("idle", pid)
     assert status["steps"][1]["attempts"] == 0
-    assert asked(project, "eval", "kept", "--notebook", str(notebook))["text"].endswith(
-        "1"
-    )
+    assert run_json(project, "eval", "kept", "--notebook", str(notebook))[
+        "text"
+    ].endswith("1")
     wait_until(lambda: not hook.is_running())

@@ -78,7 +78,7 @@ def edit(source: str, cell: Callable[[list[Message]], str], **more: str) -> Turn
     return turn
 
 
-def last(messages: list[Message]) -> str:
+def find_last_cell_id(messages: list[Message]) -> str:
     return cell_ids(messages)[-1]
 
 
@@ -95,13 +95,13 @@ END: list[Any] = [[text("It is done. Is it right?")]]
 AS_ASKED: dict[str, list[Any]] = {
     "continues-a-plan": [
         read,
-        edit(LOAD, last, **INSERT),
+        edit(LOAD, find_last_cell_id, **INSERT),
         read,
-        edit(ADD, last, **INSERT),
+        edit(ADD, find_last_cell_id, **INSERT),
         *END,
     ],
     "fixes-a-failing-cell": [read, edit(MENDED, lambda _: "total"), *END],
-    "asks-the-user": [read, edit(ASK, last, **INSERT), *END],
+    "asks-the-user": [read, edit(ASK, find_last_cell_id, **INSERT), *END],
     "leaves-other-work-alone": [
         [tool("Write", {"file_path": "hello.txt", "content": "hello\n"})],
         *END,
@@ -116,9 +116,9 @@ AS_ASKED: dict[str, list[Any]] = {
         ],
         *(
             read,
-            edit(LOAD, last, **INSERT),
+            edit(LOAD, find_last_cell_id, **INSERT),
             read,
-            edit(ADD, last, **INSERT),
+            edit(ADD, find_last_cell_id, **INSERT),
             verify,
             *END,
         ),
@@ -136,11 +136,11 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
         },
     ),
     "fixes-a-failing-cell": (
-        [read, edit(HIDDEN, last, **INSERT), *END],
+        [read, edit(HIDDEN, find_last_cell_id, **INSERT), *END],
         {"replaces", "inserts nothing", "the result is in the notebook"},
     ),
     "asks-the-user": (
-        [read, edit("sum([1])", last, **INSERT), *END],
+        [read, edit("sum([1])", find_last_cell_id, **INSERT), *END],
         {"asks in a cell", "nothing is added up"},
     ),
     "leaves-other-work-alone": (
@@ -151,7 +151,7 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
         [
             [tool("Write", {"file_path": NOTEBOOK, "content": CELL})],
             read,
-            edit(ADD, last, **INSERT),
+            edit(ADD, find_last_cell_id, **INSERT),
             *END,
         ],
         {"plans before it edits", "verifies at the end", "it reproduces"},
@@ -210,8 +210,8 @@ def test_sandboxed_shell_cannot_reach_the_daemon(
 ) -> None:
     """Why no case is granted one: the client confines it, whoever runs the case, and nothing lets `stepper` out."""
     try:
-        apt_packages.installed("bwrap", "bubblewrap")
-        apt_packages.installed("socat", "socat")
+        apt_packages.find_or_unpack_program("bwrap", "bubblewrap")
+        apt_packages.find_or_unpack_program("socat", "socat")
     except Unavailable as reason:
         unavailable(reason)
     case = tmp_path / "plugin/evals/leaves-other-work-alone/case.yaml"

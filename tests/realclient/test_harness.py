@@ -20,7 +20,7 @@ from .model import (
     Message,
     ScriptedModel,
     cell_ids,
-    shown_in,
+    collect_shown_text,
     text,
     tool,
     tool_results,
@@ -67,7 +67,7 @@ else:
 Model = Callable[..., ScriptedModel]
 
 
-def hooked(project: Path, script: str) -> None:
+def install_hook(project: Path, script: str) -> None:
     """Install this script as the hook that follows each `NotebookEdit`."""
     handler = {
         "type": "command",
@@ -105,7 +105,7 @@ def sources(notebook: Path) -> list[str]:
 def test_hook_context_is_shown_in_next_turn(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    hooked(project, ANSWER)
+    install_hook(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
     model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("bye")])
 
@@ -114,7 +114,7 @@ def test_hook_context_is_shown_in_next_turn(
     assert (result.returncode, result.text, result.stderr) == (0, "bye", "")
     assert sources(notebook) == ["1"]
     cell = json.loads(notebook.read_text())["cells"][0]["id"]
-    assert "Report on " not in shown_in(model.requests[1])
+    assert "Report on " not in collect_shown_text(model.requests[1])
     assert f"Report on {cell}" in model.shown_since(1)
     assert "Write a notebook." in model.shown()
     assert model.unsaid == 0
@@ -124,7 +124,7 @@ def test_hook_context_is_shown_in_next_turn(
 def test_turn_can_use_cell_ids_from_tool_results(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    hooked(project, ANSWER)
+    install_hook(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
     cell: dict[str, object] = {
         "cell_type": "code",
@@ -151,7 +151,7 @@ def test_turn_can_use_cell_ids_from_tool_results(
 def test_hook_is_not_spawned_for_other_notebooks(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    hooked(project, ANSWER)
+    install_hook(project, ANSWER)
     notebook = project / "b.ipynb"
     model = scripted_model([write(notebook)], [insert(notebook, "1")])
 
@@ -236,7 +236,7 @@ def test_without_npm_tests_are_skipped_but_fail_in_ci(
 def test_screen_shows_hook_message(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    hooked(project, ANSWER)
+    install_hook(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
     model = scripted_model(
         [write(notebook)], [insert(notebook, "1")], [text("The end.")]
@@ -256,16 +256,16 @@ def test_screen_shows_hook_message(
 def test_escape_sends_sigterm_to_hook(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    hooked(project, SLEEP)
+    install_hook(project, SLEEP)
     notebook = project / "notebooks" / "a.ipynb"
     model = scripted_model([write(notebook)], [insert(notebook, "1")])
     client = interactive_claude(model)
 
     client.send("Write a notebook.")
-    appears(project / ".claude" / "started")
+    wait_for_path(project / ".claude" / "started")
     client.keys("Escape")
 
-    assert said(project / ".claude" / "signal") == "SIGTERM"
+    assert wait_for_text(project / ".claude" / "signal") == "SIGTERM"
 
 
 @pytest.mark.nightly
@@ -277,7 +277,7 @@ def test_async_hook_notifies_the_agent_when_it_exits(
     open_to_the_end: bool,
 ) -> None:
     """What handing on is built on: exit code 2 wakes, and `UserPromptSubmit` tells that it was read; else it was not."""
-    hooked(project, LATER)
+    install_hook(project, LATER)
     settings = json.loads((project / ".claude" / "settings.json").read_text())
     (handler,) = settings["hooks"]["PostToolUse"][0]["hooks"]
     told = {key: value for key, value in handler.items() if key != "if"}
@@ -315,7 +315,7 @@ def test_async_hook_notifies_the_agent_when_it_exits(
     assert len(model.requests) == 3 + open_to_the_end
 
 
-def appears(path: Path, timeout: float = 20) -> Path:
+def wait_for_path(path: Path, timeout: float = 20) -> Path:
     """The path, once something lies there."""
     deadline = time.monotonic() + timeout
     while not path.exists():
@@ -324,10 +324,10 @@ def appears(path: Path, timeout: float = 20) -> Path:
     return path
 
 
-def said(path: Path, timeout: float = 20) -> str:
+def wait_for_text(path: Path, timeout: float = 20) -> str:
     """The text of a file, once there is some: it exists before its first byte is written."""
     deadline = time.monotonic() + timeout
-    while not appears(path, timeout).read_text():
+    while not wait_for_path(path, timeout).read_text():
         assert time.monotonic() < deadline, f"{path.name} stayed empty"
         time.sleep(0.02)
     return path.read_text()

@@ -15,7 +15,15 @@ from stepper.hook import daemon_client as daemon
 
 from .conftest import ClaudeFactory
 from .model import Block, Message, ScriptedModel, text
-from .test_run_on_edit import code, history, insert, news, read, replace, touched
+from .test_run_on_edit import (
+    code,
+    find_last_edited_cell,
+    get_new_text,
+    history,
+    insert,
+    read,
+    replace,
+)
 from .test_undelivered_reports import bash, notebook, project
 
 Model = Callable[..., ScriptedModel]
@@ -42,7 +50,7 @@ def test_edit_after_cell_of_another_agent_is_accepted(
     name, ids = str(notebook), list[str]()
 
     def between(messages: list[Message]) -> list[Block]:
-        ids.append(touched(messages))
+        ids.append(find_last_edited_cell(messages))
         assert ask(project, "cell run", notebook=name, source="y = 2")["state"] == "ok"
         return [replace(notebook, "x = 10\nx", ids[0])]
 
@@ -74,13 +82,13 @@ def test_edit_after_cell_of_another_agent_is_accepted(
         [text("Done. Is it right?")],
     )
     claude(model).prompt("Begin.")
-    assert all("ran ok" in news(model, turn) for turn in (2, 3, 4))
+    assert all("ran ok" in get_new_text(model, turn) for turn in (2, 3, 4))
     assert not any(
-        "has been modified since" in news(model, turn)
+        "has been modified since" in get_new_text(model, turn)
         for turn in range(len(model.requests))
     )
     assert not any(
-        "was changed outside" in news(model, turn)
+        "was changed outside" in get_new_text(model, turn)
         for turn in range(len(model.requests))
     )
     assert [source for source, _ in code(notebook)] == [

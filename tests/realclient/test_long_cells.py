@@ -18,8 +18,8 @@ from tests.conftest import make_env
 
 from .client import InteractiveClaude
 from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
-from .model import Block, Message, ScriptedModel, shown_in, text, tool
-from .test_run_on_edit import history, insert, news, read, stepper, wait_until
+from .model import Block, Message, ScriptedModel, collect_shown_text, text, tool
+from .test_run_on_edit import get_new_text, history, insert, read, stepper, wait_until
 
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
@@ -55,10 +55,10 @@ def project(
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
     """A new notebook with two steps, the current one."""
-    return made(project, request.node.name)
+    return create_notebook(project, request.node.name)
 
 
-def made(project: Path, name: str) -> Path:
+def create_notebook(project: Path, name: str) -> Path:
     path: str = json.loads(
         stepper(project, "new", name, "--step=Train", "--step=Test", "--json")
     )["notebook"]
@@ -108,7 +108,7 @@ def status(notebook: Path) -> list[str]:
     return [found["state"], *(step["status"] for step in found["steps"])]
 
 
-def flat(screen: str) -> str:
+def join_lines(screen: str) -> str:
     return " ".join(screen.split())
 
 
@@ -136,7 +136,7 @@ def test_agent_continues_when_its_long_cell_finishes(
     client.wait_for("Interrupted")
     assert status(notebook)[1:] == ["running", "pending"]
     finish(notebook)
-    screen = flat(client.wait_for("That is the end."))
+    screen = join_lines(client.wait_for("That is the end."))
     assert (
         '▶ step 1 of 2 "Train" · still running after ' in screen
         and "`stop the cell` | epoch 1/2: loss" in screen
@@ -145,20 +145,22 @@ def test_agent_continues_when_its_long_cell_finishes(
         screen.count(SUMMARY) == 1
         and f'{SUMMARY} ⎿ UserPromptSubmit says: ✓ step 1 of 2 "Train" · ok' in screen
     )
-    told = news(model, 2)
+    told = get_new_text(model, 2)
     assert (
         "is still running after" in told
         and "| epoch 1/2: loss 0.5" in told
         and "you are notified with its report" in told
     )
-    assert "Train" not in news(model, 3) and "stepper" not in news(model, 3)
-    told = news(model, 4)
+    assert "Train" not in get_new_text(model, 3) and "stepper" not in get_new_text(
+        model, 3
+    )
+    told = get_new_text(model, 4)
     assert (
         "NOT USER INPUT" in told
         and "ran ok in" in told
         and "| epoch 2/2: loss nan" in told
     )
-    assert 'Next: step 2 of 2 "Test"' in told and "epoch" not in news(model, 5)
+    assert 'Next: step 2 of 2 "Test"' in told and "epoch" not in get_new_text(model, 5)
     assert (
         status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
     )
@@ -184,7 +186,9 @@ def test_agent_is_notified_in_stream_input_mode(
     finish(notebook)
     client.wait_for("The end.")
     assert client.results == ["It trains.", "Yes.", "The end."]
-    assert "still running after" in news(model, 2) and "ran ok in" in news(model, 4)
+    assert "still running after" in get_new_text(
+        model, 2
+    ) and "ran ok in" in get_new_text(model, 4)
     assert status(notebook) == ["complete", "done", "done"]
 
 
@@ -209,7 +213,9 @@ def test_agent_without_notifications_waits_for_the_cell(
         client.wait_for("The end.")
     else:
         assert claude(model).prompt("Begin.").text == "The end."
-    assert "still running" not in model.shown() and "ran ok in 4." in news(model, 2)
+    assert "still running" not in model.shown() and "ran ok in 4." in get_new_text(
+        model, 2
+    )
     assert status(notebook) == ["complete", "done", "done"]
 
 
@@ -232,7 +238,7 @@ def test_subagent_waits_for_the_cell(
     subagents: list[list[Message]] = []
 
     def either(messages: list[Message]) -> list[Block]:
-        if "Begin." in shown_in(messages):
+        if "Begin." in collect_shown_text(messages):
             return mine.pop(0)
         subagents.append(messages)
         return its.pop(0)
@@ -241,9 +247,10 @@ def test_subagent_waits_for_the_cell(
     client = interactive_claude(model)
     client.send("Begin.")
     screen = client.wait_for("That is the end.")
-    assert "ran ok in 4." in shown_in(subagents[-1]) and SUMMARY not in screen
+    assert "ran ok in 4." in collect_shown_text(subagents[-1]) and SUMMARY not in screen
     assert not any(
-        "is still running after" in shown_in(request) for request in model.requests
+        "is still running after" in collect_shown_text(request)
+        for request in model.requests
     )
 
 
@@ -273,13 +280,13 @@ def test_user_interrupts_a_long_cell(
     else:
         client.send(how)
     screen = client.wait_for("It was stopped.")
-    assert "was CANCELLED after" in news(model, 3) and "| epoch 1/2: loss 0.5" in news(
+    assert "was CANCELLED after" in get_new_text(
         model, 3
-    )
+    ) and "| epoch 1/2: loss 0.5" in get_new_text(model, 3)
     assert (SUMMARY in screen) is how.startswith("stepper")
     client.send("And now?")  # it is told once, and nobody is sent on
     client.wait_for("Nothing new.")
-    assert "CANCELLED" not in news(model, 4) and len(model.requests) == 5
+    assert "CANCELLED" not in get_new_text(model, 4) and len(model.requests) == 5
     assert status(notebook) == ["ready", "interrupted", "pending"]
     wait_until(lambda: not sleepers(project))
 
@@ -304,7 +311,7 @@ def test_shutdown_cancels_long_cell_and_starts_nothing(
     stepper(project, "shutdown")
     client.wait_for("It was ended.")
     wait_until(lambda: not sleepers(project))
-    assert "was CANCELLED after" in news(model, 3) and not os.listdir(
+    assert "was CANCELLED after" in get_new_text(model, 3) and not os.listdir(
         Paths(str(project)).runtime
     )
 
@@ -333,9 +340,9 @@ def test_killed_daemon_loses_no_output(
     assert (
         screen.count(SUMMARY) == 1 and "UserPromptSubmit says: ✓ run 1 · ok" in screen
     )
-    assert "| epoch 2/2: loss nan" in news(
+    assert "| epoch 2/2: loss nan" in get_new_text(
         model, 3
-    ) and "continued after the daemon exited" in news(model, 3)
+    ) and "continued after the daemon exited" in get_new_text(model, 3)
     assert (
         status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
     )
@@ -360,7 +367,7 @@ def test_agent_is_notified_of_kernel_death(
     os.kill(kernel, signal.SIGKILL)
     screen = client.wait_for("It is lost.")
     assert (
-        "kernel died (SIGKILL): all variables are lost" in news(model, 3)
+        "kernel died (SIGKILL): all variables are lost" in get_new_text(model, 3)
         and "❌ Execution stopped" in screen
     )
     assert status(notebook) == ["stopped", "failed", "pending"]
@@ -379,7 +386,7 @@ def test_next_session_gets_the_result(
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
-    leave(client, project, ended)
+    exit_client(client, project, ended)
     assert status(notebook)[1] == "running"
     finish(notebook)
     wait_until(lambda: status(notebook)[1] == "done")
@@ -387,12 +394,12 @@ def test_next_session_gets_the_result(
     client = interactive_claude(model, "--continue")
     client.send("Go on.")
     client.wait_for("I see.")
-    assert "finished in the meantime" in news(
+    assert "finished in the meantime" in get_new_text(
         model, 3
-    ) and "| epoch 2/2: loss nan" in news(model, 3)
+    ) and "| epoch 2/2: loss nan" in get_new_text(model, 3)
     client.send("And now?")
     client.wait_for("Nothing new.")
-    assert "epoch" not in news(model, 4) and SUMMARY not in client.screen()
+    assert "epoch" not in get_new_text(model, 4) and SUMMARY not in client.screen()
 
 
 @pytest.mark.nightly
@@ -406,14 +413,14 @@ def test_next_session_is_notified_when_the_run_finishes(
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
-    leave(client, project, "/exit")
+    exit_client(client, project, "/exit")
     model.then([read(notebook)], second(notebook), [text("The end.")])
     client = interactive_claude(model, "--continue")
     wait_until(lambda: bool(sleepers(project)))
     finish(notebook)
     screen = client.wait_for("The end.")
     assert screen.count(SUMMARY) == 1 and '✓ step 1 of 2 "Train" · ok' in screen
-    assert "ran ok in" in news(model, 3) and status(notebook) == [
+    assert "ran ok in" in get_new_text(model, 3) and status(notebook) == [
         "complete",
         "done",
         "done",
@@ -442,14 +449,14 @@ def test_matching_line_notifies_the_agent_and_the_cell_continues(
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It may go on.")
-    assert "| epoch 2/2: loss nan" in news(
+    assert "| epoch 2/2: loss nan" in get_new_text(
         model, 3
-    ) and "you are notified again" in news(model, 3)
+    ) and "you are notified again" in get_new_text(model, 3)
     assert status(notebook)[1] == "running"
     finish(notebook)
-    screen = flat(client.wait_for("The end."))
+    screen = join_lines(client.wait_for("The end."))
     assert screen.count(SUMMARY) == 2 and "`wake=` | epoch 2/2: loss nan" in screen
-    assert "ran ok in" in news(model, 4) and status(notebook) == [
+    assert "ran ok in" in get_new_text(model, 4) and status(notebook) == [
         "complete",
         "done",
         "done",
@@ -466,7 +473,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
     queue: bool,
 ) -> None:
     configured(project, queue=queue)
-    other = made(project, "another one")
+    other = create_notebook(project, "another one")
     model = scripted_model(
         [read(notebook), read(other)],
         [train(notebook)],
@@ -479,11 +486,13 @@ def test_later_cells_wait_and_other_notebooks_continue(
     client.wait_for("Is both to go on?")
     assert status(other)[1] == "done" and status(notebook)[1:] == ["running", "pending"]
     if queue:
-        assert "has NOT run yet: it waits in line behind step 1" in news(model, 3)
-    else:
-        assert "step 1 of notebooks/" in news(
+        assert "has NOT run yet: it waits in line behind step 1" in get_new_text(
             model, 3
-        ) and "this code cell was NOT written" in news(model, 3)
+        )
+    else:
+        assert "step 1 of notebooks/" in get_new_text(
+            model, 3
+        ) and "this code cell was NOT written" in get_new_text(model, 3)
     finish(notebook)
     wait_until(
         lambda: status(notebook)[2] == "done" if queue else len(model.requests) > 5, 40
@@ -498,7 +507,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
     )
 
 
-def leave(client: InteractiveClaude, project: Path, how: str) -> None:
+def exit_client(client: InteractiveClaude, project: Path, how: str) -> None:
     """End the client; what sleeps for it ends with it."""
     asleep = sleepers(project)
     if how == "/exit":

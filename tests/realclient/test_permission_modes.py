@@ -54,7 +54,7 @@ def plain(project: Path) -> Iterator[None]:
     (project / ".claude/settings.local.json").unlink(missing_ok=True)
 
 
-def ran(notebook: Path) -> int:
+def count_runs(notebook: Path) -> int:
     return len(
         json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json"))
     )
@@ -116,7 +116,10 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
     assert 'says: ✓ step 1 of 2 "Load" · ok' in screen and screen.count(RUNS) == 1
     assert "says: ✗ cell not run: top.ipynb does not match `notebooks:`" in screen
     assert 'to include the notebook, set: notebooks: ["notebooks", "*.ipynb"]' in screen
-    assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
+    assert (
+        "top.ipynb is covered by no pattern" in model.shown()
+        and count_runs(notebook) == 2
+    )
 
 
 @pytest.mark.nightly
@@ -180,7 +183,7 @@ def test_prompts_and_runs_per_permission_mode(
     client = interactive_claude(scripted_model(*turns, [text(END)]), permissions=mode)
     client.send("Go.")
     screens = client.answer_edits_until(END)
-    assert (len(screens), ran(notebook)) == (asked, runs), client.screen()
+    assert (len(screens), count_runs(notebook)) == (asked, runs), client.screen()
     assert all("Do you want to insert this cell into" in screen for screen in screens)
     if mode == "auto":  # what the question itself does not say
         assert RUNS_IN_AUTO_MODE in screens[0]

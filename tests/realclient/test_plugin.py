@@ -19,8 +19,15 @@ from tests.conftest import ROOT, make_env
 
 from .client import environment
 from .conftest import ClaudeFactory, InteractiveFactory
-from .model import Block, ScriptedModel, shown_in, tool, tool_results
-from .test_run_on_edit import code, insert, read, replace, stepper, touched
+from .model import Block, ScriptedModel, collect_shown_text, tool, tool_results
+from .test_run_on_edit import (
+    code,
+    find_last_edited_cell,
+    insert,
+    read,
+    replace,
+    stepper,
+)
 
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
@@ -96,7 +103,9 @@ NOBODY = Nobody()
 
 
 @pytest.fixture
-def installed(manage: Callable[..., str], repository: Path) -> Callable[..., str]:
+def installed_plugin(
+    manage: Callable[..., str], repository: Path
+) -> Callable[..., str]:
     """The plugin, installed for this person from the repository."""
     manage("marketplace", "add", repository)
     manage("install", "stepper@stepper")
@@ -126,7 +135,7 @@ def bash(command: str) -> Block:
     return tool("Bash", {"command": command, "description": "Call it"})
 
 
-def runs(folder: Path, notebook: Path) -> list[dict[str, Any]]:
+def list_runs(folder: Path, notebook: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(
         stepper(folder, "history", str(notebook), "--json")
     )
@@ -165,13 +174,13 @@ def test_client_validates_the_plugin(
 
 def test_plugin_without_installation(
     project: Path,
-    installed: Callable[..., str],
+    installed_plugin: Callable[..., str],
     scripted_model: Model,
     claude: ClaudeFactory,
     repository: Path,
 ) -> None:
     """No environment: a session's start says the one command and nothing runs. Then cells run, with nothing of ours in .claude/."""
-    assert "stepper@stepper" in installed("list")
+    assert "stepper@stepper" in installed_plugin("list")
     path = path_without_stepper()
     bare = project / "notebooks" / "first.ipynb"
     bare.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
@@ -183,7 +192,7 @@ def test_plugin_without_installation(
     before = sorted(project.rglob("*"))
     claude(model, env={"PATH": path}).prompt("Begin.")
     command = f"'{repository}/install.sh' --plugin '{project}'"
-    assert f"To set it up, run: {command}" in shown_in(model.requests[0])
+    assert f"To set it up, run: {command}" in collect_shown_text(model.requests[0])
     assert (
         model.shown().count("the cell was NOT run: stepper is not set up") == 1
         and model.shown().count(command) == 2
@@ -208,14 +217,16 @@ def test_plugin_without_installation(
         [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
         lambda messages: [
             insert(
-                notebook, "raise RuntimeError('STOP: which one?')", touched(messages)
+                notebook,
+                "raise RuntimeError('STOP: which one?')",
+                find_last_edited_cell(messages),
             )
         ],
     )
     result = claude(model, env={"PATH": path}).prompt("Begin.", "--include-hook-events")
     env = Paths(str(project)).env
     assert f"{env}/cli/stepper" in tool_results(model.requests[1])[0]
-    assert [run["outcome"] for run in runs(project, notebook)][:1] == ["ok"]
+    assert [run["outcome"] for run in list_runs(project, notebook)][:1] == ["ok"]
     assert model.shown().count("ran ok") == 1 and next(
         source for source, _ in code(notebook)
     ).startswith("rows")
@@ -235,12 +246,12 @@ def test_plugin_without_installation(
 
     # gone again: notebooks and kernels stay
     kernel = json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]
-    installed("uninstall", "stepper@stepper")
+    installed_plugin("uninstall", "stepper@stepper")
     model = scripted_model([read(notebook)], [insert(notebook, "len(rows)", "cell-0")])
     claude(model, env={"PATH": path}).prompt("Begin.")
     assert (
-        "stepper" not in shown_in(model.requests[0])
-        and len(runs(project, notebook)) == 2
+        "stepper" not in collect_shown_text(model.requests[0])
+        and len(list_runs(project, notebook)) == 2
     )  # as before
     assert (
         json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"][
@@ -254,7 +265,7 @@ def test_plugin_without_installation(
 @pytest.mark.nightly  # by day the script alone: tests/test_plugin.py
 def test_plugin_next_to_an_installation(
     project: Path,
-    installed: Callable[..., str],
+    installed_plugin: Callable[..., str],
     scripted_model: Model,
     claude: ClaudeFactory,
 ) -> None:
@@ -264,13 +275,13 @@ def test_plugin_next_to_an_installation(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
-        lambda messages: [insert(notebook, "rowz", touched(messages))],
-        lambda messages: [replace(notebook, "rows", touched(messages))],
+        lambda messages: [insert(notebook, "rowz", find_last_edited_cell(messages))],
+        lambda messages: [replace(notebook, "rows", find_last_edited_cell(messages))],
     )
     result = claude(model, env={"PATH": path_without_stepper()}).prompt(
         "Begin.", "--include-hook-events"
     )
-    assert [run["outcome"] for run in runs(project, notebook)] == ["ok", "ok"]
+    assert [run["outcome"] for run in list_runs(project, notebook)] == ["ok", "ok"]
     assert model.shown().count("ran ok") == 2
     assert model.shown().count("did NOT run. The preflight check found") == 1
     (servers,) = [
@@ -310,7 +321,9 @@ def test_install_and_remove_in_interactive_dialogs(
         [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
         lambda messages: [
             insert(
-                notebook, "raise RuntimeError('STOP: which one?')", touched(messages)
+                notebook,
+                "raise RuntimeError('STOP: which one?')",
+                find_last_edited_cell(messages),
             )
         ],
     )

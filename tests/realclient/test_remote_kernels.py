@@ -32,9 +32,9 @@ from .conftest import InteractiveFactory
 from .model import Awaited, Block, Message, ScriptedModel, text
 from .test_run_on_edit import (
     code,
+    get_new_text,
     history,
     insert,
-    news,
     read,
     replace,
     stepper,
@@ -105,7 +105,7 @@ def configured(project: Path, place: dict[str, Any]) -> None:
     stepper(project, "trust", "--yes")
 
 
-def planned(project: Path) -> Path:
+def create_planned_notebook(project: Path) -> Path:
     steps = (word for step in demo.STEPS for word in ("--step", step.title))
     made: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))[
         "notebook"
@@ -113,7 +113,7 @@ def planned(project: Path) -> Path:
     return project / made
 
 
-def written(notebook: Path, number: int, prefix: str = "") -> list[Block]:
+def write_step(notebook: Path, number: int, prefix: str = "") -> list[Block]:
     """A step's text and its code, below all other cells."""
     step, last = demo.STEPS[number - 1], 2 * number - 2
     return [
@@ -131,7 +131,7 @@ def written(notebook: Path, number: int, prefix: str = "") -> list[Block]:
     ]
 
 
-def mended(notebook: Path, number: int) -> Callable[[list[Message]], list[Block]]:
+def fix_step(notebook: Path, number: int) -> Callable[[list[Message]], list[Block]]:
     """A step's code as it should be, in its cell."""
 
     def turn(_: list[Message]) -> list[Block]:
@@ -141,13 +141,13 @@ def mended(notebook: Path, number: int) -> Callable[[list[Message]], list[Block]
     return turn
 
 
-def standing(notebook: Path) -> Any:
+def get_status(notebook: Path) -> Any:
     return json.loads(
         stepper(notebook.parent.parent, "status", str(notebook), "--json")
     )
 
 
-def trouble(notebook: Path) -> str:
+def get_kernel_trouble(notebook: Path) -> str:
     """What is wrong with its kernel, asked without another process: a line is given up after ten seconds."""
     asked = json.dumps({"notebook": str(notebook)}).encode()
     told = json.loads(
@@ -156,18 +156,18 @@ def trouble(notebook: Path) -> str:
     return str(told["kernel"]["trouble"])
 
 
-def runs(notebook: Path) -> list[tuple[int, str]]:
+def list_runs(notebook: Path) -> list[tuple[int, str]]:
     """Each run: its step, and how it ended."""
     return [(run["step"], run["outcome"]) for run in history(notebook)]
 
 
-def ok(*steps: int) -> list[tuple[int, str]]:
+def expect_ok_runs(*steps: int) -> list[tuple[int, str]]:
     return [(step, "ok") for step in steps]
 
 
 def is_whole(notebook: Path, **prefixes: str) -> None:
     """The notebook is as it is where nothing goes wrong: each step's code, its outputs, its figure, the file of results."""
-    demo.check(notebook, standing(notebook)["state"])
+    demo.check(notebook, get_status(notebook)["state"])
     for number, (step, (source, printed)) in enumerate(
         zip(demo.STEPS, code(notebook), strict=True), 1
     ):
@@ -202,68 +202,73 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
 ) -> None:
     where = {"partition": "batch", "time": "0:01:00", "mem": "600M", "queue_seconds": 2}
     configured(project, {"slurm": where})
-    notebook, full = planned(project), Full(cluster)
+    notebook, full = create_planned_notebook(project), Full(cluster)
     model = scripted_model(
         [read(notebook)],
-        written(notebook, 1),
+        write_step(notebook, 1),
         [text("The kernel waits in the queue.")],
-        written(notebook, 2, LOADS),
+        write_step(notebook, 2, LOADS),
         [text("It loads.")],
-        written(notebook, 3),
-        written(notebook, 4, LOOKS_UP),
+        write_step(notebook, 3),
+        write_step(notebook, 4, LOOKS_UP),
         [text("It looks up each day.")],
         [text("The job is over.")],
         [read(notebook)],
-        mended(notebook, 4),
-        written(notebook, 5),
-        mended(notebook, 5),
-        written(notebook, 6, FOR_LONG),
+        fix_step(notebook, 4),
+        write_step(notebook, 5),
+        fix_step(notebook, 5),
+        write_step(notebook, 6, FOR_LONG),
         [text("It draws samples.")],
         [text("The node is gone.")],
         [read(notebook)],
-        mended(notebook, 6),
-        written(notebook, 7),
+        fix_step(notebook, 6),
+        write_step(notebook, 7),
         [text("That is the end.")],
     )
     client = interactive_claude(model, env={"SLURM_CONF": cluster.conf})
     client.send("Analyse the weather.")
     client.wait_for("The kernel waits in the queue.")
     assert (
-        QUEUED in news(model, 2)
-        and WHY in news(model, 2)
-        and "You are notified" in news(model, 2)
+        QUEUED in get_new_text(model, 2)
+        and WHY in get_new_text(model, 2)
+        and "You are notified" in get_new_text(model, 2)
     )
-    assert runs(notebook) == [] and standing(notebook)["kernel"]["state"] == "queued"
+    assert (
+        list_runs(notebook) == []
+        and get_status(notebook)["kernel"]["state"] == "queued"
+    )
 
     full.ends()
     client.wait_for("It loads.", 40)
     (first,) = cluster.jobs()
-    assert "ran ok in" in news(model, 3) and f"Kernel: job {first} on n" in news(
+    assert "ran ok in" in get_new_text(
         model, 3
-    )
-    os.kill(standing(notebook)["daemon"]["pid"], signal.SIGKILL)
+    ) and f"Kernel: job {first} on n" in get_new_text(model, 3)
+    os.kill(get_status(notebook)["daemon"]["pid"], signal.SIGKILL)
 
     client.wait_for("It looks up each day.", 40)
-    assert "continued after the daemon exited" in news(
+    assert "continued after the daemon exited" in get_new_text(
         model, 5
-    ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
-    assert f"Kernel: job {first} on n" in news(model, 7)
+    ) and "| part 1 of 6 is here\n| part 2" in get_new_text(model, 5)
+    assert f"Kernel: job {first} on n" in get_new_text(model, 7)
     assert (
         f"the cell's deadline (10 min) is beyond the walltime of job {first}"
-        in news(model, 7)
+        in get_new_text(model, 7)
     )
-    assert [*cluster.jobs()] == [first] and runs(notebook) == ok(1, 2, 3)
+    assert [*cluster.jobs()] == [first] and list_runs(notebook) == expect_ok_runs(
+        1, 2, 3
+    )
 
     screen = client.wait_for("The job is over.", 120)
-    assert "it exceeded its walltime (TIMEOUT)" in news(
+    assert "it exceeded its walltime (TIMEOUT)" in get_new_text(
         model, 8
-    ) and "| 100 of 1461 days" in news(model, 8)
+    ) and "| 100 of 1461 days" in get_new_text(model, 8)
     assert (
         "❌ Execution stopped at cell 4" in screen
         and "Suggestion: give the job more time" in screen
     )
-    assert standing(notebook)["state"] == "stopped" and runs(notebook) == [
-        *ok(1, 2, 3),
+    assert get_status(notebook)["state"] == "stopped" and list_runs(notebook) == [
+        *expect_ok_runs(1, 2, 3),
         (4, "kernel_died"),
     ]
     assert code(notebook)[3][1].startswith(
@@ -276,12 +281,12 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
         "The job has more time now, and the steps before are restored. Go on, without the log."
     )
     client.wait_for("It draws samples.", 60)
-    assert "NameError: name 'WET_DAY_MM' is not defined" in news(model, 12)
+    assert "NameError: name 'WET_DAY_MM' is not defined" in get_new_text(model, 12)
     (second,) = cluster.jobs()
     node = cluster.node_of(second)
     cluster.fail(node)
     screen = client.wait_for("The node is gone.", 120)
-    told = news(model, 15)
+    told = get_new_text(model, 15)
     assert (
         "its node failed (NODE_FAIL)" in told
         and "Traceback" not in told
@@ -302,20 +307,20 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     assert (
         model.unsaid == 0
         and "Nothing in it ended the kernel: replaced, if only by the same"
-        in news(model, 16)
+        in get_new_text(model, 16)
     )
     assert model.shown().count(ENDED) == 4  # each of the four was told once
     is_whole(notebook, step2=LOADS)
     before, again = (
-        [*ok(1, 2, 3), (4, "kernel_died")],
-        [*ok(4), (5, "error"), *ok(5), (6, "kernel_died")],
+        [*expect_ok_runs(1, 2, 3), (4, "kernel_died")],
+        [*expect_ok_runs(4), (5, "error"), *expect_ok_runs(5), (6, "kernel_died")],
     )
-    assert runs(notebook) == [
+    assert list_runs(notebook) == [
         *before,
-        *ok(1, 2, 3),
+        *expect_ok_runs(1, 2, 3),
         *again,
-        *ok(1, 2, 3, 4, 5),
-        *ok(6, 7),
+        *expect_ok_runs(1, 2, 3, 4, 5),
+        *expect_ok_runs(6, 7),
     ]
     stepper(project, "shutdown")
     assert cluster.empty() and not kernels_of(third)
@@ -343,19 +348,19 @@ def test_jupyter_server_with_websocket_cut_twice(
     ):
         patch.setenv(VARIABLE, TOKEN)
         configured(project, served.definition(line.url, kernel="house"))
-        notebook = planned(project)
+        notebook = create_planned_notebook(project)
         model = scripted_model(
             [read(notebook)],
-            written(notebook, 1),
-            written(notebook, 2, LOADS),
+            write_step(notebook, 1),
+            write_step(notebook, 2, LOADS),
             [text("It loads.")],
-            Awaited(ENDED, 1, written(notebook, 3)),
-            written(notebook, 4),
-            written(notebook, 5),
-            mended(notebook, 5),
-            written(notebook, 6, FOR_SHORT),
+            Awaited(ENDED, 1, write_step(notebook, 3)),
+            write_step(notebook, 4),
+            write_step(notebook, 5),
+            fix_step(notebook, 5),
+            write_step(notebook, 6, FOR_SHORT),
             [text("It draws samples.")],
-            Awaited(ENDED, 2, written(notebook, 7)),
+            Awaited(ENDED, 2, write_step(notebook, 7)),
             [text("That is the end.")],
         )
         client = interactive_claude(model, env={VARIABLE: TOKEN})
@@ -365,13 +370,17 @@ def test_jupyter_server_with_websocket_cut_twice(
         assert line.cut()
         client.wait_for("It draws samples.", 40)
         line.down()
-        wait_until(lambda: "the connection is down" in trouble(notebook))
+        wait_until(lambda: "the connection is down" in get_kernel_trouble(notebook))
         line.up()
         client.wait_for("That is the end.", 40)
         assert model.unsaid == 0 and served.kernels() == kernels
         assert model.shown().count(ENDED) == 2
         is_whole(notebook, step2=LOADS, step6=FOR_SHORT)
-        assert runs(notebook) == [*ok(1, 2, 3, 4), (5, "error"), *ok(5, 6, 7)]
+        assert list_runs(notebook) == [
+            *expect_ok_runs(1, 2, 3, 4),
+            (5, "error"),
+            *expect_ok_runs(5, 6, 7),
+        ]
         assert TOKEN not in model.shown()
         stepper(project, "shutdown")
         assert served.kernels() == []

@@ -31,7 +31,7 @@ from .model import (
     Message,
     ScriptedModel,
     cell_ids,
-    shown_in,
+    collect_shown_text,
     text,
     tool,
     tool_results,
@@ -154,18 +154,18 @@ def code(notebook: Path) -> list[tuple[str, str]]:
     ]
 
 
-def touched(messages: Sequence[Message]) -> str:
+def find_last_edited_cell(messages: Sequence[Message]) -> str:
     """The id of the cell that the last edit made or changed, or of the last cell that was read."""
     result = tool_results(messages)[-1]
     found = re.match(r"(?:Inserted|Updated) cell (\S+) ", result)
     return found[1] if found else cell_ids(messages)[-1]
 
 
-def news(model: ScriptedModel, turn: int) -> str:
+def get_new_text(model: ScriptedModel, turn: int) -> str:
     """What was shown for the turn with this number (from 0; -1 is the last), and not before."""
     turn %= len(model.requests)
     before = len(model.requests[turn - 1]) if turn else 0
-    return shown_in(model.requests[turn][before:])
+    return collect_shown_text(model.requests[turn][before:])
 
 
 def test_analysis_from_slash_command_to_finished_notebook(
@@ -180,12 +180,12 @@ def test_analysis_from_slash_command_to_finished_notebook(
 
     def inserted(source: str, kind: str) -> Callable[[list[Message]], list[Block]]:
         def turn(messages: list[Message]) -> list[Block]:
-            return [insert(path[0], source, touched(messages), kind)]
+            return [insert(path[0], source, find_last_edited_cell(messages), kind)]
 
         return turn
 
     def fixed(messages: list[Message]) -> list[Block]:
-        failed.append(touched(messages))
+        failed.append(find_last_edited_cell(messages))
         return [replace(path[0], demo.STEPS[4].code, failed[0])]
 
     steps = " ".join(f'--step "{step.title}"' for step in demo.STEPS)
@@ -216,16 +216,16 @@ def test_analysis_from_slash_command_to_finished_notebook(
     assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
     skill = (project / ".claude" / "skills" / "new-notebook" / "SKILL.md").read_text()
     (asked,) = (line for line in skill.splitlines() if "$ARGUMENTS" in line)
-    assert asked.replace("$ARGUMENTS", demo.PROBLEM) in news(model, 0)
-    assert status.replace(".stepper/env/bin/", "") in news(
+    assert asked.replace("$ARGUMENTS", demo.PROBLEM) in get_new_text(model, 0)
+    assert status.replace(".stepper/env/bin/", "") in get_new_text(
         model, 0
     )  # the skill's injected command
 
     # What the model was shown: turn 0 is the prompt, 1 the command, 2 the Read, then markdown and code in turns.
     turns = iter(range(3, len(model.requests)))
     for number, step in enumerate(demo.STEPS, 1):
-        assert "stepper" not in news(model, next(turns))  # markdown
-        shown = news(model, next(turns))
+        assert "stepper" not in get_new_text(model, next(turns))  # markdown
+        shown = get_new_text(model, next(turns))
         if step.forgotten:
             assert (
                 "FAILED after" in shown
@@ -235,7 +235,7 @@ def test_analysis_from_slash_command_to_finished_notebook(
                 "Raised in `is_wet`" in shown
                 and 'return days["precipitation"] >= WET_DAY_MM' in shown
             )
-            shown = news(model, next(turns))
+            shown = get_new_text(model, next(turns))
         assert re.search(rf"stepper: Cell {number} \(id \w+\) ran ok in ", shown), shown
         assert f'Step {number} of 7 "{step.title}": done' in shown
         assert (
@@ -341,7 +341,7 @@ def test_replaced_cell_reruns_and_markdown_and_deletion_are_silent(
 
     def then(make: Callable[[str], Block]) -> Callable[[list[Message]], list[Block]]:
         def turn(messages: list[Message]) -> list[Block]:
-            ids.append(touched(messages))
+            ids.append(find_last_edited_cell(messages))
             return [make(ids[0])]
 
         return turn
@@ -357,12 +357,12 @@ def test_replaced_cell_reruns_and_markdown_and_deletion_are_silent(
 
     claude(model).prompt("Go on.")
 
-    assert "| x is 1" in news(model, 2) and "| seen 1" in news(model, 3)
-    assert "| x is 42" in news(model, 4) and f"Cell 1 (id {ids[0]}) ran ok" in news(
+    assert "| x is 1" in get_new_text(model, 2) and "| seen 1" in get_new_text(model, 3)
+    assert "| x is 42" in get_new_text(
         model, 4
-    )
-    assert "stepper" not in news(model, 5) + news(model, 6)
-    assert "Deleted cell" in news(model, 6)
+    ) and f"Cell 1 (id {ids[0]}) ran ok" in get_new_text(model, 4)
+    assert "stepper" not in get_new_text(model, 5) + get_new_text(model, 6)
+    assert "Deleted cell" in get_new_text(model, 6)
     assert code(notebook) == [("x += 41\nprint('x is', x)", "x is 42\n")]
     assert [run["cell_id"] for run in history(notebook)] == [ids[0], ids[1], ids[0]]
 
@@ -380,9 +380,11 @@ def test_written_notebook_runs_until_the_first_failure(
 
     claude(model).prompt("Write a notebook.")
 
-    assert "2 of 3 new or changed code cells ran" in news(model, 1)
-    assert "FAILED after" in news(model, 1) and "ZeroDivisionError" in news(model, 1)
-    assert "| b is 21" in news(model, 2)
+    assert "2 of 3 new or changed code cells ran" in get_new_text(model, 1)
+    assert "FAILED after" in get_new_text(
+        model, 1
+    ) and "ZeroDivisionError" in get_new_text(model, 1)
+    assert "| b is 21" in get_new_text(model, 2)
     assert code(notebook)[1:] == [("b = a + 1", ""), ("print('b is', b)", "b is 21\n")]
     assert [(run["cell_id"], run["outcome"]) for run in history(notebook)] == [
         ("a", "ok"),
@@ -409,11 +411,15 @@ def test_correct_cells_run_in_notebook_without_ids(
 
     claude(model).prompt("Go on.")
 
-    assert "| new" in news(model, 2) and "Cell 2 (id cell-1) ran ok" in news(model, 2)
-    assert "| second" in news(model, 3) and "Cell 3 (id cell-2) ran ok" in news(
+    assert "| new" in get_new_text(
+        model, 2
+    ) and "Cell 2 (id cell-1) ran ok" in get_new_text(model, 2)
+    assert "| second" in get_new_text(
         model, 3
-    )
-    assert "| one" in news(model, 4) and "Cell 4 (id cell-3) ran ok" in news(model, 4)
+    ) and "Cell 3 (id cell-2) ran ok" in get_new_text(model, 3)
+    assert "| one" in get_new_text(
+        model, 4
+    ) and "Cell 4 (id cell-3) ran ok" in get_new_text(model, 4)
     assert code(notebook) == [
         ("print('one')", ""),
         ("print('new')", "new\n"),
@@ -436,7 +442,7 @@ def test_next_session_sees_the_variables(
     second = claude(model).prompt("Go on.")
 
     assert first.session_id != second.session_id
-    assert "| of the first session" in news(model, -1)
+    assert "| of the first session" in get_new_text(model, -1)
 
 
 @pytest.mark.nightly
@@ -489,7 +495,7 @@ def wait_until(come: Callable[[], bool], timeout: float = 20) -> None:
 
 
 @contextmanager
-def spied_on(project: Path) -> Iterator[Path]:
+def log_process_starts(project: Path) -> Iterator[Path]:
     """While this lasts, each Python and compiled client of stepper's that is started adds its last argument to a file."""
     folder, log = project / ".stepper" / "env" / "bin", project / "started"
     started = [folder / name for name in ("python", "hook") if (folder / name).exists()]
@@ -523,7 +529,7 @@ def test_edits_of_other_files_start_nothing(
         [tool("Bash", {"command": "ls", "description": "List"}), read(notebook)],
     )
     of_edits = {"PreToolUse", "PostToolUse", "PostToolBatch"}
-    with spied_on(project) as log:
+    with log_process_starts(project) as log:
         claude(model).prompt("Write this and that.")
         assert script.read_text() == "x = 2\n"
         assert not of_edits & set(log.read_text().split()), log.read_text()
@@ -548,13 +554,19 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     def below(source: str) -> Callable[[list[Message]], list[Block]]:
-        return lambda messages: [insert(notebook, source, touched(messages))]
+        return lambda messages: [
+            insert(notebook, source, find_last_edited_cell(messages))
+        ]
 
     def again(source: str) -> Callable[[list[Message]], list[Block]]:
-        return lambda messages: [replace(notebook, source, touched(messages))]
+        return lambda messages: [
+            replace(notebook, source, find_last_edited_cell(messages))
+        ]
 
     def look(messages: list[Message]) -> list[Block]:
-        found = re.findall(r'Figure 1: "?(/.*?\.png)"? \(', shown_in(messages))
+        found = re.findall(
+            r'Figure 1: "?(/.*?\.png)"? \(', collect_shown_text(messages)
+        )
         return [read(Path(found[-1]))]
 
     bash = {"command": "stepper eval 'list(prices)'", "description": "Look at the keys"}
@@ -567,10 +579,10 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
             replace(
                 notebook,
                 "prices = {'high ': 3}\nprices['high ']",
-                code_ids(notebook)[-1],
+                list_code_cell_ids(notebook)[-1],
             )
         ],
-        lambda messages: [insert(notebook, PLOT, code_ids(notebook)[-1])],
+        lambda messages: [insert(notebook, PLOT, list_code_cell_ids(notebook)[-1])],
         look,
     )
 
@@ -578,20 +590,23 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
 
     assert (
         "did NOT run. The preflight check found NameError: name 'prices_of' is not defined"
-        in news(model, 2)
+        in get_new_text(model, 2)
     )
     assert (
         "This does not count as an attempt. To run the cell anyway, submit the same code"
-        in news(model, 2)
+        in get_new_text(model, 2)
     )
-    assert "Suggestion: `prices` (dict) has 1 key; most similar: 'high '" in news(
-        model, 3
+    assert (
+        "Suggestion: `prices` (dict) has 1 key; most similar: 'high '"
+        in get_new_text(model, 3)
     )
-    assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(
+    assert "stepper: eval ran ok in" in get_new_text(
         model, 4
+    ) and "| ['high ']" in get_new_text(model, 4)
+    assert "ran ok in" in get_new_text(model, 5)
+    assert re.search(
+        r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', get_new_text(model, 6)
     )
-    assert "ran ok in" in news(model, 5)
-    assert re.search(r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', news(model, 6))
     shown = [
         block
         for message in model.requests[-1]
@@ -611,7 +626,7 @@ ax.set_title("Prices")
 plt.show()"""
 
 
-def code_ids(notebook: Path) -> list[str]:
+def list_code_cell_ids(notebook: Path) -> list[str]:
     return [cell["id"] for cell in cells(notebook) if cell["cell_type"] == "code"]
 
 
@@ -627,7 +642,9 @@ def test_magic_and_late_outputs_are_in_their_cells_and_reported(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     def next_cell(source: str) -> Callable[[list[Message]], list[Block]]:
-        return lambda messages: [insert(notebook, source, touched(messages))]
+        return lambda messages: [
+            insert(notebook, source, find_last_edited_cell(messages))
+        ]
 
     late = "import threading\nthreading.Timer(1, print, ['LATE']).start()\nh = display('one', display_id=True)"
     pause = [
@@ -660,9 +677,9 @@ def test_magic_and_late_outputs_are_in_their_cells_and_reported(
         if "data" in out
     ]
     assert shown == [["'two'"]]
-    assert "| said again" in news(model, 3)
-    assert "LATE" in news(model, 5), "the client reads it in the file"
+    assert "| said again" in get_new_text(model, 3)
+    assert "LATE" in get_new_text(model, 5), "the client reads it in the file"
     assert re.search(
         r"Note: 5 characters and 1 display update arrived for cell 3 \(id \w+\) after its run; the notebook was updated\.",
-        news(model, 6),
+        get_new_text(model, 6),
     )

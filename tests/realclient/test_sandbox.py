@@ -14,7 +14,7 @@ from tests.npm_packages import Unavailable, unavailable
 from .conftest import ClaudeFactory
 from .model import ScriptedModel, tool_results
 from .repository import repository, stepper
-from .test_run_on_edit import insert, news, read
+from .test_run_on_edit import get_new_text, insert, read
 from .test_undelivered_reports import bash
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
 @pytest.fixture
 def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
     try:
-        apt_packages.installed("bwrap", "bubblewrap")
-        apt_packages.installed("socat", "socat")
+        apt_packages.find_or_unpack_program("bwrap", "bubblewrap")
+        apt_packages.find_or_unpack_program("socat", "socat")
     except Unavailable as reason:
         unavailable(reason)
     with repository(tmp_path / "repo") as folder:
@@ -67,7 +67,7 @@ def test_cells_run_and_confined_shell_gets_a_hint(
         ]
         + "}"
     )
-    assert "ran ok" in news(model, 3)
+    assert "ran ok" in get_new_text(model, 3)
 
     settings.write_text(
         json.dumps(

@@ -64,7 +64,7 @@ def edit(
     return turn
 
 
-def flat(screen: str) -> str:
+def join_lines(screen: str) -> str:
     """The screen without its line breaks."""
     return re.sub(r"\s+", " ", screen)
 
@@ -90,8 +90,8 @@ def test_each_command_prints_one_line_for_the_user(
     # one more failure, and the turn ends with words that ask for nothing more
     model.then([text("I wait for you: what next?")])
     client.send("/fix look at the divisor")
-    screen = flat(client.wait_for("what next?", 40))
-    screen = flat(client.wait_for("stepper fix:", 20))
+    screen = join_lines(client.wait_for("what next?", 40))
+    screen = join_lines(client.wait_for("stepper fix:", 20))
     assert 'says: stepper fix: 3 new retries for step 2 of 3 "Plot" in' in screen
 
     model.then(edit(notebook, "1 / 0 + 9", "replace"), *failing(notebook)[1:])
@@ -101,7 +101,7 @@ def test_each_command_prints_one_line_for_the_user(
     client.send("skip cell because we lack data")
     client.wait_for("Shall I save?", 40)
     said = 'stepper: understood your message as /skip: step 2 of 3 "Plot" in '
-    assert said in flat(client.screen())
+    assert said in join_lines(client.screen())
 
     model.then(read(notebook), edit(notebook, "raise RuntimeError('STOP: use it?')"))
     client.send("Save it.")
@@ -127,7 +127,7 @@ def test_stop_the_cell_reports_the_result(
     model.then([text("It is over. What now?")])
     client.send("stop the cell")
     client.wait_for("What now?", 40)
-    said = flat(client.screen())
+    said = join_lines(client.screen())
     assert "stepper: understood your message as `stop the cell`: Cell 1 (id " in said
     assert "was CANCELLED after" in said
 
@@ -149,7 +149,7 @@ def test_instructions_come_first_after_machine_restart(
     model = scripted_model(*turns)
     client = interactive_claude(model, "--continue")
     client.wait_for("SessionStart:resume says:", 40)
-    screen = flat(client.screen())
+    screen = join_lines(client.screen())
     rebuild, cause = screen.index("To rebuild its variables"), screen.index("Cause: ")
     assert screen.index("restart.ipynb is stopped.") < rebuild < cause
     assert "to go on without them, type /continue" in screen
@@ -200,6 +200,6 @@ def test_edits_of_uncovered_notebooks_are_reported(
     turns = [read(top), edit(top, "1"), read(top), edit(top, "2"), [text("Well?")]]
     client = interactive_claude(scripted_model(*turns))
     client.send("Go.")
-    screen = flat(client.wait_for("Well?", 60))
+    screen = join_lines(client.wait_for("Well?", 60))
     assert screen.count("says: ✗ cell not run: top.ipynb does not match") == 1
     assert screen.count("says: ✗ the cell was NOT run: top.ipynb does not match") == 1

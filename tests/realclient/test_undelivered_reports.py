@@ -12,13 +12,13 @@ from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, text, tool, tool_results
 from .repository import repository
 from .test_run_on_edit import (
+    find_last_edited_cell,
+    get_new_text,
     insert,
-    news,
+    log_process_starts,
     read,
     replace,
-    spied_on,
     stepper,
-    touched,
     wait_until,
 )
 
@@ -51,7 +51,7 @@ def bash(command: str) -> Block:
     return tool("Bash", {"command": command, "description": "Call it"})
 
 
-def by_script(notebook: Path, source: str) -> Block:
+def edit_by_script(notebook: Path, source: str) -> Block:
     """A heredoc that gives the first code cell another source."""
     return bash(
         f"python3 - <<'X'\nimport json\npath = {str(notebook)!r}\nraw = json.load(open(path))\n"
@@ -87,7 +87,7 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],
         [bash("ls")],
-        [by_script(notebook, "rows = [1]\nrows")],
+        [edit_by_script(notebook, "rows = [1]\nrows")],
         [bash(f"stepper run {name}")],
         [text("The first step works.")],  # sent on
         [read(notebook)],
@@ -98,15 +98,19 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     wait_until(lambda: statuses(notebook)[2] == "running")
     screen = " ".join(client.screen().split())
     said = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed. stepper did NOT run these cells; the outputs of"
-    assert "hook additional context" not in news(model, 3) and said in news(model, 4)
-    assert f"To run the cells that have not run: stepper run {name}" in news(model, 4)
+    assert "hook additional context" not in get_new_text(
+        model, 3
+    ) and said in get_new_text(model, 4)
+    assert f"To run the cells that have not run: stepper run {name}" in get_new_text(
+        model, 4
+    )
     assert (
         f"PostToolBatch says: {said}" in screen
         and screen.count("was changed outside") == 1
     )
     assert (
         f"Stop hook additional context: stepper: 1 of 2 steps of {name} is not done."
-        in news(model, 6)
+        in get_new_text(model, 6)
     )
     assert (
         f"Stop hook says: stepper: 1 of 2 steps of {name} is not done." in screen
@@ -118,7 +122,7 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     model.then(fixed, [text("That is the end.")])
     client.send("Well?")
     client.wait_for("That is the end.")
-    told = news(model, 8)
+    told = get_new_text(model, 8)
     assert (
         "NOT written" in told and f"an edit of {name} WAS applied" in told
     )  # the client's word, and ours
@@ -132,7 +136,9 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
         f"the last edit of {name} was applied" in screen
         and '"Count" · cancelled' in screen
     )
-    assert "ran ok in" in news(model, 9) and "WAS applied" not in news(model, 9)
+    assert "ran ok in" in get_new_text(model, 9) and "WAS applied" not in get_new_text(
+        model, 9
+    )
     assert statuses(notebook) == ["complete", "done", "done"]
     assert "problem" not in client.screen()
 
@@ -148,7 +154,7 @@ def test_next_session_gets_undelivered_reports(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = []", "cell-0")],
-        lambda messages: [insert(notebook, SLOW, touched(messages))],
+        lambda messages: [insert(notebook, SLOW, find_last_edited_cell(messages))],
     )
     client = interactive_claude(model)
     client.send("Begin.")
@@ -161,12 +167,12 @@ def test_next_session_gets_undelivered_reports(
         [bash("stepper status")], [text("I see, the person decides. Which way?")]
     )
     claude(model).prompt("Go on.", "--continue")
-    assert "WAS applied" in news(model, 3) and "(its cell was interrupted)" in news(
+    assert "WAS applied" in get_new_text(
         model, 3
-    )
+    ) and "(its cell was interrupted)" in get_new_text(model, 3)
     assert "■ 2. Count  (interrupted)" in tool_results(model.requests[-1])[
         -1
-    ] and "WAS applied" not in news(model, 4)
+    ] and "WAS applied" not in get_new_text(model, 4)
 
 
 @pytest.mark.nightly
@@ -179,7 +185,7 @@ def test_shell_command_without_notebook_changes_starts_no_hook(
         [bash(f"cat > notebooks/new.ipynb <<'X'\n{new}\nX")],
         [bash("ls")],
     )
-    with spied_on(project) as log:
+    with log_process_starts(project) as log:
         claude(model).prompt("Look.")
         assert log.read_text().split().count("PostToolBatch") == 1, log.read_text()
 
@@ -204,7 +210,7 @@ def test_failing_notebook_without_plan_is_reported_at_end_of_turn(
         f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and has not been fixed."
         in screen
     )
-    assert "problem" not in screen and "ZeroDivisionError" in news(model, 3)
+    assert "problem" not in screen and "ZeroDivisionError" in get_new_text(model, 3)
     assert statuses(made) == ["failing"]
 
 
@@ -220,10 +226,16 @@ def test_run_lines_show_the_user_what_the_agent_reads(
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],
         lambda messages: [
-            replace(notebook, "rows = [1, 2]\n!exit 3\nrows", touched(messages))
+            replace(
+                notebook,
+                "rows = [1, 2]\n!exit 3\nrows",
+                find_last_edited_cell(messages),
+            )
         ],
-        lambda messages: [insert(notebook, "1 / 0", touched(messages))],
-        lambda messages: [replace(notebook, "sum(rows)", touched(messages))],
+        lambda messages: [insert(notebook, "1 / 0", find_last_edited_cell(messages))],
+        lambda messages: [
+            replace(notebook, "sum(rows)", find_last_edited_cell(messages))
+        ],
         [text("That is the end.")],
     )
     client = interactive_claude(model)

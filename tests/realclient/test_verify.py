@@ -14,9 +14,17 @@ import pytest
 from stepper.common.paths import Paths
 
 from .conftest import ClaudeFactory, InteractiveFactory
-from .model import Block, Message, ScriptedModel, shown_in, text
+from .model import Block, Message, ScriptedModel, collect_shown_text, text
 from .repository import repository
-from .test_run_on_edit import delete, insert, news, read, replace, stepper, wait_until
+from .test_run_on_edit import (
+    delete,
+    get_new_text,
+    insert,
+    read,
+    replace,
+    stepper,
+    wait_until,
+)
 from .test_undelivered_reports import bash
 
 Model = Callable[..., ScriptedModel]
@@ -33,7 +41,7 @@ def project(
         yield folder
 
 
-def made(project: Path, problem: str, *steps: str) -> Path:
+def create_notebook(project: Path, problem: str, *steps: str) -> Path:
     found = json.loads(
         stepper(
             project, "new", problem, *(f"--step={step}" for step in steps), "--json"
@@ -50,7 +58,7 @@ def ids(notebook: Path) -> list[str]:
     ]
 
 
-def edits(
+def make_edit_turn(
     notebook: Path, edit: Callable[..., Block], source: str, place: int
 ) -> Callable[[list[Message]], list[Block]]:
     """A turn that edits the code cell in that place, or inserts one below it."""
@@ -60,26 +68,30 @@ def edits(
 def test_notebook_edited_out_of_order_is_fixed_until_it_reproduces(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    notebook = made(project, "Rain in inches")
+    notebook = create_notebook(project, "Rain in inches")
     name = f"notebooks/{notebook.name}"
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rain = [35.1, 10.4, 25.9]", "cell-0")],
-        edits(notebook, insert, "mm = 25.4", 0),
-        edits(notebook, insert, "inches = [round(day / mm, 2) for day in rain]", 1),
-        edits(notebook, insert, "print(sum(inches))", 2),
-        edits(notebook, replace, "rain = [35.1, 10.4, 25.9, 40.6]", 0),
+        make_edit_turn(notebook, insert, "mm = 25.4", 0),
+        make_edit_turn(
+            notebook, insert, "inches = [round(day / mm, 2) for day in rain]", 1
+        ),
+        make_edit_turn(notebook, insert, "print(sum(inches))", 2),
+        make_edit_turn(notebook, replace, "rain = [35.1, 10.4, 25.9, 40.6]", 0),
         [bash("stepper run --stale")],
         [read(notebook)],
         lambda _: [delete(notebook, ids(notebook)[1])],
         [bash("stepper verify")],
-        edits(notebook, replace, "inches = [round(day / 25.4, 2) for day in rain]", 1),
+        make_edit_turn(
+            notebook, replace, "inches = [round(day / 25.4, 2) for day in rain]", 1
+        ),
         [bash("stepper verify")],
         [text("It is done, and a fresh kernel gets the same.")],
     )
     result = claude(model).prompt("How much rain is that in inches?")
     assert result.text == "It is done, and a fresh kernel gets the same."
-    told = [news(model, turn) for turn in range(len(model.requests))]
+    told = [get_new_text(model, turn) for turn in range(len(model.requests))]
     assert (
         "Stale: cell 3 read `rain`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
         in told[6]
@@ -103,35 +115,35 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     (project / ".stepper" / "config.yaml").write_text("verify: auto\n")
-    notebook = made(project, "Replayed unasked", "Load", "Add", "Tell")
+    notebook = create_notebook(project, "Replayed unasked", "Load", "Add", "Tell")
     name = f"notebooks/{notebook.name}"
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rain = [1, 2]", "cell-0")],
-        edits(notebook, insert, "total = sum(rain)", 0),
-        edits(notebook, insert, "print(total)", 1),
+        make_edit_turn(notebook, insert, "total = sum(rain)", 0),
+        make_edit_turn(notebook, insert, "print(total)", 1),
         [text("All steps are done.")],
     )
     client = claude(model)
     client.prompt("Add it up.")
     assert (
         "It is replayed in a fresh kernel now (verify: auto): the next prompt says"
-        in news(model, 4)
+        in get_new_text(model, 4)
     )
     status = wait(project, lambda found: found["verified"] and found["unheard"])
     assert status["verified"]["reproduces"]
     changes = [
         [read(notebook)],
-        edits(notebook, replace, "print(total + 1)", 2),
+        make_edit_turn(notebook, replace, "print(total + 1)", 2),
         [text("Changed.")],
     ]
     model.then([text("Good.")], [text("Shown.")], *changes)
     client.prompt("And does it reproduce?", "--continue")
-    assert f"stepper: {name}: REPRODUCES · 3 of 3 cells as recorded · " in news(
+    assert f"stepper: {name}: REPRODUCES · 3 of 3 cells as recorded · " in get_new_text(
         model, 5
     )
     client.prompt("/notebook-status", "--continue")
-    shown = shown_in(model.requests[6])
+    shown = collect_shown_text(model.requests[6])
     assert re.search(rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown), (
         shown[-3000:]
     )
@@ -143,7 +155,7 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
 def test_escape_cancels_a_replay(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    notebook = made(project, "Slow")
+    notebook = create_notebook(project, "Slow")
     slow = "import os, time\nif os.path.exists('slow'): time.sleep(100)"
     model = scripted_model(
         [read(notebook)],

@@ -25,17 +25,25 @@ from stepper.common.paths import Paths
 
 from .client import ClaudeCode, Result
 from .conftest import ClaudeFactory, InteractiveFactory
-from .model import Block, Message, ScriptedModel, shown_in, text, tool, tool_results
+from .model import (
+    Block,
+    Message,
+    ScriptedModel,
+    collect_shown_text,
+    text,
+    tool,
+    tool_results,
+)
 from .test_run_on_edit import (
     cells,
     code,
     delete,
+    find_last_edited_cell,
+    get_new_text,
     insert,
-    news,
     read,
     replace,
     stepper,
-    touched,
     write,
 )
 
@@ -77,7 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def ended(project: Path) -> Iterator[None]:
+def stop_processes(project: Path) -> Iterator[None]:
     """Whatever of stepper's a test started ends with it; the daemon's log must hold no traceback.
 
     Its notebooks go, too: commands without a notebook act on the only stopped one, and name none where there is one.
@@ -122,7 +130,7 @@ def new(project: Path, problem: str, *steps: str) -> Path:
     return project / made["notebook"]
 
 
-def ran(notebook: Path, *sources: str) -> list[str]:
+def run_cells(notebook: Path, *sources: str) -> list[str]:
     """Append code cells and run what has not run, by the CLI in an agent's shell; return all cell ids."""
     document = json.loads(notebook.read_text())
     for source in sources:
@@ -154,13 +162,13 @@ def status(notebook: Path) -> dict[str, Any]:
     return found
 
 
-def standing(notebook: Path) -> tuple[str, list[str]]:
+def get_state_and_steps(notebook: Path) -> tuple[str, list[str]]:
     """The notebook's state and its steps' statuses."""
     found = status(notebook)
     return found["state"], [step["status"] for step in found["steps"]]
 
 
-def outcomes(notebook: Path) -> list[str]:
+def list_outcomes(notebook: Path) -> list[str]:
     runs = json.loads(
         stepper(notebook.parent.parent, "history", str(notebook), "--json")
     )
@@ -176,16 +184,20 @@ def bash(command: str) -> Block:
     return tool("Bash", {"command": command, "description": "Call it"})
 
 
-def below(
+def insert_below(
     notebook: Path, source: str, kind: str = "code"
 ) -> Callable[[list[Message]], list[Block]]:
     """A turn that inserts a cell below the one that was touched last."""
-    return lambda messages: [insert(notebook, source, touched(messages), kind)]
+    return lambda messages: [
+        insert(notebook, source, find_last_edited_cell(messages), kind)
+    ]
 
 
-def again(notebook: Path, source: str) -> Callable[[list[Message]], list[Block]]:
+def replace_again(
+    notebook: Path, source: str
+) -> Callable[[list[Message]], list[Block]]:
     """A turn that replaces the cell that was touched last."""
-    return lambda messages: [replace(notebook, source, touched(messages))]
+    return lambda messages: [replace(notebook, source, find_last_edited_cell(messages))]
 
 
 def session_of(result: Result) -> str:
@@ -249,19 +261,19 @@ def test_plan_runs_until_the_notebook_is_complete(
     result = client(model).prompt("Make it.", permissions="default")
 
     assert (result.text, model.unsaid) == ("All is done.", 0)
-    assert 'Step 1 of 3 "Load": done; criterion: three rows.' in news(model, 3)
-    assert 'Next: step 2 of 3 "Count".' in news(model, 3)
-    assert 'Step 2 of 3 "Count": done.' in news(
+    assert 'Step 1 of 3 "Load": done; criterion: three rows.' in get_new_text(model, 3)
+    assert 'Next: step 2 of 3 "Count".' in get_new_text(model, 3)
+    assert 'Step 2 of 3 "Count": done.' in get_new_text(
         model, 4
-    ) and 'Next: step 3 of 3 "Check".' in news(model, 4)
-    last = news(model, 5)
+    ) and 'Next: step 3 of 3 "Check".' in get_new_text(model, 4)
+    last = get_new_text(model, 5)
     name = made[0].relative_to(project)
     assert 'Step 3 of 3 "Check": done.' in last and "Next:" not in last
     assert last.index("ran ok in") < last.index(
         "The notebook is complete: 3 steps done, 0 skipped; 3 runs, "
     )
     assert f"It is {name}." in last
-    assert standing(made[0]) == ("complete", ["done"] * 3)
+    assert get_state_and_steps(made[0]) == ("complete", ["done"] * 3)
 
     # nothing is under way now: hooks are silent, and the plain words for a new one need no daemon
     stepper(project, "shutdown")
@@ -285,16 +297,16 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [read(notebook)],
         [insert(notebook, "1 / 0", "cell-0")],
         lambda messages: [
-            delete(notebook, touched(messages))
+            delete(notebook, find_last_edited_cell(messages))
         ],  # the count survives that
         again_in_its_place,
-        again(notebook, "3 / 0"),
-        again(notebook, "4 / 0"),
+        replace_again(notebook, "3 / 0"),
+        replace_again(notebook, "4 / 0"),
     )
     first = client(model).prompt("Begin.", "--include-hook-events")
 
     for turn, left in ((2, 3), (4, 2), (5, 1)):
-        assert f"left {left} (of 3)" in news(model, turn)
+        assert f"left {left} (of 3)" in get_new_text(model, turn)
     block = STOPPED.format(
         number=1,
         title="Load",
@@ -305,8 +317,11 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
     )
     assert stop_reasons(first) == [block]
     assert len(model.requests) == 6  # the turn ended at once
-    assert standing(notebook) == ("stopped", ["failed", "pending", "pending"])
-    assert outcomes(notebook) == ["error"] * 4
+    assert get_state_and_steps(notebook) == (
+        "stopped",
+        ["failed", "pending", "pending"],
+    )
+    assert list_outcomes(notebook) == ["error"] * 4
 
     # the next prompt: the agent reads the block, and no code cell gets in
     model.then(
@@ -321,7 +336,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [text("Over to you.")],
     )
     client(model).prompt("What now?", "--continue")
-    assert block in shown_in(model.requests[6])
+    assert block in collect_shown_text(model.requests[6])
     *denied, markdown = tool_results(model.requests[-1])[-5:]
     why = "Cause: ZeroDivisionError: division by zero"
     assert all(why in said and "/continue, /fix or /skip" in said for said in denied), (
@@ -338,14 +353,14 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [text("Fixed. Shall I go on?")],
     )
     client(model).prompt("/fix divide by one", "--continue")
-    said = shown_in(model.requests[9])
+    said = collect_shown_text(model.requests[9])
     assert 'stepper: 3 new retries for step 1 of 3 "Load"' in said
     assert all(
         f"  run {run}: ZeroDivisionError: division by zero" in said
         for run in (1, 2, 3, 4)
     )
     assert "The user's hint: divide by one" in said
-    assert standing(notebook) == ("ready", ["done", "pending", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])
     assert status(notebook)["steps"][0]["attempts"] <= 1
 
 
@@ -366,8 +381,8 @@ PERSONS = (
 def test_agent_cannot_call_user_commands(
     notebook: Path, scripted_model: Model, client: Client, permissions: str
 ) -> None:
-    ran(notebook, 'raise RuntimeError("STOP: which one?")')
-    assert standing(notebook)[0] == "stopped"
+    run_cells(notebook, 'raise RuntimeError("STOP: which one?")')
+    assert get_state_and_steps(notebook)[0] == "stopped"
     calls = [[bash(command)] for command in PERSONS]
     skills = [[tool("Skill", {"skill": name})] for name in ("fix", "continue", "skip")]
     model = scripted_model(*calls, *skills, [bash("stepper status")])
@@ -385,14 +400,17 @@ def test_agent_cannot_call_user_commands(
     for said in results[len(PERSONS) : -1]:
         assert "disable-model-invocation" in said, said
     assert f"notebooks/{notebook.name}: stopped" in results[-1]
-    assert standing(notebook) == ("stopped", ["failed", "pending", "pending"])
+    assert get_state_and_steps(notebook) == (
+        "stopped",
+        ["failed", "pending", "pending"],
+    )
 
 
 def test_skip_reason_with_shell_characters_is_not_executed(
     project: Path, notebook: Path, scripted_model: Model, client: Client
 ) -> None:
     reason = """it's "odd" $(touch x) `touch y` ; touch z"""
-    *_, failed = ran(notebook, "1 / 0")
+    *_, failed = run_cells(notebook, "1 / 0")
     model = scripted_model([text("Skipped. Shall I go on?")])
 
     client(model).prompt(f"/skip {reason}", permissions="default")
@@ -402,7 +420,7 @@ def test_skip_reason_with_shell_characters_is_not_executed(
         in model.shown()
     )
     assert 'Next: step 2 of 3 "Count".' in model.shown()
-    assert standing(notebook) == ("ready", ["skipped", "pending", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["skipped", "pending", "pending"])
     assert [
         event["reason"] for event in journal(notebook) if event["event"] == "skip"
     ] == [reason]
@@ -418,10 +436,10 @@ def test_skip_reason_with_shell_characters_is_not_executed(
     # without a reason, the next step
     client(model).prompt("/skip", "--continue", permissions="default")
     assert (
-        'step 2 of 3 "Count"' in shown_in(model.requests[-1])
+        'step 2 of 3 "Count"' in collect_shown_text(model.requests[-1])
         and "is skipped. Next: step 3" in model.shown()
     )
-    assert standing(notebook)[1] == ["skipped", "skipped", "pending"]
+    assert get_state_and_steps(notebook)[1] == ["skipped", "skipped", "pending"]
 
 
 @pytest.mark.parametrize("session", ["resumed", "new"])
@@ -431,7 +449,7 @@ def test_continue_lifts_a_stop(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = 3", "cell-0")],
-        below(notebook, 'raise RuntimeError("STOP: drop the empty rows?")'),
+        insert_below(notebook, 'raise RuntimeError("STOP: drop the empty rows?")'),
     )
     first = client(model).prompt("Begin.", "--include-hook-events")
     block = STOPPED.format(
@@ -445,7 +463,9 @@ def test_continue_lifts_a_stop(
     assert stop_reasons(first) == [f"{block}\n\nThe agent asks: drop the empty rows?"]
 
     model.then(
-        [read(notebook)], again(notebook, "count = rows"), [text("Shall I go on?")]
+        [read(notebook)],
+        replace_again(notebook, "count = rows"),
+        [text("Shall I go on?")],
     )
     before = len(model.requests)
     answer = 'yes, drop \'em; `touch no`; $(touch no)\n"& touch no"'
@@ -456,7 +476,7 @@ def test_continue_lifts_a_stop(
     )
 
     assert (session_of(second) == session_of(first)) is (session == "resumed")
-    said = shown_in(model.requests[before])
+    said = collect_shown_text(model.requests[before])
     assert "The notebook is resumed. Continue." in said
     assert (
         f'The user\'s answer to "drop the empty rows?": {" ".join(answer.split())}'
@@ -467,14 +487,14 @@ def test_continue_lifts_a_stop(
         'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
     )
     assert "is in progress (stopped)" in said  # SessionStart, startup or resume
-    assert standing(notebook) == ("ready", ["done", "done", "pending"])
-    assert outcomes(notebook) == ["ok", "error", "ok"]
+    assert get_state_and_steps(notebook) == ("ready", ["done", "done", "pending"])
+    assert list_outcomes(notebook) == ["ok", "error", "ok"]
 
 
 def test_notebook_status_shows_and_changes_nothing(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
-    ran(notebook, "rows = 3", "1 / 0")
+    run_cells(notebook, "rows = 3", "1 / 0")
     model = scripted_model([text("There it is.")])
 
     client(model).prompt("/notebook-status", permissions="default")
@@ -490,13 +510,13 @@ def test_notebook_status_shows_and_changes_nothing(
     assert (
         len(model.requests) == 1
     )  # asked for the status, the agent is not sent on to work
-    assert standing(notebook) == ("ready", ["done", "failed", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["done", "failed", "pending"])
 
 
 def test_status_of_stopped_notebook_lists_commands(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
-    ran(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
+    run_cells(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
     model = scripted_model([text("There it is.")])
     client(model).prompt("/notebook-status", permissions="default")
     said = model.shown()
@@ -535,7 +555,7 @@ def test_new_notebook_on_screen_has_no_empty_keys(
 def test_plain_text_prompts_are_commands(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
-    ran(notebook, 'raise RuntimeError("STOP: which one?")')
+    run_cells(notebook, 'raise RuntimeError("STOP: which one?")')
     model = scripted_model()
 
     def says(words: str) -> str:
@@ -544,26 +564,27 @@ def test_plain_text_prompts_are_commands(
         model.then([text("Is that all?")])
         client(model).prompt(words, *(["--continue"] if before else []))
         assert len(model.requests) == before + 1
-        return shown_in(model.requests[before]).rpartition(words)[2]
+        return collect_shown_text(model.requests[before]).rpartition(words)[2]
 
     assert (
         "it lifts nothing" in says("how do I continue notebook work?")
-        and standing(notebook)[0] == "stopped"
+        and get_state_and_steps(notebook)[0] == "stopped"
     )
     assert (
-        "· 3. Tell" in says("show status please") and standing(notebook)[0] == "stopped"
+        "· 3. Tell" in says("show status please")
+        and get_state_and_steps(notebook)[0] == "stopped"
     )
     said = says("  Continue Notebook, the first one ")
     assert (
         'The notebook is resumed. Continue.\nThe user\'s answer to "which one?": the first one'
         in said
     )
-    assert standing(notebook)[0] == "ready"
+    assert get_state_and_steps(notebook)[0] == "ready"
     said = says("Fix and Retry with the other file")
     assert "3 fresh retries" in said and "The user's hint: with the other file" in said
     said = says("SKIP CELL because we lack data")
     assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
-    assert standing(notebook)[1] == ["skipped", "pending", "pending"]
+    assert get_state_and_steps(notebook)[1] == ["skipped", "pending", "pending"]
     assert "The problem: analyse x" in says("new notebook analyse x")
     for words in (
         "continue notebook cleanup in the README",
@@ -573,18 +594,18 @@ def test_plain_text_prompts_are_commands(
         "new notebooks are fine",
     ):
         assert HOOK_SAYS not in says(words), words
-    assert standing(notebook) == ("ready", ["skipped", "pending", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["skipped", "pending", "pending"])
 
 
 def test_plain_text_status_request_does_not_continue_the_agent(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
-    ran(notebook, "rows = 3")
+    run_cells(notebook, "rows = 3")
     model = scripted_model([text("Two steps are left.")])
 
     client(model).prompt("show status")
 
-    assert len(model.requests) == 1, news(model, 1)
+    assert len(model.requests) == 1, get_new_text(model, 1)
 
 
 def test_rest_of_a_message_whose_first_cell_fails_is_denied(
@@ -610,8 +631,8 @@ def test_rest_of_a_message_whose_first_cell_fails_is_denied(
     ), (second, third)
     assert markdown.startswith("Inserted cell") and helper.startswith("Inserted cell")
     assert [source for source, _ in code(notebook)] == ["helper = 1", "1 / 0"]
-    assert outcomes(notebook) == ["error", "ok"]
-    assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
+    assert list_outcomes(notebook) == ["error", "ok"]
+    assert get_state_and_steps(notebook) == ("ready", ["failed", "pending", "pending"])
 
 
 def test_rest_of_a_message_whose_first_cell_stops_is_denied(
@@ -633,7 +654,7 @@ def test_rest_of_a_message_whose_first_cell_stops_is_denied(
     assert [source for source, _ in code(notebook)] == [
         'raise RuntimeError("STOP: which column?")'
     ]
-    assert outcomes(notebook) == ["error"]
+    assert list_outcomes(notebook) == ["error"]
 
     # the file has a new time since the stop: it is the client that refuses the rest
     client(model).prompt("What now?", "--continue")
@@ -671,14 +692,16 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
     assert (
         'stepper fix: 3 new retries for step 1 of 3 "Load"' in seen
     )  # the user's line; the agent reads the rest
-    assert "3 fresh retries" in news(model, 2) and "ran ok in" in news(model, 3)
-    assert standing(notebook) == ("ready", ["done", "pending", "pending"])
+    assert "3 fresh retries" in get_new_text(model, 2) and "ran ok in" in get_new_text(
+        model, 3
+    )
+    assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])
 
 
 def test_greeting_starts_no_work(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
-    ran(notebook, "rows = 3")
+    run_cells(notebook, "rows = 3")
     model = scripted_model([text("Hello.")])
 
     result = client(model).prompt("hello")
@@ -694,7 +717,7 @@ def test_agent_is_continued_once_without_progress(
         [read(notebook)],
         [insert(notebook, "rows = 3", "cell-0")],
         [text("The first step is done.")],  # sent on
-        below(notebook, "count = rows"),
+        insert_below(notebook, "count = rows"),
         [text("The second, too.")],  # sent on: there was progress
         [text("I stop here.")],  # not again
         [text("Never said in this turn.")],
@@ -702,12 +725,14 @@ def test_agent_is_continued_once_without_progress(
     result = client(model).prompt("Begin.")
 
     assert (result.text, model.unsaid) == ("I stop here.", 1)
-    assert f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done." in news(
-        model, 3
+    assert (
+        f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done."
+        in get_new_text(model, 3)
     )
-    assert 'Next: step 2 of 3 "Count".' in news(model, 3)
-    assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} is not done." in news(
-        model, 5
+    assert 'Next: step 2 of 3 "Count".' in get_new_text(model, 3)
+    assert (
+        f"stepper: 1 of 3 steps of notebooks/{notebook.name} is not done."
+        in get_new_text(model, 5)
     )
     assert model.shown().count("Stop hook additional context:") == 2
 
@@ -733,7 +758,7 @@ def test_agent_that_asks_the_user_is_not_continued(
 def test_agent_is_not_continued_in_plan_mode(
     notebook: Path, scripted_model: Model, client: Client
 ) -> None:
-    ran(notebook, 'raise RuntimeError("STOP: which one?")')
+    run_cells(notebook, 'raise RuntimeError("STOP: which one?")')
     model = scripted_model([text("I would go on.")])
 
     client(model).prompt("continue notebook", permissions="plan")
@@ -746,7 +771,7 @@ def test_agent_is_not_continued_in_plan_mode(
 def test_agent_is_continued_once_after_a_command(
     notebook: Path, scripted_model: Model, client: Client, words: str
 ) -> None:
-    ran(notebook, "1 / 0")
+    run_cells(notebook, "1 / 0")
     model = scripted_model(
         [text("I see.")],
         [text("I still do nothing.")],
@@ -756,7 +781,7 @@ def test_agent_is_continued_once_after_a_command(
     client(model).prompt(words)
 
     assert model.unsaid == 1
-    assert 'Next: step 1 of 3 "Load" (its cell failed)' in news(model, 1)
+    assert 'Next: step 1 of 3 "Load" (its cell failed)' in get_new_text(model, 1)
 
 
 def test_resumed_session_adds_to_the_same_notebook(
@@ -775,21 +800,23 @@ def test_resumed_session_adds_to_the_same_notebook(
     )
     client(model).prompt("Begin.")
     stepper(project, "shutdown")  # as after a night: the daemon and the kernel are gone
-    assert standing(notebook)[1] == ["done", "pending", "pending"]
-    ran(notebook)
+    assert get_state_and_steps(notebook)[1] == ["done", "pending", "pending"]
+    run_cells(notebook)
     model.then(
-        [read(notebook)], below(notebook, "count = len(rows)"), [text("Shall I go on?")]
+        [read(notebook)],
+        insert_below(notebook, "count = len(rows)"),
+        [text("Shall I go on?")],
     )
     before = len(model.requests)
     client(model).prompt("Go on.", "--continue")
 
-    said = shown_in(model.requests[before])
+    said = collect_shown_text(model.requests[before])
     assert f"the notebook notebooks/{notebook.name} is under way" in said
     assert "✓ 1. Load" in said and 'Next: step 2 of 3 "Count".' in said
     assert "The kernel is running" in said and "Modules: math" in said
     assert "twice(x)" in said and "rows: list of 2" in said
     assert "Further cells go into this notebook" in said
-    assert standing(notebook)[1] == ["done", "done", "pending"]
+    assert get_state_and_steps(notebook)[1] == ["done", "done", "pending"]
     assert [source for source, _ in code(notebook)][1:] == ["count = len(rows)"]
 
 
@@ -820,7 +847,7 @@ def test_sessions_do_not_control_each_others_notebook(
     model.then([bash("stepper status")], [text("That is it.")], [text("No more.")])
     before = len(model.requests)
     client(model).prompt("skip cell", "--resume", one)
-    said = shown_in(model.requests[before])
+    said = collect_shown_text(model.requests[before])
     assert (
         f"the notebook notebooks/{first.name} is under way" in said
         and second.name not in said
@@ -832,14 +859,14 @@ def test_sessions_do_not_control_each_others_notebook(
     assert (
         len(model.requests) == before + 2
     )  # complete: not sent on, though the second's is unfinished
-    assert (standing(first), standing(second)) == (
+    assert (get_state_and_steps(first), get_state_and_steps(second)) == (
         ("complete", ["done", "skipped"]),
         ("ready", ["done", "pending"]),
     )
 
     before = len(model.requests)
     client(model).prompt("/notebook-status", "--resume", two)
-    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in shown_in(
+    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in collect_shown_text(
         model.requests[before]
     )
 
@@ -851,15 +878,17 @@ def test_write_that_drops_metadata_keeps_plan_and_attempt_count(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "1 / 0", "cell-0")],
-        again(notebook, "2 / 0"),
+        replace_again(notebook, "2 / 0"),
         [write(notebook, "3 / 0")],
         [text("What now?")],
     )
     client(model).prompt("Begin.")
 
-    assert 'Step 1 of 3 "Load": failed; 2 of 3 retries used, 1 left.' in news(model, -1)
+    assert 'Step 1 of 3 "Load": failed; 2 of 3 retries used, 1 left.' in get_new_text(
+        model, -1
+    )
     assert json.loads(notebook.read_text())["metadata"]["stepper"] == plan
-    assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["failed", "pending", "pending"])
 
 
 class _Late(BaseHTTPRequestHandler):
@@ -897,14 +926,14 @@ def test_transient_error_is_retried(
         server.shutdown()
         server.server_close()
 
-    said = news(model, -1)
+    said = get_new_text(model, -1)
     assert (
         "ran ok in" in said
         and "HTTPError" in said
         and "stepper ran the cell again after 1 s" in said
     )
     assert 'Step 1 of 3 "Load": done' in said
-    assert outcomes(notebook) == ["error", "ok"]
+    assert list_outcomes(notebook) == ["error", "ok"]
     assert status(notebook)["steps"][0]["attempts"] == 0
 
 
@@ -926,7 +955,7 @@ def test_question_is_answered_in_one_message(
     model.then([text("Give `/continue yes`, then I go on.")])
     screen.send("why would you drop them?")
     screen.wait_for("then I go on")
-    said = shown_in(model.requests[-1])
+    said = collect_shown_text(model.requests[-1])
     assert (
         f'{notebook.name} is stopped (you asked "drop the 3 rows without a price?")'
         in said
@@ -935,7 +964,7 @@ def test_question_is_answered_in_one_message(
         "The one command that lifts it, for the user to give: `/continue ANSWER`."
         in said
     )
-    assert standing(notebook)[0] == "stopped"
+    assert get_state_and_steps(notebook)[0] == "stopped"
 
     model.then(
         [read(notebook)],
@@ -948,7 +977,7 @@ def test_question_is_answered_in_one_message(
         "The user's answer to \"drop the 3 rows without a price?\": yes, drop 'em"
         in model.shown()
     )
-    assert standing(notebook) == ("ready", ["done", "pending", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])
 
 
 def test_agent_skill_is_not_in_user_menu(
@@ -1007,7 +1036,7 @@ def test_false_criterion_leaves_the_step_open(
         in seen
     )
 
-    asked, sent_on, told = (shown_in(model.requests[n]) for n in (2, 3, 4))
+    asked, sent_on, told = (collect_shown_text(model.requests[n]) for n in (2, 3, 4))
     assert (
         "Warning: the step's criterion `score > 0.9` is false: score is 0.85" in asked
     )
@@ -1022,7 +1051,7 @@ def test_false_criterion_leaves_the_step_open(
         'step 1 of 2 "Train"' in told
         and "is done (the data allow no more). Next: step 2 of 2" in told
     )
-    assert standing(notebook) == ("ready", ["done", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["done", "pending"])
 
 
 @pytest.fixture
@@ -1056,7 +1085,7 @@ def test_ambiguous_slash_command_resumes_no_notebook(
         assert status(notebook)["state"] == "stopped"
     # as printed
     client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
-    shown = shown_in(model.requests[before])
+    shown = collect_shown_text(model.requests[before])
     assert f"in notebooks/{notebooks[0].name}." in shown
     assert 'The user\'s answer to "which file?": the first one' in shown
     states = [status(notebook)["state"] for notebook in notebooks]
@@ -1074,7 +1103,7 @@ def test_ambiguous_plain_text_resumes_no_notebook(
         for event in result.events
         if event.get("subtype") == "informational"
     ]
-    shown = shown_in(model.requests[before])
+    shown = collect_shown_text(model.requests[before])
     for notebook in notebooks:
         assert f"/fix notebooks/{notebook.name}" in told[-1]
         assert f"\n/fix notebooks/{notebook.name}" in shown
@@ -1100,7 +1129,7 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
         [insert(notebook, "raise RuntimeError('STOP: which file?')", "cell-0")],
     )
     client(model).prompt("Begin.")
-    assert standing(notebook)[0] == "stopped"
+    assert get_state_and_steps(notebook)[0] == "stopped"
 
     # the agent: the file tool is refused, and the shell changes nothing of the stop
     made = f"from pathlib import Path; Path('{notebook}').write_text({other('mine')!r})"
@@ -1122,11 +1151,11 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     )
     before = len(model.requests)
     client(model).prompt("Run it.", "--continue")
-    assert "no longer applies" not in shown_in(model.requests[before])
+    assert "no longer applies" not in collect_shown_text(model.requests[before])
     assert (
         "execution of this notebook is stopped" in tool_results(model.requests[-1])[-1]
     )
-    assert standing(notebook)[0] == "stopped"
+    assert get_state_and_steps(notebook)[0] == "stopped"
 
     # the user: git or a script
     notebook.write_text(other("theirs"))
@@ -1139,10 +1168,10 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     client(model).prompt("Run it.", "--continue")
     assert (
         "was replaced by another notebook; the earlier stop (RuntimeError: STOP: which file?) no longer"
-        in shown_in(model.requests[before])
+        in collect_shown_text(model.requests[before])
     )
     assert "ran ok" in model.shown()
-    assert standing(notebook)[0] == "ready"
+    assert get_state_and_steps(notebook)[0] == "ready"
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
@@ -1186,7 +1215,7 @@ def test_instructions_come_first_after_machine_restart(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    ran(notebook, "rows = 3")
+    run_cells(notebook, "rows = 3")
     found = status(notebook)
     for pid in (found["daemon"]["pid"], found["kernel"]["pid"]):
         os.kill(pid, signal.SIGKILL)
@@ -1202,6 +1231,6 @@ def test_instructions_come_first_after_machine_restart(
     for read_by in (seen, said):
         restore = read_by.index("stepper restore")
         assert restore < read_by.index("/continue") < read_by.index("KernelDied")
-    assert standing(notebook)[0] == "stopped"
+    assert get_state_and_steps(notebook)[0] == "stopped"
     stepper(project, "restore", str(notebook))
-    assert standing(notebook) == ("ready", ["done", "pending", "pending"])
+    assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])

@@ -156,12 +156,12 @@ def _ports(count: int) -> int:
             return int(first)
 
 
-def started(**how: Any) -> Lab:
+def start_cluster(**how: Any) -> Lab:
     """Return a cluster of one's own; raise Unavailable where there can be none."""
     if os.geteuid() != 0:
         raise Unavailable("only root starts SLURM")
     for program, package in PACKAGES.items():
-        apt_packages.installed(program, package)
+        apt_packages.find_or_unpack_program(program, package)
     return Lab(**how)
 
 
@@ -169,7 +169,7 @@ def started(**how: Any) -> Lab:
 def cluster() -> Iterator[Lab]:
     """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
     try:
-        lab = started()
+        lab = start_cluster()
     except Unavailable as reason:
         unavailable(reason)
     with pytest.MonkeyPatch.context() as patch:

@@ -30,11 +30,11 @@ class Pair:
     again: Outputs | None = None
 
 
-def out(text: str, name: str = "stdout") -> Outputs:
+def make_stream(text: str, name: str = "stdout") -> Outputs:
     return [{"output_type": "stream", "name": name, "text": text}]
 
 
-def shown(text: str, count: int = 1, **data: Any) -> Outputs:
+def make_result(text: str, count: int = 1, **data: Any) -> Outputs:
     bundle = {
         "text/plain": text,
         **{name.replace("__", "/"): value for name, value in data.items()},
@@ -50,7 +50,7 @@ def shown(text: str, count: int = 1, **data: Any) -> Outputs:
 
 
 def html(markup: str, text: str = "<IPython.core.display.HTML object>") -> Outputs:
-    return shown(text, text__html=markup)
+    return make_result(text, text__html=markup)
 
 
 def error(name: str, value: str, traceback: str = "") -> Outputs:
@@ -97,106 +97,122 @@ TABLE = '<div><table border="1" class="dataframe"><tr><td>{}</td></tr></table></
 
 
 def _harmless() -> Iterator[tuple[Any, ...]]:
-    yield "execution count", shown("42", 3), shown("42", 17)
+    yield "execution count", make_result("42", 3), make_result("42", 17)
     yield (
         "address of a function",
-        shown("<function f at 0x7f1c2a3b4c5d>"),
-        shown("<function f at 0x7fa0b1c2d3e4>"),
+        make_result("<function f at 0x7f1c2a3b4c5d>"),
+        make_result("<function f at 0x7fa0b1c2d3e4>"),
     )
     yield (
         "address in a list",
-        out("[<__main__.A object at 0x10a2b3c4d>]\n"),
-        out("[<__main__.A object at 0x10ffe0aa0>]\n"),
+        make_stream("[<__main__.A object at 0x10a2b3c4d>]\n"),
+        make_stream("[<__main__.A object at 0x10ffe0aa0>]\n"),
     )
     yield (
         "a bare pointer",
-        out("buffer 0x7ffd2a3b4c50\n"),
-        out("buffer 0x7ffc99887760\n"),
+        make_stream("buffer 0x7ffd2a3b4c50\n"),
+        make_stream("buffer 0x7ffc99887760\n"),
     )
     yield (
         "uuid",
-        out("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427 done\n"),
-        out("run 6fa459ea-ee8a-3ca4-894e-db77e160355e done\n"),
+        make_stream("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427 done\n"),
+        make_stream("run 6fa459ea-ee8a-3ca4-894e-db77e160355e done\n"),
     )
     yield (
         "temporary file",
-        out("wrote /tmp/tmpab12cd34/x.csv\n"),
-        out("wrote /tmp/tmpz9y8x7w6/x.csv\n"),
+        make_stream("wrote /tmp/tmpab12cd34/x.csv\n"),
+        make_stream("wrote /tmp/tmpz9y8x7w6/x.csv\n"),
     )
     yield (
         "temporary file, macOS",
-        out("/var/folders/zz/zyx_0000/T/tmpq1w2e3r4\n"),
-        out("/var/folders/ab/cd_1111/T/tmpm5n6b7v8\n"),
+        make_stream("/var/folders/zz/zyx_0000/T/tmpq1w2e3r4\n"),
+        make_stream("/var/folders/ab/cd_1111/T/tmpm5n6b7v8\n"),
     )
     yield (
         "warning with a kernel's path",
-        out("/tmp/ipykernel_812/99.py:3: FutureWarning: old\n", "stderr"),
-        out("/tmp/ipykernel_99/12.py:3: FutureWarning: old\n", "stderr"),
+        make_stream("/tmp/ipykernel_812/99.py:3: FutureWarning: old\n", "stderr"),
+        make_stream("/tmp/ipykernel_99/12.py:3: FutureWarning: old\n", "stderr"),
     )
     yield (
         "a warning gone",
-        out("DeprecationWarning: soon\n", "stderr") + shown("1"),
-        shown("1"),
+        make_stream("DeprecationWarning: soon\n", "stderr") + make_result("1"),
+        make_result("1"),
     )
     yield (
         "%time",
-        out("CPU times: user 4 ms, sys: 0 ns, total: 4 ms\nWall time: 4.1 ms\n"),
-        out("CPU times: user 1.2 s, sys: 12 µs, total: 1.2 s\nWall time: 1.3 s\n"),
+        make_stream(
+            "CPU times: user 4 ms, sys: 0 ns, total: 4 ms\nWall time: 4.1 ms\n"
+        ),
+        make_stream(
+            "CPU times: user 1.2 s, sys: 12 µs, total: 1.2 s\nWall time: 1.3 s\n"
+        ),
     )
     yield (
         "%timeit",
-        out(
+        make_stream(
             "1.2 µs ± 12 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"
         ),
-        out(
+        make_stream(
             "873 ns ± 3.4 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"
         ),
     )
     yield (
         "%timeit of old",
-        out("100000 loops, best of 3: 2.45 µs per loop\n"),
-        out("10000 loops, best of 3: 19 us per loop\n"),
+        make_stream("100000 loops, best of 3: 2.45 µs per loop\n"),
+        make_stream("10000 loops, best of 3: 19 us per loop\n"),
     )
     yield (
         "the cache that %timeit suspects",
-        out(
+        make_stream(
             "The slowest run took 4.35 times longer than the fastest. This could mean that an intermediate result is "
             "being cached.\n1000 loops, best of 3: 1 ms per loop\n"
         ),
-        out("1000 loops, best of 3: 2 ms per loop\n"),
+        make_stream("1000 loops, best of 3: 2 ms per loop\n"),
     )
     yield (
         "tqdm on stdout",
-        out(
+        make_stream(
             "\r  0%|          | 0/50 [00:00<?, ?it/s]\r100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\nok\n"
         ),
-        out("100%|██████████| 50/50 [00:00<00:00, 99.8it/s]\nok\n"),
+        make_stream("100%|██████████| 50/50 [00:00<00:00, 99.8it/s]\nok\n"),
     )
-    yield "colours", out("\x1b[31mwet\x1b[0m and dry\n"), out("wet and dry\n")
-    yield "carriage returns", out("1 of 2\r2 of 2\n"), out("2 of 2\n")
-    yield "streams in pieces", out("a\n") + out("b\n"), out("a\nb\n")
+    yield (
+        "colours",
+        make_stream("\x1b[31mwet\x1b[0m and dry\n"),
+        make_stream("wet and dry\n"),
+    )
+    yield "carriage returns", make_stream("1 of 2\r2 of 2\n"), make_stream("2 of 2\n")
+    yield (
+        "streams in pieces",
+        make_stream("a\n") + make_stream("b\n"),
+        make_stream("a\nb\n"),
+    )
     yield (
         "streams in turns",
-        out("a\n") + out("w\n", "stderr") + out("b\n"),
-        out("a\nb\n") + out("w\n", "stderr"),
+        make_stream("a\n") + make_stream("w\n", "stderr") + make_stream("b\n"),
+        make_stream("a\nb\n") + make_stream("w\n", "stderr"),
     )
-    yield "the last digits of a float", shown("0.30000000000000004"), shown("0.3")
+    yield (
+        "the last digits of a float",
+        make_result("0.30000000000000004"),
+        make_result("0.3"),
+    )
     yield (
         "the last digits of an array",
-        shown("array([1.23456789, 2.00000001])"),
-        shown("array([1.23456788, 2.00000002])"),
+        make_result("array([1.23456789, 2.00000001])"),
+        make_result("array([1.23456788, 2.00000002])"),
     )
     yield (
         "a column's width follows its digits",
-        shown(FRAME.format("0.1")),
-        shown(
+        make_result(FRAME.format("0.1")),
+        make_result(
             "    city                 rain\n0  Paris  0.10000000000000001\n1  Seoul                  2.5"
         ),
     )
     yield (
         "a frame's HTML by another pandas",
-        shown(FRAME.format("1.0"), text__html=TABLE.format("1.0")),
-        shown(
+        make_result(FRAME.format("1.0"), text__html=TABLE.format("1.0")),
+        make_result(
             FRAME.format("1.0"),
             text__html="<style scoped>td {}</style>" + TABLE.format("1.0"),
         ),
@@ -225,46 +241,54 @@ def _harmless() -> Iterator[tuple[Any, ...]]:
     )
     yield (
         "the name of a cell in a text",
-        out('File "/tmp/ipykernel_33/1928.py", line 1, in f\n'),
-        out('File "/tmp/ipykernel_4411/77.py", line 1, in f\n'),
+        make_stream('File "/tmp/ipykernel_33/1928.py", line 1, in f\n'),
+        make_stream('File "/tmp/ipykernel_4411/77.py", line 1, in f\n'),
     )
     yield (
         "a text in lines",
         [{"output_type": "stream", "name": "stdout", "text": ["a\n", "b\n"]}],
-        out("a\nb\n"),
+        make_stream("a\nb\n"),
     )
 
 
 def _real() -> Iterator[tuple[Any, ...]]:
-    yield "a word", out("model A wins\n"), out("model B wins\n")
-    yield "a count", out("1461 rows\n"), out("1460 rows\n")
-    yield "one row of a million", out("1000000 rows\n"), out("1000001 rows\n")
-    yield "a score", out("accuracy: 0.9312\n"), out("accuracy: 0.9187\n")
-    yield "the fifth digit", shown("0.123456"), shown("0.123466")
-    yield "a sign", shown("-0.25"), shown("0.25")
-    yield "nothing is shown any more", shown("42"), []
-    yield "something is shown that was not", [], out("dropped 3 rows\n")
-    yield "a line more", out("a\nb\n"), out("a\nb\nc\n")
-    yield "the order of lines", out("a\nb\n"), out("b\na\n")
+    yield "a word", make_stream("model A wins\n"), make_stream("model B wins\n")
+    yield "a count", make_stream("1461 rows\n"), make_stream("1460 rows\n")
+    yield (
+        "one row of a million",
+        make_stream("1000000 rows\n"),
+        make_stream("1000001 rows\n"),
+    )
+    yield (
+        "a score",
+        make_stream("accuracy: 0.9312\n"),
+        make_stream("accuracy: 0.9187\n"),
+    )
+    yield "the fifth digit", make_result("0.123456"), make_result("0.123466")
+    yield "a sign", make_result("-0.25"), make_result("0.25")
+    yield "nothing is shown any more", make_result("42"), []
+    yield "something is shown that was not", [], make_stream("dropped 3 rows\n")
+    yield "a line more", make_stream("a\nb\n"), make_stream("a\nb\nc\n")
+    yield "the order of lines", make_stream("a\nb\n"), make_stream("b\na\n")
     yield (
         "a value that is missing",
-        shown(FRAME.format("1.0")),
-        shown(FRAME.format("NaN")),
+        make_result(FRAME.format("1.0")),
+        make_result(FRAME.format("NaN")),
     )
     yield (
         "a column's type",
-        shown("rain    float64\ndtype: object"),
-        shown("rain    object\ndtype: object"),
+        make_result("rain    float64\ndtype: object"),
+        make_result("rain    object\ndtype: object"),
     )
-    yield "a shape", shown("(1461, 6)"), shown("(1461, 7)")
+    yield "a shape", make_result("(1461, 6)"), make_result("(1461, 7)")
     yield "a title", png("Rain"), png("Snow")
     yield "a bar", png(bars=(30, 60, 45)), png(bars=(30, 61, 45))
     yield "a colour", png(colour="navy"), png(colour="green")
     yield "a picture gone", png(), []
     yield "one picture of two", png() + png("Snow"), png()
-    yield "an error", shown("1"), error("KeyError", "'rain'")
+    yield "an error", make_result("1"), error("KeyError", "'rain'")
     yield "another error", error("KeyError", "'rain'"), error("KeyError", "'snow'")
-    yield "an error healed", error("KeyError", "'rain'"), shown("1")
+    yield "an error healed", error("KeyError", "'rain'"), make_result("1")
     yield (
         "a colour in HTML",
         html('<b style="color: red">3</b>'),
@@ -272,21 +296,21 @@ def _real() -> Iterator[tuple[Any, ...]]:
     )
     yield (
         "a digest",
-        out("d41d8cd98f00b204e9800998ecf8427e\n"),
-        out("9e107d9d372bb6826bd81d3542a419d6\n"),
+        make_stream("d41d8cd98f00b204e9800998ecf8427e\n"),
+        make_stream("9e107d9d372bb6826bd81d3542a419d6\n"),
     )
-    yield "a date", out("2024-01-31\n"), out("2024-02-01\n")
-    yield "a version", out("numpy 1.26.4\n"), out("numpy 2.1.0\n")
+    yield "a date", make_stream("2024-01-31\n"), make_stream("2024-02-01\n")
+    yield "a version", make_stream("numpy 1.26.4\n"), make_stream("numpy 2.1.0\n")
     yield (
         "a file below /tmp",
-        out("wrote /tmp/january.csv\n"),
-        out("wrote /tmp/february.csv\n"),
+        make_stream("wrote /tmp/january.csv\n"),
+        make_stream("wrote /tmp/february.csv\n"),
     )
-    yield "a hexadecimal number", shown("'0xff'"), shown("'0xfe'")
+    yield "a hexadecimal number", make_result("'0xff'"), make_result("'0xfe'")
     yield (
         "what a progress bar goes over",
-        out("100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\n"),
-        out("100%|██████████| 60/60 [00:01<00:00, 43.1it/s]\n"),
+        make_stream("100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\n"),
+        make_stream("100%|██████████| 60/60 [00:01<00:00, 43.1it/s]\n"),
     )
 
 
@@ -304,14 +328,18 @@ LATER = [
     Pair(
         "temporary folder with a name",
         False,
-        out("in /tmp/work-a1b2c3d4/x\n"),
-        out("in /tmp/work-k9j8h7g6/x\n"),
+        make_stream("in /tmp/work-a1b2c3d4/x\n"),
+        make_stream("in /tmp/work-k9j8h7g6/x\n"),
     ),
     Pair(
         "%timeit where stdout is ASCII",
         False,
-        out("1.4 us +- 0 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"),
-        out("711 ns +- 1.2 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"),
+        make_stream(
+            "1.4 us +- 0 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"
+        ),
+        make_stream(
+            "711 ns +- 1.2 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"
+        ),
     ),
     Pair(
         "uuid4().hex",
@@ -322,7 +350,7 @@ LATER = [
     Pair(
         "a table as an editor keeps it",
         False,
-        shown(
+        make_result(
             FRAME.format("1.0"),
             text__html=TABLE.format(1),
             **{
@@ -332,55 +360,60 @@ LATER = [
                 }
             },
         ),
-        shown(FRAME.format("1.0"), text__html=TABLE.format(1)),
+        make_result(FRAME.format("1.0"), text__html=TABLE.format(1)),
     ),
     Pair(
         "a heatmap, a little warmer", True, png(colour="#000080"), png(colour="#020082")
     ),
-    Pair("floats a millionth apart", False, shown("1000000.0"), shown("1000001.0")),
+    Pair(
+        "floats a millionth apart",
+        False,
+        make_result("1000000.0"),
+        make_result("1000001.0"),
+    ),
     Pair(
         "a traceback on stdout",
         False,
-        out("Cell In[3], line 1\n"),
-        out("Cell In[12], line 1\n"),
+        make_stream("Cell In[3], line 1\n"),
+        make_stream("Cell In[12], line 1\n"),
     ),
     Pair(
         "tqdm below each other",
         False,
-        out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"),
-        out("ok\n"),
+        make_stream(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"),
+        make_stream("ok\n"),
     ),
     Pair(
         "tqdm below each other, cleared",
         False,
-        out(
+        make_stream(
             "\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\n\r        \x1b[A\rok\n"
         ),
-        out("\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\rok\n"),
+        make_stream("\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\rok\n"),
     ),
     Pair(
         "a traceback of an old kernel",
         False,
-        out('  File "<ipython-input-12-9a8b7c6d5e4f>", line 2, in <module>\n'),
-        out('  File "/tmp/ipykernel_81/123.py", line 2, in <module>\n'),
+        make_stream('  File "<ipython-input-12-9a8b7c6d5e4f>", line 2, in <module>\n'),
+        make_stream('  File "/tmp/ipykernel_81/123.py", line 2, in <module>\n'),
     ),
     Pair(
         "%%writefile of what was there",
         False,
-        out("Writing helpers.py\n"),
-        out("Overwriting helpers.py\n"),
+        make_stream("Writing helpers.py\n"),
+        make_stream("Overwriting helpers.py\n"),
     ),
     Pair(
         "%%writefile of another file",
         True,
-        out("Writing helpers.py\n"),
-        out("Overwriting helper.py\n"),
+        make_stream("Writing helpers.py\n"),
+        make_stream("Overwriting helper.py\n"),
     ),
     Pair(
         "tqdm without an end",
         False,
-        out("120it [00:03, 41.2it/s]\n"),
-        out("120it [00:01, 98.0it/s]\n"),
+        make_stream("120it [00:03, 41.2it/s]\n"),
+        make_stream("120it [00:01, 98.0it/s]\n"),
     ),
 ]
 PAIRS = [*FIRST, *LATER]
