@@ -1,3 +1,3 @@
-"""stepper: a cell that Claude Code writes runs at once, in a kernel that lives on."""
+"""stepper: run each cell that Claude Code writes immediately, in a persistent kernel."""
 
 __version__ = "0.1.0"

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from stepper.common.paths import Paths  # noqa: E402 - this repository's, wherever it is called
-from stepper.install import install_checks, installer  # noqa: E402
+from stepper.install import install_options, installer  # noqa: E402
 from tests.conftest import make_env  # noqa: E402
 from tests.realclient.client import InteractiveClaude  # noqa: E402
 from tests.realclient.model import Message, ScriptedModel, text, tool  # noqa: E402
@@ -114,7 +114,7 @@ def played(scene: Scene) -> str:
         (project / "prices.csv").write_text(PRICES)
         make_env(Paths(str(project)).env)
         installer.apply(
-            install_checks.parse(
+            install_options.parse_arguments(
                 [str(project), "--python", sys.executable, *scene.options]
             )
         )
