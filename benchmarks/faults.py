@@ -35,7 +35,14 @@ sys.path.insert(0, str(ROOT))
 
 from stepper.hook import daemon_client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
-from tests.test_recovery import ENDLESS, KILLERS, POINTS, WAITS, make_append_line, suicidal_daemon  # noqa: E402
+from tests.test_recovery import (  # noqa: E402
+    ENDLESS,
+    KILLERS,
+    POINTS,
+    WAITS,
+    make_append_line,
+    suicidal_daemon,
+)
 
 HANG_SECONDS = 60.0
 

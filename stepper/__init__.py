@@ -1,3 +1,3 @@
-"""stepper: run each cell that Claude Code writes immediately, in a persistent kernel."""
+"""stepper: run each cell that Claude Code writes in a persistent Jupyter kernel."""
 
 __version__ = "0.1.0"
