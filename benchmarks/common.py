@@ -34,7 +34,7 @@ HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 MB = 1 << 20
 IDLE_MB = 60  # limit of an idle daemon
 # The code that hooks/stepper passes to Python, without the shell.
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 # The same round trip without stepper, to an echo server.
 FLOOR = "import _socket, sys; s = _socket.socket(1, 1); s.connect(sys.argv[1]); s.sendall(b'x'); s.recv(1)"
 # Prints the peak of a command. A small parent: a child's peak starts with the peak of

@@ -21,15 +21,15 @@ from typing import Any
 from stepper.mcp import tools
 from stepper.messages.stale_cells import Mark
 from stepper.policy.comparison.verify_results import VerifyResult
-from stepper.session import cell_responses, responses
+from stepper.session import mcp_responses, responses
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "stepper" / "mcp" / "output_schemas.json"
 # Names that the response models import for type checking only.
 NAMES = {
-    "CellRunResponse": cell_responses.CellRunResponse,
+    "CellRunResponse": mcp_responses.CellRunResponse,
     "Mark": Mark,
-    "Resources": cell_responses.Resources,
+    "Resources": mcp_responses.Resources,
 }
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 TEXT = {"type": "string", "description": "The same, as text."}
@@ -42,7 +42,7 @@ def make_schemas() -> dict[str, Any]:
     models: dict[str, tuple[type, dict[str, Any]]] = {
         "list_notebooks": (tools.NotebookPage, {"notebooks": entry_list}),
         "create_notebook": (responses.NotebookCreatedResponse, {}),
-        "read_notebook": (cell_responses.CellReadResponse, {}),
+        "read_notebook": (mcp_responses.CellReadResponse, {}),
         "verify": (VerifyResult, {}),
         "notebook_status": (responses.StatusResponse, {"history": history}),
         "plan": (responses.PlanResponse, {}),

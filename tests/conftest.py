@@ -49,7 +49,7 @@ CLIENTS = ("python", "compiled")
 NIGHTLY_MODULE = re.compile(
     r"^pytestmark = (\[\s*)?pytest\.mark\.nightly", re.MULTILINE
 )
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 
 
 class Project:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace, Variable
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.session.protocols import (
     Execution,
     ExternalExecution,

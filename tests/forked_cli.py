@@ -38,7 +38,7 @@ IMPORTED = (
         "stepper.cli.shutdown",
     ),  # what most commands load
     *(
-        "stepper.hook.start",
+        "stepper.hook.daemon_start",
         "stepper.daemon.server",
         "nbformat",
         "jsonschema",
@@ -199,11 +199,13 @@ def run_as_process(told: dict[str, Any], outputs: list[int]) -> None:
     os.environ.update(told["environ"])
     sys.argv = ["-c", *told["argv"]]
     if told["daemons"]:
-        from stepper.hook import start
+        from stepper.hook import daemon_start
 
         if told["kernels"] is not None:
             forked_kernels.fork_kernels(forked_kernels.Address(*told["kernels"]))
-        start.subprocess = SimpleNamespace(Popen=Daemon, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+        daemon_start.subprocess = SimpleNamespace(
+            Popen=Daemon, DEVNULL=subprocess.DEVNULL
+        )  # type: ignore[assignment]
     run_and_exit(main)
 
 

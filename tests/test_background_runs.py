@@ -10,7 +10,7 @@ import pytest
 
 from stepper.messages.run_report import Report
 from stepper.session.background import background_runs
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.session_state.background_call_states import (
     TRANSITIONS,
     BackgroundCall,

@@ -78,7 +78,7 @@ ABOUT_COMMANDS = {
     ("hook/daemon_client.py", "stepper shutdown"),
     ("install/", ""),
     ("mcp/mcp_wording.py", ""),  # turns these commands into tools
-    ("messages/system_prompt.py", ""),  # for an agent that has no notebook yet
+    ("messages/prompt_without_skills.py", ""),  # for an agent that has no notebook yet
     ("session/notebook_commands.py", "`stepper eval`"),  # where a kernel died
     ("web/access_control.py", "only the user who started `stepper view`"),
     ("web/http_server.py", "stepper view"),
@@ -317,7 +317,7 @@ def test_mcp_texts_name_tools_with_their_notebook(commands: CommandLines) -> Non
 
 def test_view_page_names_the_notebook_if_there_are_several(tmp_path: Path) -> None:
     from stepper.common.paths import Paths
-    from stepper.web.notebook_list import NotebookList
+    from stepper.web.notebook_views import NotebookList
     from tests.conftest import Project
 
     project = Project(tmp_path / "repo")

@@ -107,7 +107,7 @@ def test_contracts_are_kept(package: Path) -> None:
             "import subprocess",
             {BACKEND_SETTINGS},
         ),
-        ("hook/start.py", "from stepper.hook import client", {CYCLES}),
+        ("hook/daemon_start.py", "from stepper.hook import daemon_client", {CYCLES}),
         (
             "mcp/data_rendering.py",
             "from stepper.session import responses",
@@ -115,7 +115,11 @@ def test_contracts_are_kept(package: Path) -> None:
         ),
         ("mcp/data_rendering.py", "from stepper.cli import terminal", {LAYERS}),
         ("cli/mcp_command.py", "from stepper.mcp import server", {LAYERS}),
-        ("web/notebook_view.py", "from stepper.kernels import client", {LIVE_VIEW}),
+        (
+            "web/notebook_view_state.py",
+            "from stepper.kernels import client",
+            {LIVE_VIEW},
+        ),
         ("web/view_command.py", "from stepper.hook import start", {LIVE_VIEW}),
         ("web/view_command.py", "from stepper.cli import terminal", {LAYERS}),
         ("install/mcp_client_config.py", "import mcp_types", {MCP_SDK}),

@@ -160,7 +160,7 @@ def test_hook_process_imports_only_startup_modules(
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     notebook.replace("a", "x = 2")
     payload = json.dumps(notebook.edited("replace", "x = 3", "a")).encode()
-    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()"
+    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 
     def loaded(*command: str, stdin: bytes = b"") -> set[str]:
         python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
@@ -182,6 +182,7 @@ def test_hook_process_imports_only_startup_modules(
         "stepper.common.hook_paths",
         "stepper.hook.daemon_client",
         "stepper.hook.hook_process",
+        "stepper.hook.process",
     }
     assert more == {*own, "_socket", "_stat"}
 

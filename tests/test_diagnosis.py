@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from stepper.common import json_decode
-from stepper.diagnosis import diagnoser, reported_facts
+from stepper.common import dataclass_decode
+from stepper.diagnosis import diagnoser, error_fact_types
 from stepper.diagnosis.diagnoser import Diagnoser, format_findings
+from stepper.diagnosis.error_fact_types import ErrorFacts, Finding, Lost
 from stepper.diagnosis.in_kernel.close_matches import find_close_names, join_items
 from stepper.diagnosis.ipython_syntax import get_transformer
 from stepper.diagnosis.name_definitions import NotebookNames, list_python_changes
 from stepper.diagnosis.not_found_suggestions import find_missing_folder, parse_import
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.diagnosis.reported_facts import ErrorFacts, Finding, Lost
+from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
-from stepper.policy.namespace_report import (
+from stepper.policy.namespace_model import (
     UNKNOWN_NAMESPACE,
     KernelEnvironment,
     Namespace,
@@ -421,7 +421,7 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
 )
 def test_invalid_facts_are_rejected_and_the_error_is_kept(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
-        json_decode.decode(reported_facts.ErrorFacts, told)
+        dataclass_decode.decode(error_fact_types.ErrorFacts, told)
     fault = Fault("KeyError", "'x'")
     assert (
         make_diagnoser(Project()).add_suggestion(
@@ -436,19 +436,19 @@ def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
     }
-    read = json_decode.decode(reported_facts.ErrorFacts, told)
+    read = dataclass_decode.decode(error_fact_types.ErrorFacts, told)
     assert read.findings == (
-        reported_facts.Finding("a"),
-        reported_facts.Finding("b", reported_facts.Bound(4, "", 2, "y = df['y']")),
+        error_fact_types.Finding("a"),
+        error_fact_types.Finding("b", error_fact_types.Bound(4, "", 2, "y = df['y']")),
     )
-    assert read.program and json_decode.decode_valid_items(
-        reported_facts.Finding, [5, {"text": "a"}, {}]
-    ) == [reported_facts.Finding("a")]
-    changed = json_decode.decode(
-        reported_facts.NamespaceChanges,
+    assert read.program and dataclass_decode.decode_valid_items(
+        error_fact_types.Finding, [5, {"text": "a"}, {}]
+    ) == [error_fact_types.Finding("a")]
+    changed = dataclass_decode.decode(
+        error_fact_types.NamespaceChanges,
         {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]},
     )
-    assert changed == reported_facts.NamespaceChanges(
+    assert changed == error_fact_types.NamespaceChanges(
         (("a", "b", "c"),), ("y",), (("x", 3),)
     )
 

@@ -17,8 +17,8 @@ from stepper.common.paths import Paths
 from stepper.install import (
     claude_settings,
     doctor,
+    install_file_io,
     install_options,
-    installed_files,
     installer,
     python_probe,
     skill_states,
@@ -420,7 +420,7 @@ def test_configured_backends(project, monkeypatch):
 
 def test_install_command_names_the_checkout(project):
     assert shlex.split(doctor.format_install_command(project)) == [
-        f"{installed_files.PACKAGE.parent}/install.sh",
+        f"{install_file_io.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.install_record).write_text("[")
@@ -463,9 +463,9 @@ def test_wheel_assets_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
-    monkeypatch.setattr(installed_files, "PACKAGE", package)
-    assert installed_files.find_assets("skills") == package / "assets/skills"
-    assert installed_files.find_assets("hooks") == package.parent / "hooks"
+    monkeypatch.setattr(install_file_io, "PACKAGE", package)
+    assert install_file_io.find_assets("skills") == package / "assets/skills"
+    assert install_file_io.find_assets("hooks") == package.parent / "hooks"
 
 
 def test_probe_times_out(tmp_path, monkeypatch):

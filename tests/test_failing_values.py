@@ -16,9 +16,9 @@ import pytest
 from pure_eval import CannotEval
 
 from stepper.diagnosis.in_kernel import (
-    decode_errors,
     failing_values,
-    lookup_errors,
+    file_read_errors,
+    key_and_attribute_errors,
     value_summary,
 )
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, Values
@@ -189,7 +189,7 @@ class State(Enum):
     ],
 )
 def test_missing_key(line: str, wanted: str, value: Any, shown: str) -> None:
-    found = lookup_errors.explain_key_error(
+    found = key_and_attribute_errors.explain_key_error(
         KeyError(wanted), [make_failing_spot(line, x=value)]
     )
     assert (shown in found["text"]) if shown else found is None
@@ -282,7 +282,7 @@ def test_facts_that_require_running_code_are_unknown(line: str) -> None:
 def test_invalid_json_line(source: str, said: str) -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads(source)
-    assert next(decode_errors.explain_read_error(caught.value, [])).startswith(said)
+    assert next(file_read_errors.explain_read_error(caught.value, [])).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_invalid_json_line(source: str, said: str) -> None:
 def test_detected_byte_encoding(data: bytes, said: str) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         data.decode("utf-8")
-    assert said in "; ".join(decode_errors.explain_read_error(caught.value, []))
+    assert said in "; ".join(file_read_errors.explain_read_error(caught.value, []))
 
 
 def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
@@ -309,7 +309,7 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         path.read_bytes().decode("utf-8")
     assert f"line 3 of `{path}`" in next(
-        decode_errors.explain_read_error(
+        file_read_errors.explain_read_error(
             caught.value, [make_failing_spot(f"read({str(path)!r})")]
         )
     )

@@ -45,7 +45,7 @@ from stepper.policy.changed_cells import select_runnable
 from stepper.policy.commands import command_schema, mcp_commands
 from stepper.policy.configuration import wake_regex
 from stepper.policy.model import Cell
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import CellVersion
 from tests.conftest import Project, code, scratch

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.kernels.backends.local.interrupted_processes import ProcessGroup
+from stepper.kernels.backends.local.interrupt_targets import ProcessGroup
 from stepper.kernels.backends.local.process_identity import Identity
 from tests.conftest import Notebook, Project, mark_nightly, reuse_project
 from tests.test_long_cells import STARTED, Edit

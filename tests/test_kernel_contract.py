@@ -22,7 +22,7 @@ from jupyter_client import BlockingKernelClient
 
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE
 from stepper.session.protocols import (
     Execution,
     ExternalExecution,

@@ -44,7 +44,7 @@ ROOMS = (
 ELSEWHERE = {
     "daemon/claude_code_json.py",
     "daemon/hook_events.py",
-    "messages/system_prompt.py",
+    "messages/prompt_without_skills.py",
     "policy/commands/cli_commands.py",  # the help of the commands themselves
     "policy/prompt_commands.py",
 }

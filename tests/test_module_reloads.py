@@ -17,7 +17,7 @@ import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
-from stepper.policy.module_changes import ModuleChanges
+from stepper.policy.reloaded_modules import ModuleChanges
 from tests.conftest import Project, make_env, reuse_project
 from tests.environments import environment, old_python
 from tests.test_kernel_helper import OLD as OLD_PACKAGES

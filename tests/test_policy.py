@@ -37,7 +37,7 @@ from stepper.policy.model import (
     StepStatus,
     Verdict,
 )
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE
 from stepper.policy.notebook_state import State
 
 AT = "2026-01-01T00:00:00Z"

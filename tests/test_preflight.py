@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from stepper.diagnosis import ipython_syntax, preflight, syntax_suggestion
 from stepper.policy.model import Fault
-from stepper.policy.namespace_report import KernelEnvironment, Namespace
+from stepper.policy.namespace_model import KernelEnvironment, Namespace
 
 HERE = sys.version_info[:2]
 NAMESPACE = {

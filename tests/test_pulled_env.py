@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.errors import StepperError
-from stepper.daemon.kernel_environment import build_kernel_environ
+from stepper.daemon.kernel_environment_variables import build_kernel_environ
 from stepper.install import install_options, installer, uninstall
 from tests.conftest import ROOT, mark_nightly
 from tests.test_worktree import ENVIRON, Checkout, add_worktree, git, main

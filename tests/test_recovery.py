@@ -179,7 +179,7 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
             "-I",
             "-S",
             "-c",
-            "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()",
+            "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()",
             str(Path(__file__).parent.parent),
             str(project.folder),
             "PostToolUse",

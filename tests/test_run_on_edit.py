@@ -530,8 +530,8 @@ def test_daemon_of_another_version_is_replaced_and_kernel_kept(
     notebook.insert("x = 5")
     status = project.json("status")
     source = CLIENT.replace(
-        "from stepper.hook.hook_process",
-        "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.hook_process",
+        "from stepper.hook.process",
+        "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.process",
     )
     payload = notebook.edited("insert", "print(x)")
     command = [

@@ -12,7 +12,7 @@ import pytest
 
 from stepper.diagnosis import shell_warnings
 from stepper.diagnosis.in_kernel import install_target
-from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.policy.model import Outcome
 from tests.conftest import Project
 from tests.environments import environment

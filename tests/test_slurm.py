@@ -26,12 +26,12 @@ import pytest
 from stepper.common.errors import KernelError
 from stepper.kernels import backend_registry, sealed_kernel_records, zmq_channels
 from stepper.kernels.backend_registry import check_backend, remove_orphans
-from stepper.kernels.backends.slurm import slurm_cli
+from stepper.kernels.backends.slurm import slurm_cli, slurm_job
 from stepper.kernels.backends.slurm import slurm_launcher as provider
 from stepper.kernels.backends.slurm import slurm_process as jobs
 from stepper.kernels.backends.slurm.slurm_backend import SlurmBackend
 from stepper.kernels.notebook_launcher import NotebookLauncher
-from stepper.policy import measured_duration
+from stepper.policy import run_time_measurement
 from stepper.policy.configuration import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, LaunchConfig
@@ -182,7 +182,7 @@ def other(cluster: Lab) -> Iterator[Room]:
 
 def test_parse_squeue_output() -> None:
     def left(told: str) -> float | None:
-        return slurm_cli.Job(1, "", "RUNNING", time=told).left_seconds
+        return slurm_job.Job(1, "", "RUNNING", time=told).left_seconds
 
     assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [
         597,
@@ -194,7 +194,7 @@ def test_parse_squeue_output() -> None:
         None
     ] * 4
     job, now = (
-        slurm_cli.Job(
+        slurm_job.Job(
             1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"
         ),
         datetime(2026, 3, 1),
@@ -938,7 +938,7 @@ def test_kernel_ports_are_tunneled_through_its_node(
             f"{n}\n" for n in range(12)
         )
         assert done.reconnected
-        assert 2.4 <= measured_duration.measure_busy_seconds(done.timings, 60) < 4
+        assert 2.4 <= run_time_measurement.measure_busy_seconds(done.timings, 60) < 4
         other.again()
         assert (
             other.wait(other.kernel.take_over()) is None

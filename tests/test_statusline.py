@@ -19,7 +19,7 @@ from stepper.install import statusline_setting
 from stepper.messages import statusline as words
 from stepper.policy import journal_events
 from stepper.policy.model import Outcome, Plan, Step, Verdict
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace, Variable
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.policy.notebook_state import State
 from tests.conftest import ROOT, Project
 from tests.test_attached_clients import wait_until_true

@@ -15,8 +15,8 @@ from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits
+from stepper.session.caller import Caller
 from stepper.session.cells.agent_edits import run_edited_cell
-from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import NoDiagnosis
 from stepper.session.protocols import LaunchConfig
 from stepper.session.run_recovery import recover_run

@@ -403,7 +403,7 @@ class RunProgress(contextlib.ExitStack):
         """Show a progress event of the daemon; an empty one is a heartbeat."""
         if self.quiet or not body:
             return
-        from stepper.common.json_decode import decode
+        from stepper.common.dataclass_decode import decode
         from stepper.session.progress_events import (
             CellFinished,
             CellStarted,

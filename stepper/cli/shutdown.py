@@ -20,7 +20,7 @@ from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
 from stepper.hook import daemon_client
-from stepper.hook.start import acquire_lock
+from stepper.hook.daemon_start import acquire_lock
 from stepper.kernels import sealed_kernel_records
 
 EXIT_SECONDS = 10.0  # for the daemon's process to exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stepper.common.paths import Paths
-from stepper.install.installed_files import find_assets
+from stepper.install.install_file_io import find_assets
 
 
 def statusline(paths: Paths) -> None:

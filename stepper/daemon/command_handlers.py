@@ -677,14 +677,14 @@ def _add_system_prompt(
     """Return `context`, with a system prompt if `arguments` names an agent."""
     if arguments.agent is None:
         return context
-    from stepper.messages import system_prompt
+    from stepper.messages import prompt_without_skills
 
     namespace = {
         "modules": context.imported_modules,
         "functions": context.defined_functions,
         "variables": context.variables,
     }
-    text = system_prompt.format_system_prompt(
+    text = prompt_without_skills.format_system_prompt(
         arguments.agent, arguments.lang, context.current_notebook, namespace
     )
     return replace(context, text=text)

@@ -36,8 +36,8 @@ from stepper.session import (
     undelivered_reports,
 )
 from stepper.session.background import background_runs, backgrounding
+from stepper.session.caller import Caller
 from stepper.session.cells import agent_edits
-from stepper.session.clients import Caller
 from stepper.session.session import Session
 
 # Events that are sent only while the agent works.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stepper.common.errors import KernelError
 from stepper.common.paths import Paths, get_ipykernel_folder
 from stepper.common.text import one_line
-from stepper.daemon.kernel_environment import build_kernel_environ
+from stepper.daemon.kernel_environment_variables import build_kernel_environ
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Limits
 from stepper.session.protocols import LaunchConfig

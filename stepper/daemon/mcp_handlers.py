@@ -16,14 +16,14 @@ from stepper.daemon.request import Request, report_progress
 from stepper.messages.run_report import RunSummary
 from stepper.policy.commands import cli_commands, command_schema, mcp_commands
 from stepper.session import (
-    cell_responses,
+    mcp_responses,
     notebook_commands,
     replaced_notebook,
     responses,
     status_queries,
     undelivered_reports,
 )
-from stepper.session.background import run_waiting
+from stepper.session.background import time_limited_runs
 from stepper.session.cells import cell_operations, cell_reading
 from stepper.session.session import Session
 
@@ -55,7 +55,7 @@ async def handle_cell_command(
 
 def _is_refusal(response: object) -> bool:
     """Return whether a command was refused before it wrote any cell."""
-    if not isinstance(response, cell_responses.CellRunResponse):
+    if not isinstance(response, mcp_responses.CellRunResponse):
         return False
     return response.state in ("refused", "stopped") and not response.cells
 
@@ -75,7 +75,7 @@ async def _handle(request: Request, session: Session, arguments: Any) -> object:
 
 async def add_first_cells(
     request: Request, session: Session, new: cli_commands.New
-) -> cell_responses.CellRunResponse:
+) -> mcp_responses.CellRunResponse:
     """Add the first cells to a new notebook, and run them unless `run` is false."""
     names = ("cells", "run", "wait_seconds")
     values = {name: getattr(new, name) for name in names}
@@ -87,33 +87,33 @@ async def _write_cells(
     request: Request,
     session: Session,
     arguments: mcp_commands.CellRun | mcp_commands.CellAdd,
-) -> cell_responses.CellRunResponse:
+) -> mcp_responses.CellRunResponse:
     """Write cells to a notebook and run them, for at most `wait_seconds`."""
     caller = request.caller
     consent = request.consent
     caller.call_id = arguments.call
 
-    def start_work() -> run_waiting.Work:
+    def start_work() -> time_limited_runs.Work:
         if isinstance(arguments, mcp_commands.CellRun):
             return cell_operations.run_cell(session, arguments, caller, consent)
         return cell_operations.add_cells(session, arguments, caller, consent)
 
     async with report_progress(request, session):
-        return await run_waiting.run_with_limit(
+        return await time_limited_runs.run_with_limit(
             session, request.owner, caller, arguments.wait_seconds, start_work
         )
 
 
 async def run_cells(
     request: Request, session: Session, selection: str, wait_seconds: float
-) -> cell_responses.CellRunResponse:
+) -> mcp_responses.CellRunResponse:
     """Run the selected cells of a notebook.
 
     `selection` is a selection of `stepper run`, such as `all`. After `wait_seconds`,
     return an interim response, and continue the run in the background.
     """
 
-    async def run_selected() -> run_waiting.CellRunReport:
+    async def run_selected() -> time_limited_runs.CellRunReport:
         finished: list[RunSummary] = []
         response = await notebook_commands.run(
             session, selection, request.caller, request.progress, finished
@@ -121,7 +121,7 @@ async def run_cells(
         return cell_operations.create_run_report(session, response, finished)
 
     async with report_progress(request, session):
-        return await run_waiting.run_with_limit(
+        return await time_limited_runs.run_with_limit(
             session, request.owner, request.caller, wait_seconds, run_selected
         )
 
@@ -140,7 +140,7 @@ async def get_status(
         finished = None
         if arguments.wait_seconds is not None:
             async with report_progress(request, session):
-                finished = await run_waiting.wait_for_background(
+                finished = await time_limited_runs.wait_for_background(
                     session, request.owner, request.caller, arguments.wait_seconds
                 )
         response = replace(await status_queries.get_status(session), ended=finished)

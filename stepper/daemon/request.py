@@ -11,7 +11,7 @@ from typing import Any
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.policy.model import Consent
 from stepper.session import progress_events, status_queries
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.session import Session
 
 PROGRESS_SECONDS = 1.0  # the interval of progress events about the running cell

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from stepper.kernels.process_tree import TABLE
-from stepper.session.cell_responses import GpuUsage, Resources, ResourceUsage
+from stepper.session.mcp_responses import GpuUsage, Resources, ResourceUsage
 from stepper.session.responses import KernelStatus
 
 SAMPLE_SECONDS = 0.1  # the minimum time between two samples

@@ -37,14 +37,14 @@ from stepper.daemon.connection import (
 from stepper.daemon.hook_events import handle_event
 from stepper.daemon.memory_trim import MemoryTrimmer
 from stepper.daemon.request import Request
-from stepper.daemon.running_cells import RunningCellFiles
+from stepper.daemon.running_cell_files import RunningCellFiles
 from stepper.daemon.statusline_file import StatusLineFile
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.hook.start import acquire_lock
+from stepper.diagnosis.project_facts import ProjectEnvironment
+from stepper.hook.daemon_start import acquire_lock
 from stepper.kernels import backend_registry
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.kernels.outputs import image_diff
@@ -55,7 +55,7 @@ from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Limits
 from stepper.session import notebook_commands
 from stepper.session.background import background_runs
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.protocols import Journal, LaunchConfig
 from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session

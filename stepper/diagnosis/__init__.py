@@ -8,7 +8,7 @@ a session also works without one.
 PARTS = {
     "file_writes": "stepper.diagnosis.in_kernel",
     "error_facts": "stepper.diagnosis.in_kernel",
-    "run_warnings": "stepper.diagnosis.in_kernel",
+    "suspicious_results": "stepper.diagnosis.in_kernel",
     "matplotlib_facts": "stepper.diagnosis.in_kernel",
     "criterion_check": "stepper.diagnosis.in_kernel",
     "shell_commands": "stepper.diagnosis.in_kernel",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepper.common.json_decode import decode, decode_valid_items
+from stepper.common.dataclass_decode import decode, decode_valid_items
 from stepper.common.text import one_line
 from stepper.diagnosis import (
     figure_summary,
@@ -28,6 +28,13 @@ from stepper.diagnosis import (
     syntax_suggestion,
 )
 from stepper.diagnosis.agent_images import SavedImages
+from stepper.diagnosis.error_fact_types import (
+    Bound,
+    ErrorFacts,
+    FileFacts,
+    Lost,
+    NamespaceChanges,
+)
 from stepper.diagnosis.file_change_lines import format_file_lines
 from stepper.diagnosis.in_kernel.close_matches import join_items
 from stepper.diagnosis.name_definitions import NotebookNames
@@ -37,16 +44,9 @@ from stepper.diagnosis.not_found_suggestions import (
     explain_module_error,
     explain_name_error,
 )
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.diagnosis.reported_facts import (
-    Bound,
-    ErrorFacts,
-    FileFacts,
-    Lost,
-    NamespaceChanges,
-)
+from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.diagnosis_protocol import Diagnosis, NoDiagnosis
 from stepper.session.protocols import Execution

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from stepper.common.json_decode import decode_valid_items
+from stepper.common.dataclass_decode import decode_valid_items
 from stepper.common.text import clean, one_line
 from stepper.diagnosis import plotly_summary
 from stepper.kernels.outputs.output_images import (

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from stepper.common.text import one_line
+from stepper.diagnosis.error_fact_types import FileChange, FileFacts
 from stepper.diagnosis.in_kernel.close_matches import join_items
-from stepper.diagnosis.project_environment import TICK, ProjectEnvironment
-from stepper.diagnosis.reported_facts import FileChange, FileFacts
+from stepper.diagnosis.project_facts import TICK, ProjectEnvironment
 
 MAX_LIST = 200
 MAX_LINE = 600

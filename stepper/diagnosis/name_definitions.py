@@ -29,7 +29,7 @@ from stepper.policy.dataflow.name_effects import (
 )
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 
 BOUND = "bound by"

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from stepper.common.project_walk import ENTRIES, scan_folder
 from stepper.common.text import one_line
 from stepper.diagnosis import distribution_names
+from stepper.diagnosis.error_fact_types import ErrorFacts
 from stepper.diagnosis.in_kernel.close_matches import (
     find_close_names,
     find_quoted,
@@ -26,12 +27,11 @@ from stepper.diagnosis.in_kernel.close_matches import (
     normalize_name,
 )
 from stepper.diagnosis.name_definitions import BOUND, NotebookNames
-from stepper.diagnosis.name_similarity import MAX_PATH
-from stepper.diagnosis.project_environment import ProjectEnvironment
-from stepper.diagnosis.reported_facts import ErrorFacts
+from stepper.diagnosis.path_similarity import MAX_PATH
+from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.messages import command_messages
 from stepper.policy.model import Fault
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 
 # Constants of JSON and JavaScript → the same constants in Python.
 FOREIGN_CONSTANTS = {

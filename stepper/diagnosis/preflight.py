@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.dataflow.name_effects import ANNOTATED, CHANGE
 from stepper.policy.model import Fault
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 
 # IPython translates `%x`, `!x` and `x?` into calls of this function.
 MAGIC_CALL = "get_ipython"

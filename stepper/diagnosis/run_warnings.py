@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from stepper.common.json_decode import decode_valid_items
+from stepper.common.dataclass_decode import decode_valid_items
 from stepper.common.text import one_line
 
 # The number of warnings that the helper counted but did not report.

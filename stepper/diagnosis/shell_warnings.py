@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from stepper.common.json_decode import decode_valid_items
+from stepper.common.dataclass_decode import decode_valid_items
 from stepper.common.text import one_line
-from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.project_facts import ProjectEnvironment
 
 # Characters of a command, of a line of output and of a whole warning.
 MAX_COMMAND = 80

@@ -48,7 +48,7 @@ static int is_notifier;     /* whether the event is one that waits for a message
 static int message_printed; /* whether there was such a message */
 static pid_t parent;
 static const char *const RUN =
-    "import sys; sys.path.append(sys.argv[1]); from stepper.hook.hook_process import hook; hook()";
+    "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
 
 /* Write bytes to a temporary file; return its file descriptor, or -1 on failure. */
 static int write_temporary_file(const char *data, size_t size) {

@@ -172,7 +172,7 @@ def send_request(
         if sock is None:
             if not launch:
                 return None
-            from stepper.hook.start import start_daemon
+            from stepper.hook.daemon_start import start_daemon
 
             sock = start_daemon(paths, connect)
         if on_connect:
@@ -199,7 +199,7 @@ def send_request(
             raise parse_error(body)
         # The response is STALE: the daemon has another version. It exits, and the next
         # daemon takes over its kernels.
-        from stepper.hook.start import wait_until_stopped
+        from stepper.hook.daemon_start import wait_until_stopped
 
         wait_until_stopped(paths)
     raise DaemonError(

@@ -228,7 +228,7 @@ def ensure_daemon(
     import time
 
     from stepper.hook.daemon_client import connect
-    from stepper.hook.start import start_daemon, wait_until_stopped
+    from stepper.hook.daemon_start import start_daemon, wait_until_stopped
 
     if client_result == "stale":
         wait_until_stopped(paths)

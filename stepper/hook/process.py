@@ -1,6 +1,6 @@
-"""Former name of `hook_process`.
+"""The entry point of the hook scripts, under a name that does not change.
 
-The hook scripts of earlier versions, which users may have committed, import it.
+Projects commit the script, which may be older or newer than the installed package.
 """
 
 from stepper.hook.hook_process import hook

@@ -25,11 +25,11 @@ from stepper.hook import daemon_client
 from stepper.install import (
     claude_settings,
     mcp_starter,
-    permission_mode,
+    permission_mode_check,
     skill_states,
     user_script,
 )
-from stepper.install.installed_files import (
+from stepper.install.install_file_io import (
     find_assets,
     format_editor_command,
     read_settings,
@@ -321,7 +321,9 @@ def _check_hooks(paths: Paths) -> str:
     plugin = is_plugin_installation(paths)
     enabled = False
     if plugin:
-        _, data = read_settings(permission_mode.get_config_folder() / "settings.json")
+        _, data = read_settings(
+            permission_mode_check.get_config_folder() / "settings.json"
+        )
         enabled = claude_settings.is_plugin_enabled(data)
     for file in ("settings.json", "settings.local.json"):
         name, path = f".claude/{file}", Path(paths.project, ".claude", file)
@@ -373,7 +375,7 @@ def _check_mode(paths: Paths) -> str:
     """Return a description of Claude Code's permission mode. This check never fails."""
     if is_mcp_only(paths):
         return "not relevant (--mcp-only): the MCP client decides whether to ask you"
-    return permission_mode.describe_mode(
+    return permission_mode_check.describe_mode(
         Path(paths.project), _load_limits_or_defaults(paths)
     )
 
@@ -417,7 +419,7 @@ def _check_personal_skills(paths: Paths) -> str:
     """Check that no personal skill of the user overrides a skill of stepper."""
     if is_mcp_only(paths):
         return "not relevant (--mcp-only installs no skills)"
-    folder = permission_mode.get_config_folder() / "skills"
+    folder = permission_mode_check.get_config_folder() / "skills"
     overriding = [
         str(folder / name)
         for name in skill_states.load_shipped_skills()

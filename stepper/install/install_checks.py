@@ -25,7 +25,7 @@ from stepper.common.paths import (
     read_install_record,
 )
 from stepper.install import claude_settings, doctor, ipykernel_install, user_script
-from stepper.install.installed_files import PACKAGE, read, read_settings
+from stepper.install.install_file_io import PACKAGE, read, read_settings
 from stepper.install.python_probe import Interpreter, probe_kernel_python, run
 from stepper.install.skill_states import SKILLS, load_shipped_skills
 

@@ -10,7 +10,7 @@ import tempfile
 
 from stepper.common.errors import UsageError
 from stepper.common.paths import read_install_record
-from stepper.install.installed_files import PACKAGE
+from stepper.install.install_file_io import PACKAGE
 from stepper.policy.configuration import notebook_globs
 
 HELP = "./install.sh --help"

@@ -20,14 +20,14 @@ from stepper import __version__
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record
 from stepper.hook import daemon_client
-from stepper.hook.start import wait_until_stopped
+from stepper.hook.daemon_start import wait_until_stopped
 from stepper.install import (
     claude_settings,
     doctor,
     ipykernel_install,
     mcp_client_config,
     mcp_starter,
-    permission_mode,
+    permission_mode_check,
     statusline_setting,
     trust,
     user_script,
@@ -39,9 +39,7 @@ from stepper.install.install_checks import (
     check_interpreter,
     print_plan,
 )
-from stepper.install.install_options import parse_arguments
-from stepper.install.install_output import print_line
-from stepper.install.installed_files import (
+from stepper.install.install_file_io import (
     PACKAGE,
     find_assets,
     link,
@@ -50,6 +48,8 @@ from stepper.install.installed_files import (
     remove,
     write,
 )
+from stepper.install.install_options import parse_arguments
+from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_states import (
     SKILLS,
@@ -238,7 +238,7 @@ def _print_next_steps(
     paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool
 ) -> None:
     _print_notebooks(paths, limits)
-    print_line("mode", permission_mode.describe_mode(Path(paths.project), limits))
+    print_line("mode", permission_mode_check.describe_mode(Path(paths.project), limits))
     print_line(
         "",
         "if you approve an edit, you also approve running the cell (with --allow,"

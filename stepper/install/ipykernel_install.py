@@ -16,7 +16,7 @@ from subprocess import CompletedProcess
 
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths, get_ipykernel_folder
-from stepper.install.installed_files import read, remove
+from stepper.install.install_file_io import read, remove
 from stepper.install.python_probe import Interpreter, get_output_tail, run
 
 ADD = ("uv", "add", "--dev", "ipykernel")

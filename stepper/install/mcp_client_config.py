@@ -18,7 +18,7 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, read_install_record
 from stepper.install import claude_settings, doctor, mcp_starter, toml_config, trust
 from stepper.install.install_checks import check_links
-from stepper.install.installed_files import (
+from stepper.install.install_file_io import (
     format_editor_command,
     read,
     remove,

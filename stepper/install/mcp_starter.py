@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
-from stepper.install.installed_files import find_assets, read, write
+from stepper.install.install_file_io import find_assets, read, write
 
 # Relative to the environment. The hook script contains this name too.
 STARTER = "hooks/mcp"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepper.install.installed_files import find_assets
+from stepper.install.install_file_io import find_assets
 
 SKILLS = ".claude/skills"
 DIGEST_LENGTH = 16  # hexadecimal digits

@@ -15,7 +15,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, get_record_folder
 from stepper.install.claude_settings import SCRIPT, Data
-from stepper.install.installed_files import (
+from stepper.install.install_file_io import (
     find_assets,
     read,
     read_settings,

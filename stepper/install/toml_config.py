@@ -17,7 +17,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.install import claude_settings, mcp_starter
-from stepper.install.installed_files import format_editor_command
+from stepper.install.install_file_io import format_editor_command
 
 NAME = "stepper"
 SERVERS = "mcp_servers"  # the key of a client's servers

@@ -28,7 +28,7 @@ from stepper.common.paths import (
     read_install_record,
 )
 from stepper.common.text import escape_controls, shell_quote
-from stepper.install.installed_files import link
+from stepper.install.install_file_io import link
 from stepper.policy.model import Limits
 
 # Keys of the configuration that decide what runs, except `python` and `kernels`.

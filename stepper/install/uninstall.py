@@ -30,8 +30,7 @@ from stepper.install.install_checks import (
     check_links,
     check_target,
 )
-from stepper.install.install_output import print_line
-from stepper.install.installed_files import (
+from stepper.install.install_file_io import (
     find_assets,
     read,
     read_settings,
@@ -39,6 +38,7 @@ from stepper.install.installed_files import (
     remove_empty,
     write,
 )
+from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_states import SKILLS, list_our_skills
 

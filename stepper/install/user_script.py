@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, get_record_root
-from stepper.install.installed_files import find_assets, read, remove, write
+from stepper.install.install_file_io import find_assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
 MAX_NAMED_PROJECTS = 5

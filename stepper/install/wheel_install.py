@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
-from stepper.install.installed_files import PACKAGE, find_assets
+from stepper.install.install_file_io import PACKAGE, find_assets
 
 NAME = "notebook-stepper"
 SHELL = "/bin/sh"

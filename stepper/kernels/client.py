@@ -31,7 +31,7 @@ from stepper.kernels.execution import (
 from stepper.kernels.kernel_channels import Inbox
 from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stepper.common import json_decode, secure_files
+from stepper.common import dataclass_decode, secure_files
 from stepper.common.errors import KernelUnreachableError
 from stepper.kernels.external_executions import ExternalExecutions
 from stepper.kernels.kernel_process import (
@@ -32,7 +32,7 @@ from stepper.kernels.outputs.output_area import (
 )
 from stepper.kernels.outputs.widgets import Widgets
 from stepper.policy.model import Death
-from stepper.policy.namespace_report import KernelEnvironment, Namespace
+from stepper.policy.namespace_model import KernelEnvironment, Namespace
 
 # The exceptions that are raised if a message does not follow the protocol.
 MALFORMED_MESSAGE = (AttributeError, KeyError, TypeError, ValueError)
@@ -119,12 +119,12 @@ class Connection:
         """Return the namespace in a message of the helper, including the environment.
 
         The helper sends the environment only when it has changed, so the last one is
-        stored. Raise an error of `json_decode` if the content is not valid.
+        stored. Raise an error of `dataclass_decode` if the content is not valid.
         """
         environment = content.pop("lasting", None) or {}
         if len(environment) > 1:
-            self.environment = json_decode.decode(KernelEnvironment, environment)
-        namespace = json_decode.decode(Namespace, content)
+            self.environment = dataclass_decode.decode(KernelEnvironment, environment)
+        namespace = dataclass_decode.decode(Namespace, content)
         current = self.environment
         if current is None or environment.get("mark") != current.mark:
             return replace(namespace, names=())

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from stepper.common import json_decode
+from stepper.common import dataclass_decode
 from stepper.policy.model import Fault, Frame
 
 MAX_TEXT = 20_000  # characters of a traceback or a message
@@ -101,7 +101,7 @@ def build_fault(
     and `count` the execution count. Return None if there was no error.
     """
     traceback = error["traceback"] if error else ""
-    faults = list(json_decode.decode_valid_items(Fault, [facts.get("fault")]))
+    faults = list(dataclass_decode.decode_valid_items(Fault, [facts.get("fault")]))
     if faults:
         fault = faults[0]
         line = _find_line(fault, count)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.common import json_decode
+from stepper.common import dataclass_decode
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.common.text import format_count
 from stepper.kernels import helper_loader
@@ -30,7 +30,7 @@ from stepper.kernels.outputs.output_area import (
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy import error_classification
 from stepper.policy.model import Death, Fault, Limits, Outcome
-from stepper.policy.module_changes import ModuleChanges
+from stepper.policy.reloaded_modules import ModuleChanges
 from stepper.session.protocols import Execution
 
 # Between two checks for death, deadline and memory. A check may be late by the same
@@ -345,7 +345,7 @@ class RunningExecution:
             self.result.namespace = self.kernel.decode_namespace(content["namespace"])
         if "modules" in content:
             with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
-                modules = json_decode.decode(ModuleChanges, content["modules"])
+                modules = dataclass_decode.decode(ModuleChanges, content["modules"])
                 self.result.module_changes = modules
 
     async def enforce_limits(self, now: float, is_quiet: bool) -> bool:

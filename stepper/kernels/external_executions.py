@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stepper.kernels.message_decoding import Message
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.session.protocols import ExternalExecution
 
 SESSION_PREFIX = "stepper-"

@@ -33,7 +33,7 @@ from stepper.policy import edit_gate, error_classification, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
-from stepper.policy.namespace_report import Namespace, Variable
+from stepper.policy.namespace_model import Namespace, Variable
 from stepper.policy.notebook_state import LateOutputSummary, State
 
 # Why the next step must run again although its cell ran before.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepper.common.text import format_count, one_line
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.module_changes import ModuleChanges, OldModule
+from stepper.policy.reloaded_modules import ModuleChanges, OldModule
 
 MAX_MODULES = 5  # in one line, and lines of warnings
 

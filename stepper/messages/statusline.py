@@ -13,7 +13,7 @@ from stepper.messages.marks import (
 )
 from stepper.messages.quoted_output import format_span
 from stepper.policy.model import Key, Step, StepStatus
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import FINISHED, State
 
 OPEN_WORDS = {

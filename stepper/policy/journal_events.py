@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from stepper.common import json_decode
+from stepper.common import dataclass_decode
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.model import (
     NOTHING_OMITTED,
@@ -426,4 +426,4 @@ def parse_event(line: Mapping[str, Any]) -> Event | None:
     event_class = EVENT_CLASSES.get(kind) if isinstance(kind, str) else None
     if event_class is None:
         return None
-    return json_decode.decode(event_class, line)
+    return dataclass_decode.decode(event_class, line)

@@ -37,7 +37,7 @@ from stepper.policy.model import (
     StepStatus,
     Verdict,
 )
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import Progress, State
 
 VARIABLES_KEPT = "the kernel keeps its variables"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from stepper.policy.model import Cell, CriterionResult, Fault, Run
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import Execution
 

@@ -31,8 +31,8 @@ from stepper.policy import (
     changed_cells,
     edit_gate,
     journal_events,
-    measured_duration,
     plan,
+    run_time_measurement,
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
@@ -48,12 +48,12 @@ from stepper.policy.model import (
 )
 from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
+from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import judge_execution, run_cell
-from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Kernel, KernelMetadata
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
-from stepper.session.verification.changed_outputs import RecordedOutputs
+from stepper.session.verification.recorded_output_changes import RecordedOutputs
 
 # An answer to `continue` that reopens a skipped step.
 REOPENED_STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
@@ -460,7 +460,7 @@ async def _record_scratch_run(
             cells = session.read().cells
     judgement = await judge_execution(session, cell, execution, cells)
     session.record_death(execution, "`stepper eval`")
-    seconds = measured_duration.measure_busy_seconds(execution.timings, elapsed)
+    seconds = run_time_measurement.measure_busy_seconds(execution.timings, elapsed)
     run = started.create_run(
         execution.outcome, judgement.verdict, judgement.fault, seconds
     )

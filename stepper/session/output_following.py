@@ -11,7 +11,7 @@ from stepper.common.text import one_line
 from stepper.messages.quoted_output import take_new_lines
 from stepper.messages.run_report import format_seconds
 from stepper.session import progress_events, responses, status_queries
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.protocols import CellVersion
 from stepper.session.session import Session
 

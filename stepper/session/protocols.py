@@ -24,8 +24,8 @@ from stepper.policy.model import (
     Outcome,
     Plan,
 )
-from stepper.policy.module_changes import UNCHANGED, ModuleChanges
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.reloaded_modules import UNCHANGED, ModuleChanges
 
 if TYPE_CHECKING:
     from stepper.policy.configuration.kernel_config import BackendConfig

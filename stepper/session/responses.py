@@ -15,7 +15,7 @@ from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
     from stepper.messages.stale_cells import Mark
-    from stepper.session.cell_responses import CellRunResponse, Resources
+    from stepper.session.mcp_responses import CellRunResponse, Resources
 
 
 def to_json(answer: object) -> bytes:

@@ -24,9 +24,9 @@ from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import Cell, Death, Fault, Limits
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.protocols import (
     Execution,

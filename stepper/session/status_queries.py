@@ -20,7 +20,7 @@ from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
 from stepper.policy import cell_list_edits, changed_cells, journal_reducer, plan
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.session import responses, stale_cells, undelivered_reports
 from stepper.session.protocols import CellVersion
 from stepper.session.session import SHOWN_SECONDS, Session

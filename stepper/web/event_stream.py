@@ -15,7 +15,7 @@ from tornado import iostream
 from stepper.messages.marks import MARKS
 from stepper.messages.status_text import CELL_NOTES, OUTCOME_NAMES, STATUS_NOTES
 from stepper.web.access_control import ViewHandler, ViewServer, encode_json
-from stepper.web.notebook_view import NotebookView
+from stepper.web.notebook_view_state import NotebookView
 
 CHECK_SECONDS = 0.15  # the time between two checks of a notebook
 LIST_SECONDS = 1.0  # the time between two checks of the list of notebooks

@@ -14,7 +14,7 @@ from tornado import httpserver, web
 from stepper.common.errors import StepperError, UsageError
 from stepper.web.access_control import HOST, ViewHandler, ViewServer
 from stepper.web.event_stream import CHECK_SECONDS, EventsHandler
-from stepper.web.notebook_view import NotebookView
+from stepper.web.notebook_view_state import NotebookView
 from stepper.web.output_rendering import (
     get_full_output,
     get_widget_models,

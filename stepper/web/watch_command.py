@@ -28,8 +28,8 @@ from stepper.messages.quoted_output import format_span, get_output_text
 from stepper.messages.run_report import format_seconds
 from stepper.messages.status_text import format_no_notebook, format_step
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
-from stepper.web.notebook_list import NotebookList
-from stepper.web.notebook_view import NotebookView, Row
+from stepper.web.notebook_view_state import NotebookView, Row
+from stepper.web.notebook_views import NotebookList
 
 REFRESH_SECONDS = 0.25
 OUTPUT_LINES = 8  # the number of output lines of the running cell

@@ -23,7 +23,7 @@ from stepper import diagnosis
 from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.kernels.backends.local.available_memory import get_memory_usage
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.outputs.late_outputs import LateOutputs
@@ -32,8 +32,8 @@ from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits, Outcome
 from stepper.session import notebook_commands
+from stepper.session.caller import Caller
 from stepper.session.cells.agent_edits import run_edited_cell
-from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Kernel, LaunchConfig
 from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session

@@ -33,7 +33,7 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.verify_results import VerifyResult
 from stepper.policy.model import Death, Limits
 from stepper.session import notebook_commands, progress_events
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.protocols import KernelMetadata, LaunchConfig, Notebook
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now

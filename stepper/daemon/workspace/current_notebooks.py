@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepper.daemon.workspace.daemon_json_file import DaemonJsonFile
+from stepper.daemon.workspace.owned_json_file import DaemonJsonFile
 
 MAX_SESSIONS = 50  # the number of client sessions that are remembered
 PROJECT = ""  # the key of the project's current notebook

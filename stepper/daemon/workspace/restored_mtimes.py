@@ -8,7 +8,7 @@ the case that the daemon is killed. The hook script checks whether the file exis
 
 from __future__ import annotations
 
-from stepper.daemon.workspace.daemon_json_file import DaemonJsonFile
+from stepper.daemon.workspace.owned_json_file import DaemonJsonFile
 
 
 class RestoredMtimes:

@@ -14,7 +14,7 @@ from typing import Any
 from stepper.diagnosis.in_kernel.close_matches import find_close_names
 from stepper.diagnosis.in_kernel.expression_values import UserFrame
 from stepper.diagnosis.in_kernel.failing_values import Finding, make_finding
-from stepper.diagnosis.in_kernel.lookup_errors import (
+from stepper.diagnosis.in_kernel.key_and_attribute_errors import (
     find_first_finding,
     find_stored_attribute,
 )

@@ -12,7 +12,6 @@ from typing import Any, Callable, Iterable
 
 from stepper.diagnosis.in_kernel.call_errors import explain_call_error
 from stepper.diagnosis.in_kernel.close_matches import find_quoted
-from stepper.diagnosis.in_kernel.decode_errors import explain_read_error
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, list_user_frames
 from stepper.diagnosis.in_kernel.failing_values import (
     Finding,
@@ -21,14 +20,15 @@ from stepper.diagnosis.in_kernel.failing_values import (
     find_explanations,
     make_finding,
 )
-from stepper.diagnosis.in_kernel.file_changes import describe_files
-from stepper.diagnosis.in_kernel.import_facts import explain_import_error
-from stepper.diagnosis.in_kernel.last_assignment import explain_hidden_name
-from stepper.diagnosis.in_kernel.lookup_errors import (
+from stepper.diagnosis.in_kernel.file_read_errors import explain_read_error
+from stepper.diagnosis.in_kernel.import_errors import explain_import_error
+from stepper.diagnosis.in_kernel.key_and_attribute_errors import (
     explain_attribute_error,
     explain_key_error,
 )
+from stepper.diagnosis.in_kernel.last_assignment import explain_hidden_name
 from stepper.diagnosis.in_kernel.partial_effects import list_changes
+from stepper.diagnosis.in_kernel.written_file_check import describe_files
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,

@@ -8,7 +8,7 @@ longer. The hook is therefore added before the first cell whose source may write
 
 An event handler records a path and the state of its file before the event. A handler
 raises no errors and keeps no reference to the user's objects. At most MAX_PATHS paths
-are recorded for a cell. `file_changes` evaluates the records after a failure.
+are recorded for a cell. `written_file_check` evaluates the records after a failure.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.module_sources import (
+from stepper.kernels.in_kernel.module_parsing import (
     get_package,
     parse_source,
     resolve_module_name,

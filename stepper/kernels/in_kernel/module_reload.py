@@ -24,7 +24,7 @@ from typing import Any
 from IPython.core.error import InputRejected
 
 from stepper.kernels.in_kernel.cell_sources import INSTALLED, sources
-from stepper.kernels.in_kernel.module_sources import (
+from stepper.kernels.in_kernel.module_parsing import (
     IMPORTS,
     WORD,
     get_package,

@@ -48,10 +48,10 @@ HELPER = "_stepper_helper"  # in sys.modules
 # name is imported. Loading takes 20 to 100 ms.
 PART_WORDS = {
     "matplotlib_facts": ("matplotlib", "plt", "plot", "seaborn", "sns"),
-    "run_warnings": ("pandas", "numpy", "except", "warn"),
+    "suspicious_results": ("pandas", "numpy", "except", "warn"),
     "shell_commands": ("!", "%", "get_ipython"),
 }
-PARTS_BEFORE_RUN = ("run_warnings", "shell_commands", "file_writes")
+PARTS_BEFORE_RUN = ("suspicious_results", "shell_commands", "file_writes")
 PARTS_TO_UNINSTALL = ("matplotlib_facts", "shell_commands", "file_writes")
 # A cell with one of these words may write files. Other cells' writes are not recorded.
 WRITES = re.compile(
@@ -142,7 +142,7 @@ def report_run(result: Any) -> None:
     module_changes = run_state.pop("modules", None)
     error = find_error(result)
     facts: dict[str, Any] = {
-        "warnings": call_part("run_warnings", "finish_run", raw, error is None),
+        "warnings": call_part("suspicious_results", "finish_run", raw, error is None),
         "figures": call_part("matplotlib_facts", "list_figures"),
         "commands": call_part("shell_commands", "finish_run", raw, error),
     }

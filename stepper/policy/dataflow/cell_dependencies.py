@@ -24,7 +24,7 @@ from stepper.policy.dataflow.name_effects import (
 )
 from stepper.policy.journal_events import ExternalExecution, RunEnded
 from stepper.policy.model import Cell, Outcome
-from stepper.policy.namespace_report import Namespace
+from stepper.policy.namespace_model import Namespace
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 

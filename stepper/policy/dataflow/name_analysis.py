@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stepper.policy.dataflow.magics import analyze_magic
+from stepper.policy.dataflow.magic_effects import analyze_magic
 from stepper.policy.dataflow.name_effects import (
     ANNOTATED,
     BIND,

@@ -19,7 +19,7 @@ from stepper.messages import background_runs, run_report
 from stepper.messages.run_report import Report
 from stepper.policy import journal_events
 from stepper.session.background import backgrounding
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.session import Session
 from stepper.session.session_state.background_call_states import (
     BackgroundCall,

@@ -30,8 +30,8 @@ from stepper.policy.model import (
 )
 from stepper.session import stale_cells
 from stepper.session.background import backgrounding
+from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import create_work, run_cell, summarize_run
-from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Notebook
 from stepper.session.session import Session
 from stepper.session.undelivered_reports import pop_unreported_cells

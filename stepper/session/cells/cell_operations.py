@@ -20,10 +20,10 @@ from stepper.policy.commands import cli_commands, mcp_commands
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
 from stepper.session import responses, stale_cells, status_queries, undelivered_reports
 from stepper.session.background import backgrounding
-from stepper.session.background.run_waiting import CellRunReport
-from stepper.session.cell_responses import CellChangeResponse
+from stepper.session.background.time_limited_runs import CellRunReport
+from stepper.session.caller import Caller
 from stepper.session.cells import agent_edits
-from stepper.session.clients import Caller
+from stepper.session.mcp_responses import CellChangeResponse
 from stepper.session.session import Session
 
 Rearrange = Callable[[Sequence[Cell]], Sequence[Cell]]

@@ -22,7 +22,7 @@ from stepper.policy.changed_cells import hash_source
 from stepper.policy.commands import mcp_commands
 from stepper.policy.model import Cell
 from stepper.session import status_queries, undelivered_reports
-from stepper.session.cell_responses import CellReadResponse
+from stepper.session.mcp_responses import CellReadResponse
 from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.session import Session
 

@@ -23,8 +23,8 @@ from stepper.messages.run_report import RunSummary
 from stepper.policy import (
     changed_cells,
     journal_events,
-    measured_duration,
     run_decisions,
+    run_time_measurement,
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
@@ -39,8 +39,8 @@ from stepper.policy.model import (
     Verdict,
     parse_moment,
 )
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE
-from stepper.session.clients import Caller
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE
+from stepper.session.caller import Caller
 from stepper.session.protocols import Execution, Kernel, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
@@ -237,8 +237,8 @@ async def record_execution(
     """
     state = session.state
     cell = work.cell
-    seconds = measured_duration.measure_busy_seconds(execution.timings, elapsed)
-    work.notes += measured_duration.note_waiting_time(
+    seconds = run_time_measurement.measure_busy_seconds(execution.timings, elapsed)
+    work.notes += run_time_measurement.note_waiting_time(
         seconds, elapsed, execution.reconnected
     )
     fault, verdict = await judge_execution(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from stepper.messages.run_report import Report
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 
 
 class CallState(Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepper.policy.namespace_report import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.session.protocols import Execution, Kernel
 
 

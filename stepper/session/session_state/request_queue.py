@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from stepper.policy import journal_events
 from stepper.policy.progress_estimate import Estimate
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 
 
 class RequestQueue:

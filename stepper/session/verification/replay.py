@@ -14,8 +14,8 @@ from stepper.policy import changed_cells
 from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
+from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
-from stepper.session.clients import Caller
 from stepper.session.protocols import CellVersion, SyncMode
 from stepper.session.session import Session
 

@@ -37,11 +37,11 @@ from stepper.policy.comparison.verify_results import (
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
 from stepper.session import progress_events, stale_cells
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
 from stepper.session.protocols import Notebook, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
-from stepper.session.verification.changed_outputs import DRAWING_PACKAGES
+from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
 from stepper.session.verification.replay import (
     ReplayResult,
     create_progress_callback,

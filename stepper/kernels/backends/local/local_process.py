@@ -18,7 +18,7 @@ import psutil
 from stepper.common import secure_files
 from stepper.kernels.backends.local import kernel_files, process_identity
 from stepper.kernels.backends.local.available_memory import OomKills, get_memory_usage
-from stepper.kernels.backends.local.interrupted_processes import ProcessGroup
+from stepper.kernels.backends.local.interrupt_targets import ProcessGroup
 from stepper.kernels.backends.local.kernel_files import KernelFiles
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES

@@ -11,14 +11,15 @@ import contextlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
 from stepper.common.errors import KernelError
 from stepper.common.hook_paths import encode_path, fnv1a
-from stepper.common.text import format_count, one_line
+from stepper.common.text import one_line
+from stepper.kernels.backends.slurm import slurm_job
 
 # The environment variables that SLURM's commands get.
 VARIABLES = (
@@ -39,8 +40,6 @@ RETRY_SECONDS = (5.0, 60.0)
 # How often a job is cancelled after the controller answers again. A job that was
 # submitted meanwhile may be accepted only after the first attempts.
 CANCEL_COUNT = 3
-# Job, name, state, reason, node, time left, expected start, partition.
-JOB_FORMAT = "%A|%j|%T|%r|%N|%L|%S|%P"
 NO_ANSWER_MESSAGES = (
     "Unable to contact slurm controller",
     "Socket timed out",
@@ -49,35 +48,6 @@ NO_ANSWER_MESSAGES = (
 SILENT = "SLURM's controller does not answer"
 # The commands that contact the controller.
 CONTROLLER_COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
-WAITING_STATES = (
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "SUSPENDED",
-    "RESIZING",
-    "STOPPED",
-)
-RUNNING_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
-UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job (any more)
-STEP_ENDED = "ENDED"  # the job runs, but the step does not
-# The final state of a job → its description, and the cause of the kernel's death or ''.
-END_STATES = {
-    "TIMEOUT": ("it exceeded its walltime (TIMEOUT)", "WalltimeOver"),
-    "OUT_OF_MEMORY": (
-        "the kernel used more memory than the job has (OUT_OF_MEMORY)",
-        "OutOfMemory",
-    ),
-    "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
-    "CANCELLED": ("the job was cancelled (CANCELLED)", "EndedOutside"),
-    "PREEMPTED": ("the job was preempted (PREEMPTED)", "EndedOutside"),
-    "DEADLINE": ("its deadline has passed (DEADLINE)", "WalltimeOver"),
-    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
-    "FAILED": ("the job failed (FAILED)", ""),
-    "COMPLETED": ("the job ended (COMPLETED)", ""),
-    "COMPLETING": ("the job is ending (COMPLETING)", ""),
-    STEP_ENDED: ("the kernel's step ended, but the job is still running", ""),
-    UNKNOWN_JOB: ("the job ended, and SLURM has no record of the reason", ""),
-}
 NO_GRES = ("", "(null)")
 
 
@@ -144,53 +114,6 @@ CONTACTS: dict[str, Contact] = {}
 
 class RefusedError(KernelError):
     """A SLURM command is not installed, or it failed with an error message."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job as squeue lists it."""
-
-    id: int
-    name: str
-    state: str
-    reason: str = ""
-    node: str = ""
-    time: str = ""  # the remaining walltime
-    starts: str = ""  # the expected start, if SLURM knows it
-    partition: str = ""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the job has not started yet or is suspended."""
-        return self.state in WAITING_STATES
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the job is running."""
-        return self.state in RUNNING_STATES
-
-    @property
-    def left_seconds(self) -> float | None:
-        """The remaining walltime in seconds, or None if there is no limit."""
-        return _parse_seconds(self.time)
-
-    def format_waiting(self, ahead: int, now: datetime) -> str:
-        """Return the state and reason of a waiting job, and its expected start.
-
-        `ahead` is the number of jobs that are before it in the queue.
-        """
-        parts = [
-            f"{self.state} ({self.reason})",
-            f"{format_count(ahead, 'job')} ahead",
-            f"partition {self.partition}",
-        ]
-        day, _, clock = self.starts.partition("T")
-        if clock:
-            start = clock[:5]
-            if day != now.date().isoformat():
-                start = f"{day} {start}"
-            parts.append(f"estimated start {start}")
-        return ", ".join(parts)
 
 
 class _CommandResult(NamedTuple):
@@ -345,7 +268,7 @@ class Slurm:
         if output is None:
             raise KernelError(self.no_answer, "sinfo")
 
-    async def find_job(self, job_id: int, name: str = "") -> Job | None:
+    async def find_job(self, job_id: int, name: str = "") -> slurm_job.Job | None:
         """Return a job in its current state, or None if the controller does not answer.
 
         The state is UNKNOWN_JOB if SLURM does not know the job, or if the job with this
@@ -353,7 +276,14 @@ class Slurm:
         """
         try:
             output = await self.run(
-                "squeue", "-h", "-t", "all", "-j", str(job_id), "-o", JOB_FORMAT
+                "squeue",
+                "-h",
+                "-t",
+                "all",
+                "-j",
+                str(job_id),
+                "-o",
+                slurm_job.JOB_FORMAT,
             )
         except KernelError as error:
             if "Invalid job id" not in error.message:
@@ -361,12 +291,12 @@ class Slurm:
             output = ""
         if output is None:
             return None
-        for job in _parse_jobs(output):
+        for job in slurm_job.parse_jobs(output):
             if not name or job.name == name:
                 return job
-        return Job(job_id, name, UNKNOWN_JOB)
+        return slurm_job.Job(job_id, name, slurm_job.UNKNOWN_JOB)
 
-    async def find_step(self, job_id: int, name: str) -> Job | None:
+    async def find_step(self, job_id: int, name: str) -> slurm_job.Job | None:
         """Return the job of a step, or None if the controller does not answer.
 
         The state is STEP_ENDED if the job is running but has no step of this name.
@@ -377,7 +307,7 @@ class Slurm:
         steps = await self.list_steps(job_id, name)
         if steps is None:
             return None
-        return job if steps else replace(job, state=STEP_ENDED)
+        return job if steps else replace(job, state=slurm_job.STEP_ENDED)
 
     async def list_steps(self, job_id: int, name: str) -> list[str] | None:
         """Return the ids of a job's steps that have a name.
@@ -432,7 +362,7 @@ class Slurm:
             else:
                 pause = min(2 * pause, longest_pause)
 
-    async def count_ahead(self, job: Job) -> int:
+    async def count_ahead(self, job: slurm_job.Job) -> int:
         """Return the number of waiting jobs in the partition with a higher priority."""
         output = await self.run(
             "squeue",
@@ -473,7 +403,7 @@ class Slurm:
             else:
                 is_selected = name.endswith("*")  # the default partition
             if is_selected:
-                limits.append(_parse_seconds(limit))
+                limits.append(slurm_job.parse_seconds(limit))
         return min((limit for limit in limits if limit), default=None)
 
     async def describe_partitions(self) -> list[str]:
@@ -495,24 +425,3 @@ class Slurm:
             noun = "node" if node_count == "1" else "nodes"
             lines.append(f"partition {name} ({details}): {node_count} {noun} {state}")
         return lines
-
-
-def _parse_seconds(text: str) -> float | None:
-    """Return the seconds in a text such as "1-02:00:00", or None for any other text."""
-    days, _, clock = text.rpartition("-")
-    clock_fields = ["0", "0", *clock.split(":")][-3:]
-    fields = [days or "0", *clock_fields]
-    if not all(field.isdecimal() for field in fields):
-        return None
-    units = (86400, 3600, 60, 1)
-    return sum(int(field) * unit for field, unit in zip(fields, units, strict=True))
-
-
-def _parse_jobs(output: str) -> list[Job]:
-    """Return the jobs in the output of squeue in JOB_FORMAT."""
-    jobs = []
-    for row in output.splitlines():
-        fields = row.split("|")
-        if len(fields) == 8 and fields[0].isdecimal():
-            jobs.append(Job(int(fields[0]), *fields[1:]))
-    return jobs

@@ -27,7 +27,12 @@ from stepper.common.errors import (
     KernelStartError,
 )
 from stepper.kernels import sealed_kernel_records
-from stepper.kernels.backends.slurm import batch_job, slurm_cli, slurm_settings
+from stepper.kernels.backends.slurm import (
+    batch_job,
+    slurm_cli,
+    slurm_job,
+    slurm_settings,
+)
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
 from stepper.kernels.backends.slurm.slurm_process import (
     SlurmProcess,
@@ -305,7 +310,7 @@ class SlurmLauncher:
 
     async def _update_wait(
         self,
-        job: slurm_cli.Job,
+        job: slurm_job.Job,
         settings: SlurmSettings,
         since: float,
         request: str = "",
@@ -357,7 +362,7 @@ class SlurmLauncher:
 
     async def _wait_for_connection_file(
         self, data: Mapping[str, Any], settings: SlurmSettings, file: Path
-    ) -> slurm_cli.Job | None:
+    ) -> slurm_job.Job | None:
         """Wait for the connection file, and return the job as it was last known.
 
         Raise KernelError if the job has ended or does not write the file in time.
@@ -365,7 +370,7 @@ class SlurmLauncher:
         since = time.monotonic()
         running_since = 0.0
         next_query = 0.0
-        job: slurm_cli.Job | None = None
+        job: slurm_job.Job | None = None
         step_end_file = file.with_suffix(".out.ended")  # written when srun exits
         # The file is checked more often than the job.
         while not batch_job.is_written(file):
@@ -400,9 +405,9 @@ class SlurmLauncher:
         data: Mapping[str, Any],
         settings: SlurmSettings,
         since: float,
-        last_job: slurm_cli.Job | None,
+        last_job: slurm_job.Job | None,
         has_started: bool,
-    ) -> slurm_cli.Job | None:
+    ) -> slurm_job.Job | None:
         """Return a starting job in its current state, or None if the state is unknown.
 
         Also update the description of the wait. `since` is when the wait began, and
@@ -436,7 +441,7 @@ class SlurmLauncher:
         self,
         data: Mapping[str, Any],
         settings: SlurmSettings,
-        job: slurm_cli.Job | None,
+        job: slurm_job.Job | None,
     ) -> SlurmProcess:
         """Return the process of the recorded kernel.
 
@@ -549,7 +554,7 @@ async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> li
     job = await slurm.find_job(settings.jobid)
     if job is None:
         raise KernelError(slurm.no_answer, "squeue --me")
-    if job.state == slurm_cli.UNKNOWN_JOB:
+    if job.state == slurm_job.UNKNOWN_JOB:
         raise KernelError(f"SLURM does not know job {settings.jobid}", "squeue --me")
     if not (job.is_running or job.is_waiting):
         raise KernelError(
@@ -591,7 +596,7 @@ def _compute_pause(since: float, limits: tuple[float, float]) -> float:
 
 
 def _create_start_error(
-    data: Mapping[str, Any], job: slurm_cli.Job | None, file: Path
+    data: Mapping[str, Any], job: slurm_job.Job | None, file: Path
 ) -> KernelError:
     """Return the error for a job that ended before its kernel started."""
     job_id = data["job"]
@@ -602,10 +607,10 @@ def _create_start_error(
         return IpykernelMissingError(
             f"{python} does not have ipykernel, in job {job_id}: {output}", fix
         )
-    state = slurm_cli.STEP_ENDED
+    state = slurm_job.STEP_ENDED
     if job is not None and not job.is_running:
         state = job.state
-    if not output and state in ("FAILED", slurm_cli.STEP_ENDED):
+    if not output and state in ("FAILED", slurm_job.STEP_ENDED):
         unshared = _describe_unshared(file, job.node if job else "")
         output = f"the job wrote no output, perhaps because {unshared}"
     target = f"the step in job {job_id}" if data["step"] else f"job {job_id}"

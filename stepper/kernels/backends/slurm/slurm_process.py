@@ -17,7 +17,7 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.kernels import sealed_kernel_records
-from stepper.kernels.backends.slurm import batch_job, slurm_cli
+from stepper.kernels.backends.slurm import batch_job, slurm_cli, slurm_job
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.kernel_process import RemoteProcess
@@ -56,7 +56,7 @@ class SlurmProcess(RemoteProcess):
         data: Mapping[str, Any],
         record: str,
         slurm: slurm_cli.Slurm,
-        job: slurm_cli.Job | None,
+        job: slurm_job.Job | None,
         link: SshConnection | None,
     ) -> None:
         self.id = str(data["kernel"])
@@ -210,7 +210,7 @@ class SlurmProcess(RemoteProcess):
         if job is None:
             return
         has_heartbeat = self._probe_heartbeat()
-        if job.state == slurm_cli.UNKNOWN_JOB and has_heartbeat:
+        if job.state == slurm_job.UNKNOWN_JOB and has_heartbeat:
             # The controller lost its data, or another one answers.
             self.problem = (
                 f"the job's state is not known: SLURM does not know job {self.job_id},"
@@ -223,7 +223,7 @@ class SlurmProcess(RemoteProcess):
         if is_ending or not (job.is_running or job.is_waiting):
             self.death = self._create_death(job.state)
 
-    async def _find_job(self) -> slurm_cli.Job | None:
+    async def _find_job(self) -> slurm_job.Job | None:
         """Return the job as SLURM knows it.
 
         If its state is unknown, set `problem` and return None.
@@ -244,7 +244,7 @@ class SlurmProcess(RemoteProcess):
             self.problem = f"{self.slurm.no_answer}: the job's state is not known"
         return job
 
-    def _is_ending(self, job: slurm_cli.Job) -> bool:
+    def _is_ending(self, job: slurm_job.Job) -> bool:
         """Return whether a job in the state COMPLETING has certainly ended."""
         if job.state != "COMPLETING":
             return False
@@ -277,14 +277,14 @@ class SlurmProcess(RemoteProcess):
         """Return the death of a kernel whose job has ended in a state."""
         output = self.read_log_tail()
         reasons = CANCELLED_MESSAGE.findall(output)
-        if state in ("COMPLETING", slurm_cli.UNKNOWN_JOB) and reasons:
+        if state in ("COMPLETING", slurm_job.UNKNOWN_JOB) and reasons:
             state = CANCEL_REASONS.get(reasons[-1], "CANCELLED")
         unknown_state = (f"the job ended ({state})", "")
-        reason, cause = slurm_cli.END_STATES.get(state, unknown_state)
+        reason, cause = slurm_job.END_STATES.get(state, unknown_state)
         # Without cgroups, SLURM does not report that memory was exceeded.
-        is_unexplained = state in ("FAILED", slurm_cli.UNKNOWN_JOB)
+        is_unexplained = state in ("FAILED", slurm_job.UNKNOWN_JOB)
         if is_unexplained and "memory limit" in output:
-            reason, cause = slurm_cli.END_STATES["OUT_OF_MEMORY"]
+            reason, cause = slurm_job.END_STATES["OUT_OF_MEMORY"]
         # The walltime of the user's own job, on which `time:` has no effect.
         if self.is_step and cause == "WalltimeOver":
             cause = "EndedOutside"

@@ -1,7 +1,7 @@
 """The facts that the kernel's helper reports about a failed cell.
 
-The helper's message comes from the user's process, so `common/json_decode` validates
-it. The field names are the JSON keys of the message.
+The helper's message comes from the user's process, so `common/dataclass_decode`
+validates it. The field names are the JSON keys of the message.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from stepper.policy import cell_list_edits, changed_cells, journal_events
 from stepper.policy.model import Cell, Verdict
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.background import background_runs
-from stepper.session.cell_responses import CellRunResponse
-from stepper.session.clients import Caller
+from stepper.session.caller import Caller
+from stepper.session.mcp_responses import CellRunResponse
 from stepper.session.session import Session
 from stepper.session.session_state.background_call_states import BackgroundCall
 from stepper.session.session_state.notebook_journal import format_now

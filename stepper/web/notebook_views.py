@@ -18,7 +18,7 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import StepStatus
 from stepper.web.daemon_client import DaemonClient
 from stepper.web.journal_reader import RunHistory
-from stepper.web.notebook_view import NotebookView
+from stepper.web.notebook_view_state import NotebookView
 
 Row = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Similarity of names, and the distance between folders."""
+"""Similarity of file names, and the distance between folders."""
 
 from __future__ import annotations
 

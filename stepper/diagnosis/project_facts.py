@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from stepper.common.project_walk import SECONDS, TURN, Tree, walk
 from stepper.diagnosis.distribution_names import CONDA_NAMES
-from stepper.diagnosis.name_similarity import (
+from stepper.diagnosis.path_similarity import (
     MAX_PATH,
     measure_folder_distance,
     score_similar_names,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepper.policy.measured_duration import measure_busy_seconds, note_waiting_time
+from stepper.policy.run_time_measurement import measure_busy_seconds, note_waiting_time
 
 BUSY, IDLE = "iopub.status.busy", "iopub.status.idle"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepper.common.errors import StepperError
 from stepper.install import claude_settings
-from stepper.install.installed_files import read_settings
+from stepper.install.install_file_io import read_settings
 from stepper.policy.model import Limits
 
 UNSET = "auto"  # the default of Claude Code 2.1.330

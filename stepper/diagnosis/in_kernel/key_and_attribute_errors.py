@@ -30,7 +30,7 @@ from stepper.diagnosis.in_kernel.failing_values import (
     iterate_with_callers,
     make_finding,
 )
-from stepper.diagnosis.in_kernel.import_facts import (
+from stepper.diagnosis.in_kernel.import_errors import (
     explain_changed_file,
     find_loaded_modules,
 )

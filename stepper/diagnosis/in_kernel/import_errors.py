@@ -23,9 +23,9 @@ from stepper.diagnosis.in_kernel.close_matches import (
     normalize_name,
     select_public,
 )
-from stepper.diagnosis.in_kernel.decode_errors import read_start
 from stepper.diagnosis.in_kernel.expression_values import UserFrame
 from stepper.diagnosis.in_kernel.failing_values import Finding, make_finding
+from stepper.diagnosis.in_kernel.file_read_errors import read_start
 from stepper.diagnosis.in_kernel.value_summary import format_name
 from stepper.kernels.in_kernel.cell_sources import is_user_file
 from stepper.kernels.in_kernel.exception_facts import get_message

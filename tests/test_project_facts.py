@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepper.common.project_walk import ENTRIES
-from stepper.diagnosis import project_environment
+from stepper.diagnosis import project_facts
 from stepper.diagnosis.distribution_names import (
     CONDA_NAMES,
     DEFINITIONS,
@@ -27,7 +27,7 @@ from stepper.diagnosis.distribution_names import (
     find_distribution,
     find_import_statement,
 )
-from stepper.diagnosis.project_environment import TICK, ProjectEnvironment
+from stepper.diagnosis.project_facts import TICK, ProjectEnvironment
 from tests.test_kernel_helper import environment
 
 Plant = Callable[..., ProjectEnvironment]
@@ -98,7 +98,7 @@ def test_walk_is_cached_for_a_second(
     ]  # what a cell wrote is asked anew
     plant("c.csv")
     later = time.monotonic() + 1.1
-    monkeypatch.setattr(project_environment.time, "monotonic", lambda: later)
+    monkeypatch.setattr(project_facts.time, "monotonic", lambda: later)
     assert len(around.get_tree().files) == 3
 
 

@@ -1,0 +1,108 @@
+"""A SLURM job as squeue lists it: its state, its times, and the texts on its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from stepper.common.text import format_count
+
+# Job, name, state, reason, node, time left, expected start, partition.
+JOB_FORMAT = "%A|%j|%T|%r|%N|%L|%S|%P"
+WAITING_STATES = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "SUSPENDED",
+    "RESIZING",
+    "STOPPED",
+)
+RUNNING_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
+UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job (any more)
+STEP_ENDED = "ENDED"  # the job runs, but the step does not
+# The final state of a job → its description, and the cause of the kernel's death or ''.
+END_STATES = {
+    "TIMEOUT": ("it exceeded its walltime (TIMEOUT)", "WalltimeOver"),
+    "OUT_OF_MEMORY": (
+        "the kernel used more memory than the job has (OUT_OF_MEMORY)",
+        "OutOfMemory",
+    ),
+    "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
+    "CANCELLED": ("the job was cancelled (CANCELLED)", "EndedOutside"),
+    "PREEMPTED": ("the job was preempted (PREEMPTED)", "EndedOutside"),
+    "DEADLINE": ("its deadline has passed (DEADLINE)", "WalltimeOver"),
+    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
+    "FAILED": ("the job failed (FAILED)", ""),
+    "COMPLETED": ("the job ended (COMPLETED)", ""),
+    "COMPLETING": ("the job is ending (COMPLETING)", ""),
+    STEP_ENDED: ("the kernel's step ended, but the job is still running", ""),
+    UNKNOWN_JOB: ("the job ended, and SLURM has no record of the reason", ""),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as squeue lists it."""
+
+    id: int
+    name: str
+    state: str
+    reason: str = ""
+    node: str = ""
+    time: str = ""  # the remaining walltime
+    starts: str = ""  # the expected start, if SLURM knows it
+    partition: str = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job has not started yet or is suspended."""
+        return self.state in WAITING_STATES
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job is running."""
+        return self.state in RUNNING_STATES
+
+    @property
+    def left_seconds(self) -> float | None:
+        """The remaining walltime in seconds, or None if there is no limit."""
+        return parse_seconds(self.time)
+
+    def format_waiting(self, ahead: int, now: datetime) -> str:
+        """Return the state and reason of a waiting job, and its expected start.
+
+        `ahead` is the number of jobs that are before it in the queue.
+        """
+        parts = [
+            f"{self.state} ({self.reason})",
+            f"{format_count(ahead, 'job')} ahead",
+            f"partition {self.partition}",
+        ]
+        day, _, clock = self.starts.partition("T")
+        if clock:
+            start = clock[:5]
+            if day != now.date().isoformat():
+                start = f"{day} {start}"
+            parts.append(f"estimated start {start}")
+        return ", ".join(parts)
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds in a text such as "1-02:00:00", or None for any other text."""
+    days, _, clock = text.rpartition("-")
+    clock_fields = ["0", "0", *clock.split(":")][-3:]
+    fields = [days or "0", *clock_fields]
+    if not all(field.isdecimal() for field in fields):
+        return None
+    units = (86400, 3600, 60, 1)
+    return sum(int(field) * unit for field, unit in zip(fields, units, strict=True))
+
+
+def parse_jobs(output: str) -> list[Job]:
+    """Return the jobs in the output of squeue in JOB_FORMAT."""
+    jobs = []
+    for row in output.splitlines():
+        fields = row.split("|")
+        if len(fields) == 8 and fields[0].isdecimal():
+            jobs.append(Job(int(fields[0]), *fields[1:]))
+    return jobs
