@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.session.protocols import (
-    Execution,
     ExternalExecution,
     KernelDescription,
     LaunchConfig,

@@ -28,10 +28,10 @@ from stepper.hook import daemon_client
 from stepper.notebooks import notebook_json
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import cell_list_edits
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session import responses
 from stepper.session.mcp_responses import GpuUsage, ResourceUsage
-from stepper.session.protocols import CellVersion
 from tests.conftest import Project, code, reuse_project, text_of
 from tests.test_run_on_edit import wait_until
 from tests.test_session import Quick

@@ -17,8 +17,8 @@ from stepper.policy import (
     plan,
     run_decisions,
 )
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import CriterionResult, Limits, Plan, Step, StepStatus
-from stepper.session.protocols import Execution
 from tests.environments import environment, old_python
 from tests.test_kernel_helper import OLD, Lab, text
 from tests.test_run_decisions import AT, FINE, FIXABLE, cell, run, state

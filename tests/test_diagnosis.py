@@ -21,6 +21,7 @@ from stepper.diagnosis.not_found_suggestions import find_missing_folder, parse_i
 from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
 from stepper.policy.namespace_model import (
     UNKNOWN_NAMESPACE,
@@ -29,7 +30,6 @@ from stepper.policy.namespace_model import (
     Variable,
 )
 from stepper.policy.notebook_state import State
-from stepper.session.protocols import Execution
 
 
 @dataclasses.dataclass

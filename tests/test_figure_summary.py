@@ -22,8 +22,8 @@ from PIL import Image
 from stepper.diagnosis import figure_summary, plotly_summary
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.figure_summary import SavedImage
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Outcome
-from stepper.session.protocols import Execution
 from tests.test_kernel_helper import Lab, environment, old_python, text
 
 OLD = (

@@ -44,10 +44,10 @@ from stepper.policy import (
 from stepper.policy.changed_cells import select_runnable
 from stepper.policy.commands import command_schema, mcp_commands
 from stepper.policy.configuration import wake_regex
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
-from stepper.session.protocols import CellVersion
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

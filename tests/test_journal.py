@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepper.notebooks import background_io
-from stepper.notebooks.journal_file import JournalFile
-from stepper.session.protocols import SyncMode
+from stepper.notebooks.journal_file import JournalFile, SyncMode
 from tests.conftest import Project
 
 NOBODY = 65534

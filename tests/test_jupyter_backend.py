@@ -33,8 +33,9 @@ from stepper.kernels.client import KernelClient
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy import run_time_measurement
 from stepper.policy.configuration import kernel_config
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.protocols import Execution, ExternalExecution, Kernel, LaunchConfig
+from stepper.session.protocols import ExternalExecution, Kernel, LaunchConfig
 from tests.backend_cases import BASH_KERNEL
 from tests.conftest import Notebook, mark_nightly, scratch, text_of
 from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port

@@ -21,10 +21,10 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from stepper.kernels.notebook_launcher import NotebookLauncher
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE
 from stepper.session.protocols import (
-    Execution,
     ExternalExecution,
     Kernel,
     KernelLauncher,

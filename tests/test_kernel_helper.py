@@ -22,8 +22,9 @@ import pytest
 from stepper import diagnosis
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.in_kernel import iopub_buffer
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Limits, Outcome
-from stepper.session.protocols import Execution, LaunchConfig
+from stepper.session.protocols import LaunchConfig
 from tests.environments import environment, old_python
 
 OLD = (

@@ -17,8 +17,8 @@ from stepper.kernels.backends.local.available_memory import (
     list_cgroup_usages,
 )
 from stepper.kernels.memory_guard import MemoryGuard, MemoryUsage
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Outcome
-from stepper.session.protocols import Execution
 from tests.conftest import Project, mark_nightly
 from tests.test_kernel_helper import Lab
 

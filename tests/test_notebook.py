@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from stepper.common.errors import NotebookError
 from stepper.notebooks import background_io, new_notebook, notebook_json
 from stepper.notebooks import notebook_file as notebook
+from stepper.policy.execution_result import CellVersion, Execution, WidgetState
 from stepper.policy.model import Cell, Outcome, Plan, Step
-from stepper.session.protocols import CellVersion, Execution, WidgetState
 from tests.conftest import code
 from tests.test_journal import unprivileged_folder
 

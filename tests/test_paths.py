@@ -21,8 +21,8 @@ from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
 from stepper.notebooks import new_notebook
 from stepper.notebooks import notebook_file as adapter
 from stepper.notebooks.notebook_file import IpynbFile
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Outcome
-from stepper.session.protocols import Execution
 from tests.conftest import Notebook, Project, code
 
 TEXT = json.dumps(

@@ -33,8 +33,9 @@ from stepper.kernels.backends.slurm.slurm_backend import SlurmBackend
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy import run_time_measurement
 from stepper.policy.configuration import kernel_config
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.protocols import Execution, LaunchConfig
+from stepper.session.protocols import LaunchConfig
 from tests import apt_packages, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, start_cluster

@@ -28,8 +28,9 @@ from stepper.kernels.backends.ssh import ssh_connection
 from stepper.kernels.backends.ssh import ssh_process as ssh_kernel
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.policy.configuration import kernel_config
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.protocols import Execution, Kernel, LaunchConfig
+from stepper.session.protocols import Kernel, LaunchConfig
 from tests import apt_packages
 from tests.conftest import Notebook, mark_nightly, scratch
 from tests.npm_packages import Unavailable, unavailable

@@ -15,9 +15,8 @@ from stepper.daemon.launch_config import format_unknown_backend
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels import backend_registry
 from stepper.policy.configuration import kernel_config
-from stepper.policy.model import Limits
+from stepper.policy.model import KernelMetadata, Limits
 from stepper.session import notebook_commands, responses
-from stepper.session.protocols import KernelMetadata
 from stepper.session.session import Session
 
 QUEUE_POLL_SECONDS = 0.3  # the polling interval while another request starts the kernel

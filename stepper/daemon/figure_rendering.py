@@ -21,9 +21,10 @@ from stepper.common.text import clean, format_count, one_line
 from stepper.daemon.request import Request
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.configuration import kernel_config
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
-from stepper.session.protocols import CellVersion, LaunchConfig
+from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"

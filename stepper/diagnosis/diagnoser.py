@@ -45,11 +45,11 @@ from stepper.diagnosis.not_found_suggestions import (
     explain_name_error,
 )
 from stepper.diagnosis.project_facts import ProjectEnvironment
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.diagnosis_protocol import Diagnosis, NoDiagnosis
-from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")
 FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")

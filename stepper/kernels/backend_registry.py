@@ -21,7 +21,7 @@ from stepper.common import secure_files
 from stepper.common.errors import KernelError, StepperError
 from stepper.common.text import one_line
 from stepper.kernels.kernel_backend import PYTHON, BackendCheck, Environ, KernelBackend
-from stepper.session.protocols import KernelMetadata
+from stepper.policy.model import KernelMetadata
 
 if TYPE_CHECKING:
     from pathlib import Path

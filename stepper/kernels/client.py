@@ -30,9 +30,9 @@ from stepper.kernels.execution import (
 )
 from stepper.kernels.kernel_channels import Inbox
 from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
-from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")
 # How long to wait for the connection to a kernel of an earlier daemon.

@@ -29,9 +29,9 @@ from stepper.kernels.outputs.output_area import (
 )
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy import error_classification
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.policy.reloaded_modules import ModuleChanges
-from stepper.session.protocols import Execution
 
 # Between two checks for death, deadline and memory. A check may be late by the same
 # time again.

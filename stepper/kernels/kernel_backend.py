@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from stepper.session.protocols import KernelLauncher, KernelMetadata
+from stepper.policy.model import KernelMetadata
+from stepper.session.protocols import KernelLauncher
 
 if TYPE_CHECKING:
     from pathlib import Path

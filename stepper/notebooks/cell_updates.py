@@ -12,7 +12,7 @@ from typing import Any
 
 from stepper.notebooks import widget_state
 from stepper.notebooks.notebook_json import Changes, normalize_cell
-from stepper.session.protocols import Execution, WidgetState
+from stepper.policy.execution_result import Execution, WidgetState
 
 RawCell = dict[str, Any]
 NOT_RUN: RawCell = {"execution_count": None, "outputs": []}

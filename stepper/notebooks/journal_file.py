@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 from concurrent.futures import Future
+from enum import Enum
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,7 +22,6 @@ from stepper.common import secure_files
 from stepper.common.text import format_count
 from stepper.notebooks.background_io import run_later
 from stepper.notebooks.notebook_json import load_json_exact
-from stepper.session.protocols import SyncMode
 
 Event = dict[str, Any]
 APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -33,6 +33,14 @@ class BackgroundSync(NamedTuple):
     future: Future[None]
     end: int  # the size of the file with the lines
     data: bytes
+
+
+class SyncMode(Enum):
+    """When the journal syncs an event to disk."""
+
+    WAIT = "wait"  # before the write returns
+    BACKGROUND = "background"  # shortly after the write returns
+    NONE = "none"  # the operating system decides
 
 
 class JournalFile:

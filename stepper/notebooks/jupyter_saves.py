@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 from jupyter_core.paths import jupyter_runtime_dir
 
 from stepper.common.errors import NotebookError
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell
-from stepper.session.protocols import Execution
 
 CACHE_SECONDS = 3.0  # how long the result of `is_server_running` is cached
 MONITOR_SECONDS = 10.0  # how long a write is checked

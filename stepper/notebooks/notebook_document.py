@@ -15,8 +15,8 @@ from typing import Any
 from stepper.common.errors import NotebookError
 from stepper.notebooks.cell_updates import get_tags
 from stepper.policy.changed_cells import hash_source
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
-from stepper.session.protocols import CellVersion
 
 # The form of the ids that stepper gives to cells of notebooks without cell ids.
 GENERATED_ID = re.compile(r"cell-(\d+)")

@@ -51,14 +51,8 @@ from stepper.notebooks.notebook_json import (
     load_json,
 )
 from stepper.policy import plan as plans
-from stepper.policy.model import Cell, Plan
-from stepper.session.protocols import (
-    CellVersion,
-    Execution,
-    KernelMetadata,
-    Outputs,
-    WidgetState,
-)
+from stepper.policy.execution_result import CellVersion, Execution, Outputs, WidgetState
+from stepper.policy.model import Cell, KernelMetadata, Plan
 
 ATTEMPTS = 5  # of a write, if other programs write at the same time
 # A file that is not valid JSON may be a save in progress if it was changed this

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stepper.notebooks.notebook_json import dump_json
-from stepper.session.protocols import WidgetState
+from stepper.policy.execution_result import WidgetState
 
 STATE = "application/vnd.jupyter.widget-state+json"
 VIEW = "application/vnd.jupyter.widget-view+json"

@@ -317,3 +317,12 @@ class FileWrite:
     tool_use_id: str | None
     session: str
     consent: Consent
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """The kernelspec in a notebook's metadata."""
+
+    name: str
+    display_name: str
+    language: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, CriterionResult, Fault, Run
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
-from stepper.session.protocols import Execution
 
 
 class Diagnosis(Protocol):

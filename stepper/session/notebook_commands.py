@@ -36,8 +36,10 @@ from stepper.policy import (
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import (
     Cell,
+    KernelMetadata,
     Key,
     Limits,
     Outcome,
@@ -50,7 +52,7 @@ from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import judge_execution, run_cell
-from stepper.session.protocols import Execution, Kernel, KernelMetadata
+from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.recorded_output_changes import RecordedOutputs

@@ -10,9 +10,9 @@ from typing import Any
 from stepper.common.text import one_line
 from stepper.messages.quoted_output import take_new_lines
 from stepper.messages.run_report import format_seconds
+from stepper.policy.execution_result import CellVersion
 from stepper.session import progress_events, responses, status_queries
 from stepper.session.caller import Caller
-from stepper.session.protocols import CellVersion
 from stepper.session.session import Session
 
 POLL_SECONDS = 0.5  # how often to check for new output

@@ -1,101 +1,27 @@
-"""Protocols of the kernel, the notebook file and the journal.
+"""Protocols of the kernel, of late outputs and of the journal.
 
-The session depends only on these protocols, which `stepper/kernels` and
-`stepper/notebooks` implement.
+`stepper/kernels` implements the first two. A replay uses a journal that is never
+written, and tests use a fake kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import journal_events
-from stepper.policy.changed_cells import hash_source
+from stepper.policy.execution_result import CellVersion, Execution, Outputs, WidgetState
 from stepper.policy.model import (
-    NOTHING_OMITTED,
-    Cell,
-    CriterionResult,
     Death,
-    Fault,
     Limits,
     OmittedOutput,
-    Outcome,
-    Plan,
 )
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
-from stepper.policy.reloaded_modules import UNCHANGED, ModuleChanges
 
 if TYPE_CHECKING:
     from stepper.policy.configuration.kernel_config import BackendConfig
-
-
-@dataclass(frozen=True)
-class WidgetState:
-    """The states of a kernel's widgets by model ID, at most `limit` bytes in total."""
-
-    states: Mapping[str, dict[str, Any]]
-    limit: int
-    omitted_count: int = 0  # models
-    omitted_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class CellVersion:
-    """A cell and the hash of its source, which identify the target of outputs."""
-
-    cell_id: str
-    source_hash: str
-
-    @classmethod
-    def from_cell(cls, cell: Cell) -> CellVersion:
-        """Return the current version of a cell."""
-        return cls(cell.id, hash_source(cell.source))
-
-
-# Outputs as nbformat dicts, by cell.
-Outputs = Mapping[CellVersion, Sequence[dict[str, Any]]]
-
-
-@dataclass
-class Execution:
-    """The result of executing code in a kernel; `outputs` are nbformat dicts."""
-
-    outcome: Outcome
-    outputs: list[dict[str, Any]] = field(default_factory=list)
-    execution_count: int | None = None
-    # ISO 8601 times by the names that nbclient uses in `metadata.execution`.
-    timings: dict[str, str] = field(default_factory=dict)
-    fault: Fault | None = None
-    death: Death | None = None
-    namespace: Namespace = UNKNOWN_NAMESPACE
-    # The names before the execution.
-    namespace_before: Namespace = UNKNOWN_NAMESPACE
-    # Facts from the diagnosis helper in the kernel; only the diagnosis reads them.
-    diagnosis_data: dict[str, Any] = field(default_factory=dict)
-    # The result of the step's criterion, or None if the result is unknown.
-    criterion_result: CriterionResult | None = None
-    notes: list[str] = field(default_factory=list)
-    # Project modules that changed since they were imported.
-    module_changes: ModuleChanges = UNCHANGED
-    memory: str = ""  # the memory use when the memory guard stopped the cell
-    # The outputs that are images.
-    images: list[dict[str, Any]] = field(default_factory=list)
-    left_out: OmittedOutput = NOTHING_OMITTED
-    # Display ID → indexes of the outputs that show it.
-    displays: dict[str, list[int]] = field(default_factory=dict)
-    widgets: WidgetState | None = None  # None if no widget changed
-    # Outputs inside Output widgets.
-    widget_outputs: list[dict[str, Any]] = field(default_factory=list)
-    # Sources of the cells that Jupyter would insert below (`set_next_input`).
-    next_inputs: list[str] = field(default_factory=list)
-    # From the kernel_info_reply.
-    language_info: Mapping[str, Any] = field(default_factory=dict)
-    # The outputs are in the notebook, except those in `left_out`.
-    in_notebook: bool = False
-    # The connection was lost during the run and restored.
-    reconnected: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,15 +37,6 @@ class LaunchConfig:
     backend: BackendConfig | None = None  # None for `python` on this machine
     # The kernel exits with the daemon if the backend supports that.
     exits_with_daemon: bool = False
-
-
-@dataclass(frozen=True)
-class KernelMetadata:
-    """The kernelspec in a notebook's metadata."""
-
-    name: str
-    display_name: str
-    language: str
 
 
 @dataclass(frozen=True)
@@ -339,118 +256,6 @@ class KernelLauncher(Protocol):
         """
 
 
-class Notebook(Protocol):
-    """The contents of a notebook file."""
-
-    language: str
-    plan: Any  # the value of `metadata.stepper`, not validated
-
-    @property
-    def figure_count(self) -> int:
-        """The number of outputs that are images."""
-
-    @property
-    def cells(self) -> Sequence[Cell]:
-        """All cells, in order."""
-
-    def get_displayed_execution_count(self, cell: Cell) -> int | None:
-        """Return the execution count of a cell, or None if it has no outputs."""
-
-    def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
-        """Return a code cell's outputs, or None if it has no recorded run."""
-
-
-class NotebookFile(Protocol):
-    """A notebook on disk."""
-
-    path: str
-    inode: int  # of the file when it was last read or written, 0 before
-    last_written: tuple[int, ...]  # inode, size and time of the last write
-
-    def set_relocate(self, relocate: Callable[[], bool]) -> None:
-        """Set a function to call if the file does not exist.
-
-        `relocate` searches for the renamed file and returns whether `path` has changed.
-        """
-
-    def move(self, path: str) -> None:
-        """Use another path, after the file was renamed."""
-
-    def read(self) -> Notebook:
-        """Read the notebook; raise NotebookError if the file is invalid."""
-
-    def read_uncached(self) -> Notebook:
-        """Read the notebook without keeping it in memory.
-
-        Raise NotebookError if the file is invalid.
-        """
-
-    def parse(self, text: str) -> Notebook:
-        """Parse the text of a notebook; raise NotebookError if it is invalid."""
-
-    def write_execution(
-        self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
-    ) -> str:
-        """Write the outputs of an execution to a cell.
-
-        Return an empty string, or the reason if the outputs can never be written. Raise
-        NotebookError if a later attempt may succeed. `keep_time` preserves the file's
-        modification time.
-        """
-
-    def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
-        """Give new IDs to cells that have the ID of a cell above them.
-
-        Return the former ID and the cell with its new ID, for each changed cell. Raise
-        NotebookError if the file cannot be read or written.
-        """
-
-    def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
-        """Return a cell's outputs in the file.
-
-        Return an empty list if the cell was deleted or its source was changed. Raise
-        NotebookError if the file cannot be read.
-        """
-
-    def add_tag(self, cell: Cell, tag: str) -> None:
-        """Add a tag to a cell; do nothing if the cell no longer exists.
-
-        Raise NotebookError if the file cannot be read or written.
-        """
-
-    def remove_tag(self, cell: Cell, tag: str) -> None:
-        """Remove a tag from a cell; do nothing if the cell no longer exists.
-
-        Raise NotebookError if the file cannot be read or written.
-        """
-
-    def rearrange_cells(
-        self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
-    ) -> tuple[Sequence[Cell], list[Cell]]:
-        """Replace the notebook's cells with the list that `order` returns for them.
-
-        Return all cells, and the new and changed cells among them. The file's
-        modification time is preserved. Raise NotebookError if the file cannot be read
-        or written.
-        """
-
-    def clear_outputs(self, cells: Sequence[Cell]) -> None:
-        """Remove the outputs of code cells.
-
-        Raise NotebookError if the file cannot be read or written.
-        """
-
-    def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
-        """Write the plan and, if given, the kernelspec to the notebook's metadata.
-
-        The file's modification time is preserved. Raise NotebookError if the file
-        cannot be read or written.
-        """
-
-    def touch(self) -> None:
-        """Set the modification time to now, for clients that poll it."""
-
-
 class LateOutputs(Protocol):
     """The outputs that arrived after the run of their cell and are not written yet."""
 
@@ -483,14 +288,6 @@ class LateOutputs(Protocol):
         `so_far` are the outputs of the running cell, which are also written. Return the
         journal events to log. Raise NotebookError if the file cannot be written.
         """
-
-
-class SyncMode(Enum):
-    """When the journal syncs an event to disk."""
-
-    WAIT = "wait"  # before the write returns
-    BACKGROUND = "background"  # shortly after the write returns
-    NONE = "none"  # the operating system decides
 
 
 class Journal(Protocol):

@@ -14,6 +14,7 @@ from stepper.common.errors import KernelError, KernelUnreachableError, NotebookE
 from stepper.messages import run_report
 from stepper.policy import cell_directives, error_classification, plan, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.execution_result import Execution
 from stepper.policy.journal_events import RunStarted, RunVoided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, parse_moment
 from stepper.session.cells.cell_run import (
@@ -22,7 +23,6 @@ from stepper.session.cells.cell_run import (
     finish_run,
     record_execution,
 )
-from stepper.session.protocols import Execution
 from stepper.session.session import Session
 
 

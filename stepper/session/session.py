@@ -18,28 +18,28 @@ from typing import Any
 from stepper.common.errors import NotebookError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import command_messages
+from stepper.notebooks.journal_file import SyncMode
+from stepper.notebooks.notebook_document import Document
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events, plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Death, Fault, Limits
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.caller import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.protocols import (
-    Execution,
     ExternalExecution,
     Journal,
     Kernel,
     KernelLauncher,
     LateOutputs,
     LaunchConfig,
-    Notebook,
-    NotebookFile,
     PartialOutput,
-    SyncMode,
 )
 from stepper.session.session_state.background_calls import BackgroundCalls
 from stepper.session.session_state.kernel_manager import KernelManager
@@ -78,7 +78,7 @@ class Session:
     def __init__(
         self,
         name: str,
-        file: NotebookFile,
+        file: IpynbFile,
         late: LateOutputs,
         journal: Journal,
         kernels: KernelLauncher,
@@ -250,7 +250,7 @@ class Session:
 
     # --- the notebook
 
-    def read(self) -> Notebook:
+    def read(self) -> Document:
         """Read the notebook; update the plan and the language from the file.
 
         Raise NotebookError if the file cannot be read, or if the selected kernel cannot
@@ -268,7 +268,7 @@ class Session:
         self.language.select(document.language)
         return document
 
-    def _update_plan(self, document: Notebook) -> None:
+    def _update_plan(self, document: Document) -> None:
         """Log the plan in the notebook file if it differs from the plan in the journal.
 
         If the journal already has steps, take only the kernel from the file: only
@@ -305,7 +305,7 @@ class Session:
             self.journal.set_command_lines(CommandLines(name))
         self._on_change()
 
-    def can_run(self, document: Notebook) -> bool:
+    def can_run(self, document: Document) -> bool:
         """Return whether the selected kernel may support the notebook's language.
 
         The default backend supports only Python; other backends may support any
@@ -315,7 +315,7 @@ class Session:
             return True
         return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
 
-    def read_with_unique_ids(self) -> Notebook:
+    def read_with_unique_ids(self) -> Document:
         """Replace duplicate cell IDs in the file, and read the notebook.
 
         Raise NotebookError if the file cannot be read or written.

@@ -19,10 +19,10 @@ from stepper.messages.quoted_output import format_location, split_pages
 from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
 from stepper.policy import cell_list_edits, changed_cells, journal_reducer, plan
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.session import responses, stale_cells, undelivered_reports
-from stepper.session.protocols import CellVersion
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from stepper.common.text import clean
 from stepper.messages import command_messages, run_report
+from stepper.notebooks.journal_file import SyncMode
+from stepper.notebooks.notebook_document import Document
 from stepper.policy import journal_events
 from stepper.policy.model import Cell
-from stepper.session.protocols import Notebook, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 
@@ -17,7 +18,7 @@ from stepper.session.session_state.notebook_journal import format_now
 class ChangedCells(NamedTuple):
     """A notebook and its cells that are new or changed since their last run."""
 
-    document: Notebook
+    document: Document
     cells: list[Cell]
 
 
@@ -90,7 +91,7 @@ def pop_from_other_notebooks(
 
 
 def update_changed_cells(
-    session: Session, document: Notebook | None = None
+    session: Session, document: Document | None = None
 ) -> ChangedCells:
     """Update the session's changed and deleted cells; return the changed cells.
 

@@ -30,11 +30,12 @@ from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import CellEdit, Limits, Outcome
 from stepper.session import notebook_commands
 from stepper.session.caller import Caller
 from stepper.session.cells.agent_edits import run_edited_cell
-from stepper.session.protocols import Execution, Kernel, LaunchConfig
+from stepper.session.protocols import Kernel, LaunchConfig
 from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session
 

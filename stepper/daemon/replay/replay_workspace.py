@@ -27,14 +27,15 @@ from stepper.daemon.replay.replay_file_changes import FolderSnapshot
 from stepper.daemon.request import Request, report_progress
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.kernels.outputs import image_diff
+from stepper.notebooks.notebook_document import Document
 from stepper.policy import journal_events
 from stepper.policy.commands import cli_commands
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.verify_results import VerifyResult
-from stepper.policy.model import Death, Limits
+from stepper.policy.model import Death, KernelMetadata, Limits
 from stepper.session import notebook_commands, progress_events
 from stepper.session.caller import Caller
-from stepper.session.protocols import KernelMetadata, LaunchConfig, Notebook
+from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.verify import ReplayOptions, verify
@@ -162,7 +163,7 @@ async def _replay(
     )
 
 
-def _read_notebook(session: Session, options: cli_commands.Verify) -> Notebook:
+def _read_notebook(session: Session, options: cli_commands.Verify) -> Document:
     """Return the notebook of a session.
 
     Raise NotebookError if the file is invalid or its language is not supported.

@@ -14,8 +14,8 @@ from typing import Any
 from stepper.kernels.outputs.output_area import UPDATE, OutputArea, RenderedOutputs
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events
+from stepper.policy.execution_result import CellVersion, Outputs, WidgetState
 from stepper.policy.model import OmittedOutput
-from stepper.session.protocols import CellVersion, Outputs, WidgetState
 
 
 @dataclass

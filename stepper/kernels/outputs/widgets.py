@@ -12,8 +12,8 @@ from typing import Any
 from stepper.kernels.message_decoding import Message
 from stepper.kernels.outputs.output_area import OutputArea
 from stepper.notebooks.notebook_json import dump_json
+from stepper.policy.execution_result import WidgetState
 from stepper.policy.model import NOTHING_OMITTED, Limits
-from stepper.session.protocols import WidgetState
 
 State = dict[str, Any]
 # The path of each buffer in the state of its model → the buffer in the notebook.

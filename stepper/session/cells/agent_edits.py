@@ -11,6 +11,7 @@ from stepper.common.errors import KernelError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Report, RunSummary
+from stepper.notebooks.notebook_document import Document
 from stepper.policy import (
     changed_cells,
     journal_events,
@@ -19,6 +20,7 @@ from stepper.policy import (
     run_decisions,
 )
 from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import (
     Cell,
     CellEdit,
@@ -32,7 +34,6 @@ from stepper.session import stale_cells
 from stepper.session.background import backgrounding
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import create_work, run_cell, summarize_run
-from stepper.session.protocols import Execution, Notebook
 from stepper.session.session import Session
 from stepper.session.undelivered_reports import pop_unreported_cells
 
@@ -85,7 +86,7 @@ def _take_turn(
     return session.take_turn(caller=caller)
 
 
-def _restore_plan(session: Session, document: Notebook) -> Notebook:
+def _restore_plan(session: Session, document: Document) -> Document:
     """Restore the plan if a write of the whole file removed it; return the notebook."""
     if plan.from_json(document.plan) is not None or not session.state.plan.steps:
         return document

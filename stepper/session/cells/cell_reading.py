@@ -17,13 +17,14 @@ from stepper.messages.quoted_output import (
     get_output_text,
     split_pages,
 )
+from stepper.notebooks.notebook_document import Document
 from stepper.policy import cell_list_edits
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.commands import mcp_commands
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.mcp_responses import CellReadResponse
-from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.session import Session
 
 BRIEF_CHARACTERS = 1000  # of a cell's outputs
@@ -82,7 +83,7 @@ async def read_cells(
 
 
 def _select_cells(
-    session: Session, document: Notebook, references: Sequence[object]
+    session: Session, document: Document, references: Sequence[object]
 ) -> Sequence[Cell]:
     """Return the referenced cells, or all cells if there are no references.
 
@@ -102,7 +103,7 @@ def _select_cells(
 
 
 def _describe_cells(
-    session: Session, cells: Sequence[Cell], document: Notebook, output_amount: str
+    session: Session, cells: Sequence[Cell], document: Document, output_amount: str
 ) -> Iterator[mcp_cells.CellRead]:
     """Yield a description of each cell, without its outputs."""
     state = session.state

@@ -20,6 +20,7 @@ from stepper.common.text import one_line
 from stepper.messages import attached_clients, command_messages, module_reloads
 from stepper.messages.quoted_output import Completeness, format_location
 from stepper.messages.run_report import RunSummary
+from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import (
     changed_cells,
     journal_events,
@@ -28,6 +29,7 @@ from stepper.policy import (
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.execution_result import Execution
 from stepper.policy.model import (
     Cell,
     Fault,
@@ -41,7 +43,7 @@ from stepper.policy.model import (
 )
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE
 from stepper.session.caller import Caller
-from stepper.session.protocols import Execution, Kernel, SyncMode
+from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepper.policy.execution_result import Execution
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
-from stepper.session.protocols import Execution, Kernel
+from stepper.session.protocols import Kernel
 
 
 class NamespaceTracker:

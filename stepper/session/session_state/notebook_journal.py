@@ -15,13 +15,14 @@ from stepper.common.errors import StepperError
 from stepper.common.text import format_count
 from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Report, RunSummary
+from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import journal_events, journal_reducer
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import Cell, Key, Moment
 from stepper.policy.notebook_state import State
-from stepper.session.protocols import Journal, SyncMode
+from stepper.session.protocols import Journal
 from stepper.session.session_state.notices import Notices
 
 

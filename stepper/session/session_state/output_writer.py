@@ -11,20 +11,14 @@ from typing import Any
 from stepper.common.errors import NotebookError, StepperError
 from stepper.common.text import format_count
 from stepper.messages.run_report import format_left_out
+from stepper.notebooks.journal_file import SyncMode
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
+from stepper.policy.execution_result import CellVersion, Execution, WidgetState
 from stepper.policy.model import Cell, Limits, Outcome, Run
 from stepper.policy.notebook_state import DisplayedOutput
-from stepper.session.protocols import (
-    CellVersion,
-    Execution,
-    Kernel,
-    LateOutputs,
-    NotebookFile,
-    PartialOutput,
-    SyncMode,
-    WidgetState,
-)
+from stepper.session.protocols import Kernel, LateOutputs, PartialOutput
 from stepper.session.session_state.notebook_journal import NotebookJournal, format_now
 from stepper.session.session_state.notices import Notices
 
@@ -43,7 +37,7 @@ class OutputWriter:
 
     def __init__(
         self,
-        file: NotebookFile,
+        file: IpynbFile,
         late: LateOutputs,
         journal: NotebookJournal,
         notices: Notices,

@@ -12,15 +12,16 @@ from typing import Any
 
 from stepper.common.errors import NotebookError
 from stepper.messages.run_report import RunSummary
+from stepper.notebooks.notebook_document import Document
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.comparison import clock_values, rerun_comparison, verify_results
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import CellOutputs
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict, parse_moment
-from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.session import Session
 from stepper.session.verification.replay import LATE_SECONDS
 
@@ -32,7 +33,7 @@ class RecordedOutputs:
     """The outputs that a notebook's cells had before they were rerun."""
 
     def __init__(
-        self, session: Session, document: Notebook, cells: Sequence[Cell]
+        self, session: Session, document: Document, cells: Sequence[Cell]
     ) -> None:
         self.session = session
         self.sources = [cell.source for cell in document.cells if cell.is_code]
@@ -156,7 +157,7 @@ class RecordedOutputs:
         return RunTime(started_at.timestamp(), summary.run.duration_s, reads_clock)
 
 
-def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collection[str]:
+def _get_nondeterministic_ids(session: Session, document: Document) -> Collection[str]:
     """Return the IDs of the cells whose outputs differed between replays of `verify`.
 
     The result is empty if the notebook was changed since the last `verify`.

@@ -10,13 +10,14 @@ from typing import Any
 
 from stepper.common.errors import KernelError, StepperError
 from stepper.messages.run_report import RunSummary
+from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import changed_cells
 from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
+from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
-from stepper.session.protocols import CellVersion, SyncMode
 from stepper.session.session import Session
 
 LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell

@@ -16,6 +16,8 @@ from typing import Any
 
 from stepper.messages import verify_report
 from stepper.messages.run_report import RunSummary, format_seconds
+from stepper.notebooks.journal_file import SyncMode
+from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells, journal_events, run_decisions
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.commands.command_lines import CommandLines
@@ -38,7 +40,6 @@ from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
 from stepper.session import progress_events, stale_cells
 from stepper.session.caller import Caller
-from stepper.session.protocols import Notebook, SyncMode
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
@@ -78,7 +79,7 @@ class ReplayOptions:
 class ReplayFindings:
     """The notebook before the replay, and the results of the replays."""
 
-    document: Notebook
+    document: Document
     cells: list[Cell]
     # By cell index; None if the cell has no recorded outputs.
     recorded: dict[int, Any]
@@ -88,7 +89,7 @@ class ReplayFindings:
     others: list[ReplayResult] = field(default_factory=list)
 
     @classmethod
-    def from_document(cls, document: Notebook) -> ReplayFindings:
+    def from_document(cls, document: Document) -> ReplayFindings:
         """Return the findings before the first replay."""
         cells = changed_cells.select_runnable(document.cells)
         recorded = {cell.index: document.get_recorded_outputs(cell) for cell in cells}
@@ -101,7 +102,7 @@ class ReplayFindings:
 
 async def verify(
     session: Session,
-    document: Notebook,
+    document: Document,
     options: ReplayOptions,
     caller: Caller,
     progress: progress_events.ProgressCallback,
@@ -328,7 +329,7 @@ def _explain_changed_source(
     return "the source was changed after the recorded run"
 
 
-def _describe_failure(session: Session, document: Notebook, summary: RunSummary) -> str:
+def _describe_failure(session: Session, document: Document, summary: RunSummary) -> str:
     """Return a text on the failure of a cell, with the cause if it is known."""
     run = summary.run
     if run.outcome is Outcome.TIMEOUT:
@@ -344,7 +345,7 @@ def _describe_failure(session: Session, document: Notebook, summary: RunSummary)
     return f"{error} ({cause})" if cause else error
 
 
-def _find_cause(session: Session, document: Notebook, summary: RunSummary) -> str:
+def _find_cause(session: Session, document: Document, summary: RunSummary) -> str:
     """Return the cause of a failure, or an empty string if it is unknown."""
     run = summary.run
     missing_name = None

@@ -31,8 +31,8 @@ from stepper.kernels.backends.jupyter.server_api import (
 )
 from stepper.kernels.client import KernelClient
 from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME
-from stepper.policy.model import Death
-from stepper.session.protocols import KernelMetadata, LaunchConfig, QueueStatus
+from stepper.policy.model import Death, KernelMetadata
+from stepper.session.protocols import LaunchConfig, QueueStatus
 
 START_SECONDS = 120.0  # a gateway's cluster may download images
 READY_SECONDS = 60.0

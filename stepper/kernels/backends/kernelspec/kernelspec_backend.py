@@ -15,7 +15,7 @@ from stepper.kernels.kernel_backend import (
     KernelBackend,
     LauncherContext,
 )
-from stepper.session.protocols import KernelMetadata
+from stepper.policy.model import KernelMetadata
 
 if TYPE_CHECKING:
     from stepper.kernels.backends.kernelspec.kernelspec_launcher import (
