@@ -28,13 +28,13 @@ PREFIX = len(MAGIC) + 1
 
 
 class FrameError(Exception):
-    """The bytes are not a frame of this protocol."""
+    """The bytes are not a valid frame of this protocol."""
 
 
 def pack_header(*parts: bytes) -> bytes:
     """Return the bytes that precede `parts` in a frame.
 
-    A frame has at most 8 parts of together at most 1 GiB.
+    The limits MAX_PARTS and MAX_BYTES are checked by the receiver only.
     """
     table = [len(part).to_bytes(LENGTH_BYTES, "big") for part in parts]
     part_count = bytes([len(parts)])
@@ -51,12 +51,10 @@ def parse_part_count(prefix: bytes) -> int:
 
     Raises FrameError if the bytes are not the start of a frame.
     """
-    if len(prefix) != PREFIX or not prefix.startswith(MAGIC):
+    has_magic = len(prefix) == PREFIX and prefix.startswith(MAGIC)
+    if not has_magic or not 0 < prefix[-1] <= MAX_PARTS:
         raise FrameError("not a frame of stepper's protocol")
-    part_count = prefix[-1]
-    if not 0 < part_count <= MAX_PARTS:
-        raise FrameError("not a frame of stepper's protocol")
-    return part_count
+    return prefix[-1]
 
 
 def parse_part_lengths(table: bytes) -> list[int]:
@@ -81,7 +79,7 @@ def pack_environ(environ: "Mapping[bytes, bytes]") -> bytes:
 
 
 def unpack_environ(block: bytes) -> "dict[str, str]":
-    """Return the environment that `pack_environ` packed.
+    """Return the environment variables that `pack_environ` packed, by name.
 
     Undecodable bytes become surrogate escapes, as in `os.environ`.
     """
@@ -97,7 +95,7 @@ def unpack_environ(block: bytes) -> "dict[str, str]":
 def get_peer_uid(sock: _socket.socket) -> int:
     """Return the user id of the process at the other end of a Unix socket.
 
-    Raises OSError if the system does not know it.
+    Raises OSError if the system cannot determine the user id.
     """
     if hasattr(_socket, "SO_PEERCRED"):
         credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
@@ -106,10 +104,12 @@ def get_peer_uid(sock: _socket.socket) -> int:
     return get_peer_uid_bsd(sock.fileno())
 
 
-def get_peer_uid_bsd(handle: int, library: str | None = None) -> int:
-    """Return the user id of a Unix socket's peer on systems without SO_PEERCRED.
+def get_peer_uid_bsd(descriptor: int, library: str | None = None) -> int:
+    """Return the user id of a Unix socket's peer on macOS and BSD.
 
-    These are macOS and the BSDs. Raises OSError if the system does not know it.
+    These systems have no SO_PEERCRED. `library` is the path of the C library, or None
+    for the library of this process. Raises OSError if the system cannot determine the
+    user id.
     """
     import ctypes
     import os
@@ -118,7 +118,7 @@ def get_peer_uid_bsd(handle: int, library: str | None = None) -> int:
     user = ctypes.c_uint32()
     group = ctypes.c_uint32()
     result = libc.getpeereid(
-        handle,
+        descriptor,
         ctypes.byref(user),
         ctypes.byref(group),
     )

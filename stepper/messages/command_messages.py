@@ -101,7 +101,7 @@ def format_plan(state: State) -> list[str]:
     """Return the plan, one line for each step."""
     lines = []
     for step in state.plan.steps:
-        progress = state.get_or_add_progress(step.id)
+        progress = state.get_progress(step.id)
         document = {
             **vars(step),
             "kind": step.kind.value,
@@ -268,7 +268,7 @@ def format_rebuild(state: State) -> str:
     steps = [
         str(step.id)
         for step in state.plan.steps
-        if state.get_or_add_progress(step.id).cell_id in state.succeeded_sources
+        if state.get_progress(step.id).cell_id in state.succeeded_sources
     ]
     parts = []
     if steps:
@@ -740,7 +740,7 @@ def format_completion(
             "stepper replays it in a new kernel now (verify: auto). The next prompt"
             " says whether the results reproduce."
         )
-    statuses = [state.get_or_add_progress(step.id).status for step in state.plan.steps]
+    statuses = [state.get_progress(step.id).status for step in state.plan.steps]
     done = format_count(statuses.count(StepStatus.DONE), "step")
     skipped = statuses.count(StepStatus.SKIPPED)
     runs = format_count(len(state.runs), "run")
@@ -757,15 +757,13 @@ def format_completion(
 
 
 def _format_retries(state: State) -> str:
-    retries = sum(
-        state.get_or_add_progress(step.id).retries for step in state.plan.steps
-    )
+    retries = sum(state.get_progress(step.id).retries for step in state.plan.steps)
     return "1 retry" if retries == 1 else f"{retries} retries"
 
 
 def format_completion_line(state: State) -> str:
     """Return a short text on the completion, for the user's line."""
-    statuses = [state.get_or_add_progress(step.id).status for step in state.plan.steps]
+    statuses = [state.get_progress(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     parts = [format_count(len(statuses), "step")]
     if skipped:

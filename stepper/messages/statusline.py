@@ -93,7 +93,7 @@ def _format_progress(
     name = _format_step_name(state, last_key)
     if last_key and name and state.get_step_status(last_key) is StepStatus.FAILED:
         result = "failed"
-        attempts = state.get_or_add_progress(last_key).attempts
+        attempts = state.get_progress(last_key).attempts
         if attempts:
             retries = "1 retry" if attempts == 1 else f"{attempts} retries"
             result += f", {retries} used"

@@ -85,7 +85,10 @@ class _Option(NamedTuple):
 
 
 def parse(source: str) -> Directive:
-    """Return the directive in the first line of a cell's source."""
+    """Return the directive in the first line of a cell's source.
+
+    If the line contains none, the result has no options and no problems.
+    """
     first_line = source.split("\n", 1)[0].rstrip()
     match = FIRST_LINE.fullmatch(first_line)
     if not match:
@@ -168,6 +171,7 @@ def select_deadline(
 ) -> float:
     """Return the deadline of a cell in seconds.
 
-    The timeout of the tool call takes precedence over the timeout of the directive.
+    The timeout of the tool call takes precedence over the timeout of the directive, and
+    both over the default. The deadline is at most `maximum`.
     """
     return min(call_timeout or directive.timeout or default, maximum)

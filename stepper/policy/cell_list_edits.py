@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from stepper.common.text import format_count
 from stepper.policy.model import Cell
@@ -101,6 +102,13 @@ def find_current_cell(cells: Cells, cell: Cell) -> Cell:
     return matches[0]
 
 
+class SourceEdit(NamedTuple):
+    """A cell of a notebook, and its new source."""
+
+    cell: Cell
+    source: str
+
+
 class CellReferences:
     """Resolves cell references of one request, always to the same cells.
 
@@ -154,9 +162,9 @@ def insert_cells(cells: Cells, index: int, new: Cells) -> list[Cell]:
 def replace_cell(
     cells: Cells, replaced: Cell, source: str, cell_type: str | None
 ) -> list[Cell]:
-    """Return the cells with another source for one of them.
+    """Return the cells with a new source for the cell `replaced`.
 
-    `cell_type` is its new type; None keeps the type.
+    `cell_type` is the new type of this cell; None keeps its type.
     """
     return [
         replace(cell, source=source, type=cell_type or cell.type)
@@ -185,11 +193,11 @@ def move_cells(cells: Cells, moved: Cells, after: Reference | None) -> list[Cell
 
 def edit_source(
     cells: Cells, reference: Reference | None, old: str, new: str
-) -> tuple[Cell, str]:
-    """Return the cell that contains the text `old`, and its source with `new` instead.
+) -> SourceEdit:
+    """Return the edit that replaces the text `old` with `new`.
 
     Without a reference, all cells are searched. Raise CellReferenceError if the cell
-    does not exist or the text does not occur exactly once.
+    does not exist, or if the text is empty or does not occur exactly once.
     """
     if not old:
         raise CellReferenceError("`old_string` is empty")
@@ -211,4 +219,5 @@ def edit_source(
         )
     (index,) = counts
     cell = cells[index]
-    return cell, cell.source.replace(old, new)
+    source = cell.source.replace(old, new)
+    return SourceEdit(cell, source)

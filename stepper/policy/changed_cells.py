@@ -1,4 +1,7 @@
-"""Find cells that are new or changed since they last ran, by id and source hash."""
+"""Find the cells that are new or have changed since they last ran.
+
+Cells are compared by id and source hash.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ HASH_LENGTH = 16
 
 
 class CellChanges(NamedTuple):
-    """The cells that changed since they ran, and the ids of outdated cells."""
+    """The changes of a notebook since its cells ran."""
 
     # Runnable cells that are new or changed.
     cells: list[Cell]
-    # Ids of cells that ran and were since changed or deleted.
+    # Ids of cells that were changed or deleted after they ran.
     outdated_ids: set[str]
 
 
@@ -89,7 +92,10 @@ def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChang
 
 
 def find_encoding_problem(source: str) -> str | None:
-    """Return why a source cannot be sent to a kernel, or None if it can."""
+    """Return why a source cannot be encoded as UTF-8 for a kernel, or None if it can.
+
+    The reason is a clause about an unpaired surrogate.
+    """
     try:
         source.encode()
     except UnicodeEncodeError as error:

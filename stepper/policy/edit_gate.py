@@ -1,8 +1,9 @@
 """Check whether code cells may be written and run now.
 
-The `check_…` functions return the reason why not, as a clause for the agent, or None if
-they may. The PreToolUse hook calls them before an edit. The PostToolUse hook calls them
-again after the edit, because an agent can send several edits before the notebook stops.
+The `check_…` functions return a clause for the agent that says why the cells may not be
+written or run, or None if they may. The PreToolUse hook calls these functions before an
+edit. The PostToolUse hook calls them again after the edit, because an agent can send
+several edits before the notebook stops.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 
 
 def _compile_calls(names: Sequence[str]) -> re.Pattern[str]:
+    """Return a pattern for calls of the commands with these names."""
     return re.compile(CALL.format("|".join(names)))
 
 
@@ -45,7 +47,7 @@ RUN_COMMANDS = _compile_calls(
 
 
 def check_approval(consent: Consent, limits: Limits) -> str | None:
-    """Return why a cell does not run when it is written, or None if it does."""
+    """Return why a cell must not run as soon as it is written, or None if it may."""
     if consent is Consent.WITHHELD:
         return PLAN_MODE
     if limits.auto_run == "ask" and consent is Consent.ASKED:
@@ -56,7 +58,7 @@ def check_approval(consent: Consent, limits: Limits) -> str | None:
 def check_delegation(consent: Consent, limits: Limits) -> str | None:
     """Return why the user must be asked before code runs, or None.
 
-    The client itself would not ask in its permission mode.
+    With `auto_run: ask`, stepper asks the user if the client decides on edits itself.
     """
     if limits.auto_run == "ask" and consent is Consent.DELEGATED:
         return ASK
@@ -85,14 +87,14 @@ def check_stop(state: State) -> str | None:
 
 
 def format_way_out(state: State) -> str:
-    """Return how to resume a stopped notebook, as a sentence without its period."""
+    """Return a sentence on how to resume a stopped notebook, without the period."""
     if is_stopped_by_idle_death(state):
         return format_restore_commands(state.commands)
     return format_resume_commands(state.commands)
 
 
 def format_resume_commands(commands: CommandLines) -> str:
-    """Return how the user resumes a notebook, as a sentence without its period."""
+    """Return a sentence on how the user resumes a notebook, without the period."""
     slash_commands = [commands.slash(name) for name in RESUME_COMMANDS]
     shell_commands = [f"`{commands.terminal(name)}`" for name in RESUME_COMMANDS]
     return (
@@ -102,9 +104,9 @@ def format_resume_commands(commands: CommandLines) -> str:
 
 
 def format_restore_commands(commands: CommandLines) -> str:
-    """Return how to rebuild the variables of a dead kernel, or to go on without them.
+    """Return a sentence on how to continue after a kernel died, without the period.
 
-    The result is a sentence without its period.
+    The variables can be rebuilt, or the notebook can be resumed without them.
     """
     restore_command = commands.shell("restore")
     continue_command = commands.terminal("continue")
@@ -116,7 +118,7 @@ def format_restore_commands(commands: CommandLines) -> str:
 
 
 def join_alternatives(alternatives: Sequence[str]) -> str:
-    """Return the alternatives as an enumeration, such as "a, b or c"."""
+    """Join two or more alternatives, such as "a, b or c"."""
     return f"{', '.join(alternatives[:-1])} or {alternatives[-1]}"
 
 
@@ -133,10 +135,10 @@ def is_stopped_by_idle_death(state: State) -> bool:
 
 
 def restore_resumes(state: State, by_agent: bool) -> bool:
-    """Return whether `restore` resumes a stopped notebook.
+    """Return whether the command `restore` resumes a stopped notebook.
 
-    It does if the notebook stopped because the kernel died. If a cell caused the death,
-    only the user can resume the notebook with `restore`.
+    This requires that the notebook stopped because its kernel died. If the kernel died
+    while a cell was running, only the user can resume the notebook with `restore`.
     """
     if by_agent:
         return is_stopped_by_idle_death(state)
@@ -144,9 +146,9 @@ def restore_resumes(state: State, by_agent: bool) -> bool:
 
 
 def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | None:
-    """Return which failed cell must be fixed before a code cell is added at an index.
+    """Return why no code cell can be added at an index, or None if it can.
 
-    Return None if the cell can be added.
+    No code cell can be added below the failed cell of the open step.
     """
     step_id = state.find_open_step(StepStatus.CRITERION_FALSE)
     if step_id is None:
@@ -168,7 +170,7 @@ def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | 
 
 
 def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
-    """Return why a notebook has too many code cells, or None."""
+    """Return a clause if a notebook has more code cells than the limit, or None."""
     count = sum(cell.is_code for cell in cells)
     if count <= limits.max_cells:
         return None

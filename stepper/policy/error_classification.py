@@ -1,8 +1,8 @@
 """Classification of errors: a table from error labels to verdicts.
 
 The labels of an error are the names of its class and base classes, `errno NAME`, `HTTP`
-and `HTTP STATUS`. The first row of `ROWS` with a label of the error decides, so special
-rows are above general ones. Errors without a row are recoverable.
+and `HTTP STATUS`. The first row of `ROWS` that has one of these labels determines the
+verdict, so special rows are above general ones. Errors without a row are recoverable.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from stepper.common.text import one_line
 from stepper.policy.model import Fault, Outcome, Verdict
 
-# The class name of a run that finished while no daemon was connected, in a kernel that
-# does not record it. Such a run is never repeated. Journals contain this name.
+# The error class of a run that finished while no daemon was connected, in a kernel that
+# does not record results. Journals contain this name. The run is never repeated.
 UNOBSERVED_RUN = "NobodyHeard"
 
 ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
@@ -110,7 +110,7 @@ WRAPPERS = frozenset(
     }
 )
 
-# The messages of these classes are keys of the user's data, which may contain the word.
+# The messages of these errors quote keys of the user's data, which may contain "STOP".
 DATA_MESSAGES = frozenset({"KeyError", "IndexError"})
 # The word STOP, but not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS.
 STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")
@@ -163,12 +163,15 @@ def classify_fault(fault: Fault) -> Verdict:
     """Return the verdict on an error that a cell raised."""
     if asks_to_stop(fault):
         return Verdict.UNRECOVERABLE
-    verdict = _find_row(list_cause_labels(fault)) or _find_row(list_labels(fault))
-    return verdict or Verdict.RECOVERABLE
+    for labels in (list_cause_labels(fault), list_labels(fault)):
+        verdict = _find_verdict(labels)
+        if verdict is not None:
+            return verdict
+    return Verdict.RECOVERABLE
 
 
 def classify_run(outcome: Outcome, fault: Fault | None) -> Verdict:
-    """Return the verdict on a run."""
+    """Return the verdict on a run; `fault` is the error of its cell, if any."""
     if outcome is Outcome.ERROR and fault is not None:
         return classify_fault(fault)
     verdicts = {
@@ -183,7 +186,8 @@ def classify_run(outcome: Outcome, fault: Fault | None) -> Verdict:
 def _list_class_names(fault: Fault) -> set[str]:
     """Return the names of an error's class and base classes.
 
-    Without the helper in the kernel, the base classes are unknown.
+    If the base classes are unknown because the kernel has no helper, return the name of
+    the class only.
     """
     return set(fault.mro or (fault.ename,))
 
@@ -195,5 +199,6 @@ def _list_class_labels(class_names: Iterable[str], error_number: Any) -> set[str
     return labels
 
 
-def _find_row(labels: set[str]) -> Verdict | None:
+def _find_verdict(labels: set[str]) -> Verdict | None:
+    """Return the verdict of the first row with one of the labels, or None."""
     return next((verdict for label, verdict in VERDICTS if label in labels), None)

@@ -1,6 +1,6 @@
 """Check whether the agent's last message of a turn explains why steps remain open.
 
-If it does not, the agent is reminded of the open steps.
+If the message does not explain this, stepper reminds the agent of the open steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DONE = re.compile(
     r"\b(?:done|completed?|finished|ready|works|working|passed|passes)\b",
     re.IGNORECASE,
 )
-# The message gives a reason for the end of the turn.
+# The message gives a reason why the turn is over.
 REASON = re.compile(
     r"\b(?:because|since|until|unless|before (?:I|we)|wait(?:ing)?|blocked"
     r"|can(?:not|'t)|could(?: not|n't)|unable"

@@ -43,7 +43,7 @@ class Event:
         EVENT_CLASSES[kind] = cls
 
     def to_json(self) -> dict[str, Any]:
-        """Return the line of the journal as JSON data."""
+        """Return the event as JSON data for a line of the journal."""
         # dataclasses.asdict copies each value, which is slower than writing the line.
         data = {"event": self.kind, **vars(self)}
         if data.get("fault") is not None:
@@ -124,7 +124,7 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
     def create_run(
         self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float
     ) -> Run:
-        """Return the finished run."""
+        """Return the finished run; `seconds` is its duration."""
         return Run(
             run=self.run,
             cell_id=self.cell_id,
@@ -170,9 +170,9 @@ class RunEnded(
         "bound",
     ),
 ):
-    """A run has ended."""
+    """A run has finished."""
 
-    # How often stepper itself ran the cell before, after transient errors.
+    # How many times stepper has already repeated the run because of transient errors.
     repeat: int = 0
     execution_count: int | None = None
     displays: dict[str, list[int]] = field(default_factory=dict)
@@ -226,7 +226,10 @@ class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
-    """A kernel started, or its variables were lost."""
+    """A kernel started, or its variables were lost.
+
+    `what` is "started" for a new kernel. `why` is the reason if variables were lost.
+    """
 
     what: str
     kernel: str = ""
@@ -394,7 +397,7 @@ class Reopened(Event, kind="reopen"):
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmed(Event, kind="confirm"):
-    """A step was marked done although its criterion is false, for a reason."""
+    """A step was marked done although its criterion is false; `reason` says why."""
 
     at: Moment = ""
     key: Key

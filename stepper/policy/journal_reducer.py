@@ -19,7 +19,7 @@ from stepper.policy.notebook_state import (
     State,
 )
 
-# Older runs are in memory without faults and reports; the journal has everything.
+# Faults and reports of older runs are not kept in memory. The journal contains them.
 RUNS_IN_MEMORY = 50
 # The value of KernelChanged.what for a new kernel.
 STARTED = "started"
@@ -232,14 +232,14 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
     progress = state.get_or_add_progress(event.key)
     last_source = state.last_sources.get(event.cell_id)
     has_same_source = last_source == event.source_hash
-    is_confirmed = progress.status is StepStatus.DONE and has_same_source
+    keeps_reason = progress.status is StepStatus.DONE and has_same_source
     _record_run(event, state)
     progress.preflight_hash = ""
     progress.preflight_failures = 0
     progress.interrupted = event.verdict is Verdict.CANCELLED
     if not progress.interrupted:
         state.last_key = event.key
-        _update_progress(event, state, is_confirmed)
+        _update_progress(event, state, keeps_reason)
     elif progress.status is StepStatus.PENDING:
         progress.cell_id = event.cell_id
         progress.index = event.index
@@ -282,11 +282,11 @@ def _record_run(event: journal_events.RunEnded, state: State) -> None:
 
 
 def _update_progress(
-    event: journal_events.RunEnded, state: State, is_confirmed: bool
+    event: journal_events.RunEnded, state: State, keeps_reason: bool
 ) -> None:
     """Update the progress of a step after a run that was not interrupted.
 
-    `is_confirmed` is True if the step was done and the cell ran the same source again.
+    With `keeps_reason`, the reason why the step was confirmed is kept.
     """
     progress = state.get_or_add_progress(event.key)
     is_repetition = event.repeat > 0
@@ -299,7 +299,7 @@ def _update_progress(
     progress.status = _find_status(event, progress)
     if event.unmet:
         progress.reason = event.unmet
-    elif not is_confirmed:
+    elif not keeps_reason:
         progress.reason = ""
     progress.cell_id = event.cell_id
     progress.index = event.index

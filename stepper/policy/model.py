@@ -1,7 +1,7 @@
-"""The values that all packages share: plan, step, run, fault, outcome, verdict, limits.
+"""The types that all packages share: plan, step, run, fault, outcome, verdict, limits.
 
-All are immutable. Fields of `Run` and of the classes in it are keys of the journal, and
-fields of `Limits` are keys of the configuration.
+Their instances are immutable. Fields of `Run` and of the classes in it are keys of the
+journal, and fields of `Limits` are keys of the configuration.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def parse_moment(text: Moment) -> datetime:
 
 
 def validate_moment(text: str) -> Moment:
-    """Return a time in ISO 8601 format if it is valid and has a time zone.
+    """Return the text if it is a time in ISO 8601 format with a time zone.
 
-    Raise TypeError or ValueError if it is not.
+    Otherwise, raise TypeError or ValueError.
     """
     if not isinstance(text, str) or parse_moment(text).tzinfo is None:
         raise TypeError(f"not a time with a time zone: {text!r:.100}")
@@ -76,7 +76,7 @@ class StepStatus(StringEnum):
     CRITERION_FALSE = "doubted"  # the cell succeeded, but the criterion is false
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"  # the last run of the cell was interrupted
-    CHANGED = "changed"  # the cell succeeded, but was changed since
+    CHANGED = "changed"  # the cell succeeded, but has changed since then
 
 
 class Consent(Enum):
@@ -112,7 +112,7 @@ class Plan:
 
     problem: str = ""
     steps: tuple[Step, ...] = ()
-    # The name of the notebook's kernel backend; '' for the project's.
+    # The name of the notebook's kernel backend; empty for the project's default.
     kernel: str = ""
 
     def find_step(self, step_id: int | None) -> Step | None:
@@ -120,7 +120,10 @@ class Plan:
         return next((step for step in self.steps if step.id == step_id), None)
 
     def get_position(self, step_id: int) -> int:
-        """Return the position of a step in the plan, from 1."""
+        """Return the position of a step in the plan, from 1.
+
+        Raise ValueError if the plan does not contain the step.
+        """
         return [step.id for step in self.steps].index(step_id) + 1
 
 
@@ -165,7 +168,8 @@ class Fault:
 
     ename: str
     evalue: str
-    # The classes of the error up to object: `module.Name`, builtins without a module.
+    # The error's class and its base classes, as `module.Name`; built-in classes have no
+    # module.
     mro: tuple[str, ...] = ()
     line: int | None = None  # in the cell, from 1
     frames: tuple[Frame, ...] = ()
@@ -178,9 +182,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class CriterionResult:
-    """Whether the criterion of a step is true after its cell ran.
+    """The result of evaluating a step's criterion after its cell ran.
 
-    `values` are the compared expressions with their values, as texts.
+    `holds` is True if the criterion is true. `values` contains the compared
+    expressions and their values, both as text.
     """
 
     holds: bool
@@ -189,7 +194,7 @@ class CriterionResult:
 
 @dataclass(frozen=True)
 class Death:
-    """Why a kernel died."""
+    """The death of a kernel, with its reason."""
 
     reason: str  # such as `killed by SIGKILL`
     stderr: str = ""  # the last lines that the kernel wrote to stderr
@@ -202,7 +207,8 @@ class Death:
 class Run:
     """One execution of a cell.
 
-    `key` is the step that the run counts for, or the cell if it belongs to no step.
+    `key` is the id of the step that the run counts for. If the cell belongs to no step,
+    it is the id of a cell (see `plan.find_key`).
     """
 
     run: int
@@ -297,7 +303,7 @@ class CellEdit:
     """A call of NotebookEdit, before or after the edit."""
 
     notebook: str
-    # None before an insertion, and after one into a notebook without cell ids.
+    # None before an insertion, and also afterwards if the notebook has no cell ids.
     cell_id: str | None
     after: str | None  # the cell above an inserted one; None at the top
     cell_type: str | None

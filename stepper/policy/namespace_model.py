@@ -1,4 +1,4 @@
-"""The namespace of a kernel as its helper reports it.
+"""The namespace of a kernel, as reported by the helper in the kernel.
 
 The helper sends these dataclasses as JSON, so their field names are also in
 `kernels/in_kernel`.
@@ -21,7 +21,7 @@ class Variable:
     len: int | None = None
     bytes: int = 0
     shape: tuple[int | str, ...] | None = None
-    # Fingerprint of a small value: equal values have the same.
+    # Fingerprint of a small value, or empty: equal values have equal fingerprints.
     print: str = ""
 
 

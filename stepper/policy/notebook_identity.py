@@ -37,9 +37,10 @@ def list_run_hashes(state: State) -> dict[str, str]:
 
 
 def count_unchanged(cells: Hashes, runs: Hashes) -> int:
-    """Return the number of cells that are unchanged since their last run.
+    """Return the number of cells that have not changed since their last run.
 
-    Return 0 if fewer than half of the cells that ran still exist.
+    `cells` are the cells of the notebook, `runs` the cells that ran. Return 0 if fewer
+    than half of the cells that ran still exist.
     """
     shared_ids = cells.keys() & runs.keys()
     if 2 * len(shared_ids) < len(runs):
@@ -70,10 +71,10 @@ def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
 
 
 def list_known_marks(state: State) -> set[str]:
-    """Return the marks of a stopped notebook that the journal contains.
+    """Return the marks of a stopped notebook that its journal contains.
 
-    The marks are those of cells that ran or failed the preflight check, and of the
-    content that the agent wrote since the stop.
+    These are the marks of cells that ran or failed the preflight check, and of the
+    content that the agent has written since the notebook stopped.
     """
     hashes = list_run_hashes(state)
     preflight_failures = {
@@ -94,9 +95,9 @@ def list_known_marks(state: State) -> set[str]:
 def is_replaced(state: State, cells: Iterable[Cell], plan: Plan | None) -> bool:
     """Return whether the file of a stopped notebook contains another notebook.
 
-    A notebook is another one if the journal knows none of its code cells, or if its
-    plan is different and was not written by the agent. If no code cell is known in the
-    file or in the journal, the notebook counts as the same.
+    This is the case if the journal contains none of the file's code cells, or if the
+    file's plan is different and was not written by the agent. The result is False if
+    the file has no code cells or the journal has no marks.
     """
     cell_marks = list_marks(cells, None)
     known_marks = list_known_marks(state)
@@ -118,7 +119,10 @@ def _hash_plan(plan: Plan) -> str:
 
 
 def _is_different_plan(plan: Plan, former: Plan) -> bool:
-    """Return whether two plans share neither a step nor the problem."""
+    """Return whether two plans share neither a step title nor the problem.
+
+    Return False if one of the plans has no steps.
+    """
     if not plan.steps or not former.steps:
         return False
     if plan.problem == former.problem:
@@ -129,7 +133,11 @@ def _is_different_plan(plan: Plan, former: Plan) -> bool:
 
 
 def is_different_notebook(cells: Hashes, runs: Hashes) -> bool:
-    """Return whether cells have run, but the notebook contains none of them."""
+    """Return whether the notebook contains none of the cells that ran.
+
+    `cells` are the cells of the notebook, `runs` the cells that ran. Return False if no
+    cell ran.
+    """
     if not runs:
         return False
     return cells.keys().isdisjoint(runs)

@@ -183,6 +183,13 @@ class State:
                 return run
         return None
 
+    def get_progress(self, key: Key) -> Progress:
+        """Return the progress of a step or cell.
+
+        If the key is new, return a new `Progress` that is not part of the state.
+        """
+        return self.progress.get(key, Progress())
+
     def get_or_add_progress(self, key: Key) -> Progress:
         """Return the progress of a step or cell; add it if the key is new."""
         return self.progress.setdefault(key, Progress())
@@ -193,7 +200,7 @@ class State:
         A step that ran is INTERRUPTED or CHANGED if its cell was interrupted, or was
         changed since it ran.
         """
-        progress = self.progress.get(key, Progress())
+        progress = self.get_progress(key)
         has_run = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
         is_pending = progress.status is StepStatus.PENDING
         if progress.interrupted and (has_run or is_pending):
@@ -217,9 +224,7 @@ class State:
 
     def _add_open_cells(self, cells: Sequence[Cell], new_ids: set[str]) -> None:
         """Add the open cells; `new_ids` are the ids of new and changed cells."""
-        planned_ids = {
-            self.get_or_add_progress(step.id).cell_id for step in self.plan.steps
-        }
+        planned_ids = {self.get_progress(step.id).cell_id for step in self.plan.steps}
         progress_by_id = {
             progress.cell_id: progress
             for key, progress in self.progress.items()
@@ -259,35 +264,35 @@ class State:
     def count_attempts_after(
         self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False
     ) -> int:
-        """Return the number of the agent's retries, including a run with a verdict.
+        """Return the number of the agent's retries after a run with this verdict.
 
-        The run is not in the state yet. `repeat` and `outside_agent` are explained in
-        `is_retry`.
+        The run is not in the state yet. If the step was done, the count starts again at
+        0. See `is_retry` for `repeat` and `outside_agent`.
         """
-        progress = self.get_or_add_progress(key)
+        progress = self.get_progress(key)
         if verdict is Verdict.CANCELLED:
             return progress.attempts
-        if progress.status is StepStatus.DONE:  # the count starts again
+        if progress.status is StepStatus.DONE:
             return 0
         return progress.attempts + self.is_retry(key, repeat, outside_agent)
 
     def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
         """Return whether the next run of a step or cell is a retry of the agent.
 
-        It is a retry if the last run failed without asking the user a question. It is
-        not if stepper repeats the run (`repeat`) or if someone else than the agent
-        requested the run (`outside_agent`).
+        The run is a retry if the last run failed without asking the user a question. It
+        is not a retry if stepper repeats the run (`repeat`), or if a user's terminal, a
+        script or CI requested it (`outside_agent`).
         """
-        progress = self.get_or_add_progress(key)
+        progress = self.get_progress(key)
         is_fix = progress.is_failing and not progress.asked_user
         return is_fix and not repeat and not outside_agent
 
     def count_attempts_after_preflight(self, key: Key) -> AttemptCount:
         """Return the number of the agent's retries after a failed preflight check.
 
-        `key` is the step or cell. The check is not in the state yet.
+        `key` is the id of the step or cell. The check is not in the state yet.
         """
-        progress = self.get_or_add_progress(key)
+        progress = self.get_progress(key)
         counts = progress.preflight_failures + 1 == FAILURES_PER_ATTEMPT
         is_done = progress.status is StepStatus.DONE
         attempts = 0 if is_done else progress.attempts
@@ -299,7 +304,7 @@ class State:
         Steps with an excluded status are ignored.
         """
         for step in self.plan.steps:
-            progress = self.progress.get(step.id, Progress())
+            progress = self.get_progress(step.id)
             if progress.status not in (*FINISHED, *excluded):
                 return step.id
         return None
@@ -330,7 +335,7 @@ class State:
         if not self.plan.steps or self.open_steps or self.open_cells:
             return False
         return all(
-            self.get_or_add_progress(step.id).status is StepStatus.DONE
+            self.get_progress(step.id).status is StepStatus.DONE
             for step in self.plan.steps
             if step.kind is StepKind.VALIDATION
         )
@@ -347,7 +352,7 @@ class State:
             )
         if self.last_key is None:
             return False
-        return self.get_or_add_progress(self.last_key).status is StepStatus.FAILED
+        return self.get_progress(self.last_key).status is StepStatus.FAILED
 
     @property
     def status_name(self) -> str:

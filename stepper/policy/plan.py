@@ -17,7 +17,7 @@ from stepper.policy.model import Cell, CellEdit, Key, Plan, Step, StepKind, Step
 from stepper.policy.notebook_state import State
 
 MAX_SLUG_LENGTH = 40
-# Ids of steps are below this.
+# Step ids must be less than this.
 MAX_ID = 1 << 31
 SEPARATOR = "::"
 LONG = "long"
@@ -27,7 +27,7 @@ SINGLE_EQUALS = re.compile(r"(?<![=<>!:+\-*/%&|^@])=(?!=)")
 # A comparison without its right side.
 INCOMPLETE_COMPARISON = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
 # Prose such as "it is good", but not `x is None`.
-IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")
+PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")
 # Errors of ast.parse.
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 # Errors of JSON data that is not a plan.
@@ -167,7 +167,7 @@ def parse_criterion(criterion: str) -> str:
     except PARSE_ERRORS:
         return ""
     is_test = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
-    return text if is_test and not IS_PROSE.search(text) else ""
+    return text if is_test and not PROSE.search(text) else ""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     if directive.step is not None and state.plan.find_step(directive.step):
         return directive.step
     for step in state.plan.steps:
-        if state.get_or_add_progress(step.id).cell_id == cell.id:
+        if state.get_progress(step.id).cell_id == cell.id:
             return step.id
     if cell.id in state.progress:  # the cell ran before, without a step
         return None
@@ -255,7 +255,7 @@ def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
     step_id = state.find_open_step()
     if step_id is None:
         return None
-    progress = state.get_or_add_progress(step_id)
+    progress = state.get_progress(step_id)
     if progress.status is not StepStatus.CRITERION_FALSE:
         return step_id
     if find_cell(cells, progress.cell_id or "") is None:
@@ -264,10 +264,11 @@ def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
 
 
 def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
-    """Return the key of a cell's progress: the id of its step, or else a cell id.
+    """Return the key of a cell's progress.
 
-    If the cell replaces a failed cell that was deleted, this is the id of the deleted
-    cell, so its retries count for the new cell.
+    This is the id of the cell's step. If the cell belongs to no step, it is the id of
+    the cell or, if the cell replaces a failed cell that was deleted, the id of the
+    deleted cell: its retries count for the new cell.
     """
     step_id = find_step_id(state, cells, cell)
     if step_id is not None:
@@ -314,7 +315,7 @@ def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
 
     The cell is looked up by its id or, without an id, below `edit.after`. If the cell
     at this position has another source than the edit wrote, and exactly one code cell
-    has the written source, return the latter.
+    has the written source, return that code cell.
     """
     if edit.cell_id is not None:
         expected = find_cell(cells, edit.cell_id)
@@ -388,7 +389,7 @@ def _get_pending_step(state: State, step_id: int) -> Step:
     step = state.plan.find_step(step_id)
     if step is None:
         raise ValueError(f"there is no step {step_id}")
-    status = state.get_or_add_progress(step_id).status
+    status = state.get_progress(step_id).status
     if status is StepStatus.SKIPPED:
         reopen = state.commands.terminal("plan reopen", str(step_id))
         raise ValueError(f"step {step_id} is skipped: reopen it first ({reopen})")
@@ -403,10 +404,11 @@ def _get_pending_step(state: State, step_id: int) -> Step:
 def _insert_step(
     state: State, steps: tuple[Step, ...], new: Step, after: int | None
 ) -> Plan:
-    """Return the plan with these steps and a new one after the step `after`.
+    """Return the plan with `steps` and the step `new`, which is inserted after `after`.
 
-    0 inserts the new step first, None last. Raise ValueError if the step `after` does
-    not exist, or if a step below the position has run or was skipped.
+    If `after` is 0, `new` becomes the first step, and if it is None, the last. Raise
+    ValueError if the step `after` does not exist, or if a step below the position has
+    run or was skipped.
     """
     ids = [step.id for step in steps]
     if after and after not in ids:
@@ -417,7 +419,7 @@ def _insert_step(
     elif after:
         index = ids.index(after) + 1
     for step in steps[index:]:
-        status = state.get_or_add_progress(step.id).status
+        status = state.get_progress(step.id).status
         if status is StepStatus.SKIPPED:
             raise ValueError(
                 f"step {step.id} is skipped: no step can be inserted before it"

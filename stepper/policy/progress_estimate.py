@@ -1,10 +1,10 @@
-"""Estimate of the remaining time of a running cell from the progress that it prints.
+"""Estimate the remaining time of a running cell from the progress that it prints.
 
 Progress is a share such as `12 %`, `3/10` or `40 of 120`. A *counter* is a share that
-appears repeatedly with the same total and the same words before it. The first counter
-that is running decides, from top to bottom and from left to right: outer loops print
-above inner ones. There is no estimate for a counter that falls (it may restart in each
-round), stalls, or was running before the cell.
+appears repeatedly with the same total and the same words before it. The estimate uses
+the first running counter, from top to bottom and from left to right, because outer
+loops print above inner loops. There is no estimate for a counter that falls (it may
+restart in each iteration), stalls, or started before the cell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRACTION = rf"{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))"
 SHARE = re.compile(rf"(?<![\w.,/:-])(?:{FRACTION}|(\d{{1,3}}(?:\.\d+)?)\s?%)")
 LETTERS = re.compile(r"[^\W\d_]+")
 MAX_LINE_LENGTH = 400  # characters of a line that are searched
-NAME_WORDS = 4  # the words before a share that identify its counter
+NAME_WORDS = 4  # number of words before a share that identify its counter
 MIN_SECONDS = 3.0  # between the first and the last sample of a counter
 MAX_SAMPLES = 200
 MAX_COUNTERS = 200
@@ -30,9 +30,9 @@ MAX_COUNTERS = 200
 STALLED_INTERVALS = 10
 # A rate is uneven if it differs by this factor from the average.
 UNEVEN_FACTOR = 4
-# A counter that starts with the cell may start at one item and this share.
+# The first share of a counter that starts with the cell is at most one item plus this.
 START_SHARE = 0.05
-# After this many finished counters, it is not known how many follow.
+# If more counters than this have finished, further ones may follow: no estimate.
 MAX_FINISHED = 2
 
 
@@ -64,7 +64,10 @@ class Counter:
     has_fallen: bool = False
 
     def add_sample(self, seconds: float, share: float) -> None:
-        """Add a sample, if the share differs from the last one."""
+        """Add a sample if the share is larger than the last one.
+
+        Set `has_fallen` if it is smaller.
+        """
         last_share = -1.0
         if self.samples:
             last_share = self.samples[-1].share
@@ -147,10 +150,10 @@ class Estimate:
         self.deciding: Counter | None = None
 
     def update(self, now: float, lines: Sequence[str]) -> float | None:
-        """Return the remaining seconds, or None if they cannot be estimated.
+        """Add the shares in `lines`, and return the remaining seconds.
 
-        `lines` are the last lines of the cell's output, `now` are the seconds since the
-        cell started.
+        `lines` are the last lines of the cell's output, `now` is the time in seconds
+        since the cell started. Return None if the time cannot be estimated.
         """
         shares = dict[CounterKey, Share]()
         for line in lines:
@@ -160,9 +163,9 @@ class Estimate:
             self._add_sample(now, share)
         if self._count_finished() > MAX_FINISHED:
             return None
+        # If the last lines contain no share, keep the counter of earlier lines.
         if shares or self.deciding is None:
             self.deciding = self._select_counter(shares)
-        # Without new shares, later lines contain no progress.
         if self.deciding is None:
             return None
         return self.deciding.estimate_remaining(now)

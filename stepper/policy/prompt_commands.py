@@ -1,17 +1,17 @@
-"""Plain sentences of the user that are commands, and the message that comes with them.
+"""Recognize commands in the user's prompts, such as "skip cell because …".
 
-`parse_command` reads the documented sentences ("skip cell because …"). A prompt is a
-command if it starts with one, after words of consent or courtesy at the most, and then
-ends or continues with punctuation or a conjunction. A prompt that asks a question or
-mentions commands again is not a command: the user talks about commands.
+`parse_command` recognizes the documented commands. A prompt is a command if it starts
+with the words of one, possibly after words such as "yes" or "please", and then ends or
+continues with punctuation or a conjunction. A prompt that asks a question or mentions a
+second command is not a command, because the user is talking about commands.
 
-"stop the cell" discards hours of work. It is not a command if the sentence has a
-condition ("if", "until", "after" …) or concerns a part of the cell ("from printing so
-much"); the agent then reads the prompt.
+"stop the cell" can discard hours of work. The words are not a command if the sentence
+has a condition ("if", "until", "after" …) or concerns only a part of the cell ("from
+printing so much"). The agent then reads the prompt.
 
-`parse_sentence` reads further sentences ("skip that one", "go on", "yes, use it"), but
-only while the notebook is stopped or a cell runs, and only if the whole prompt has no
-other meaning: no condition, time, negation or question.
+`parse_sentence` recognizes other phrases ("skip that one", "go on", "yes, use it").
+They are commands only while the notebook is stopped or a cell runs, and only if the
+prompt contains no condition, time, negation or question.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ STATUS = "show status"
 
 
 class PromptCommand(NamedTuple):
-    """A command of the user: its words in lower case, and the message for the agent."""
+    """A command of the user, such as "fix and retry: the dates are in UTC"."""
 
-    words: str
-    message: str
+    words: str  # SKIP, FIX, CONTINUE, STOP or STATUS
+    message: str  # the rest of the prompt, for the agent
+
+
+class NotebookMessage(NamedTuple):
+    """A message of the user, and the notebook that precedes it."""
+
+    notebook: str  # empty if the message has none
+    text: str
 
 
 STOP_WORDS = r"stop\s+(?:the|this|that)\s+(?:running\s+)?cell|/notebook-status\s+stop"
@@ -52,8 +59,8 @@ COMMAND = re.compile(
 )
 MENTION = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
 SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]+(?=[\s\"')]|$)|\n")
-# The rest of the sentence that stops a cell. The sentence continues after an ellipsis,
-# after a line that ends with a comma, and before "But".
+# The rest of a sentence after "stop the cell". The sentence continues after an
+# ellipsis, after a line that ends with a comma, and before "But".
 STOP_SENTENCE = re.compile(
     r"(?s:.*?)(?:(?<![.…])[.!](?=[\s\"')]|$)(?!\s+(?:but|only|not)\b)"
     r"|(?<![,;:–—-])\n|\Z)",
@@ -124,25 +131,28 @@ UNCLEAR = re.compile(
 NOT_NEEDED = re.compile(
     r"\b(?:I|we) don['’]?t (?:need|want) (?:it|that|this)\b", re.IGNORECASE
 )
-# Longer prompts (in characters) say more than one thing.
+# Longer prompts (in characters) contain more than a command.
 MAX_SENTENCE_LENGTH = 200
 
 
-def split_notebook(message: str) -> tuple[str, str]:
-    """Return the notebook that a message starts with, and the rest of the message.
+def split_notebook(message: str) -> NotebookMessage:
+    """Split a message such as `notebooks/a.ipynb the dates are in UTC`.
 
-    For example `notebooks/a.ipynb the dates are in UTC`. A name with spaces is in
-    quotes. The notebook is an empty string if the message does not start with one.
+    The name of the notebook must be in quotes if it contains spaces.
     """
     match = NOTEBOOK.match(message)
     if match is None:
-        return "", message
+        return NotebookMessage("", message)
     notebook = match["quoted"] or match["plain"]
-    return notebook, message[match.end() :].strip()
+    text = message[match.end() :].strip()
+    return NotebookMessage(notebook, text)
 
 
 def parse_command(prompt: str) -> PromptCommand | None:
-    """Return the command of a prompt, or None if the prompt is not a command."""
+    """Return the documented command that a prompt starts with.
+
+    Return None if the prompt is not a command.
+    """
     prompt = prompt.strip()
     match = COMMAND.match(prompt)
     if match is None:
@@ -159,16 +169,18 @@ def parse_command(prompt: str) -> PromptCommand | None:
             return None
         words = STOP
     rest = LEADING_PUNCTUATION.sub("", prompt[match.start("rest") :])
-    return PromptCommand(words, COURTESY_AROUND.sub("", rest).strip())
+    message = COURTESY_AROUND.sub("", rest).strip()
+    return PromptCommand(words, message)
 
 
 def parse_sentence(
     prompt: str, is_stopped: bool, has_question: bool, is_running: bool
 ) -> PromptCommand | None:
-    """Return the command of a plain sentence, or None.
+    """Return the command that a prompt expresses in other words.
 
-    The sentence depends on the notebook's status: whether the notebook is stopped,
-    whether it asked the user a question, and whether a cell runs.
+    `is_stopped` says that the notebook is stopped, `has_question` that it asks the user
+    a question, and `is_running` that a cell runs. Return None if the prompt is not a
+    command in this situation.
     """
     prompt = prompt.strip()
     if len(prompt) > MAX_SENTENCE_LENGTH:

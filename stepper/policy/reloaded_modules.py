@@ -1,4 +1,4 @@
-"""The project's modules that changed and that the helper reloaded before a cell.
+"""The changed modules of the project that the helper reloads before a cell runs.
 
 The helper sends these dataclasses as JSON, so their field names are also in
 `kernels/in_kernel/module_reload.py`.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OldModule:
-    """A module that was not reloaded although its file has changed.
+    """A module that was not reloaded although its file changed.
 
     `error` and `line` are set if an exception prevented the reload. `why` is one of:
 
@@ -40,7 +40,8 @@ class ModuleChanges:
     # Modules that were reloaded because they use a changed module when imported.
     dependents: tuple[str, ...] = ()
     old: tuple[OldModule, ...] = ()
-    # Imported names that a reloaded module no longer defines, each with the module.
+    # Pairs (name, module): names that were imported from a reloaded module, which no
+    # longer defines them.
     lost: tuple[tuple[str, ...], ...] = ()
     # Whether a reloaded module defines classes, whose old instances remain.
     classes: bool = False

@@ -1,7 +1,7 @@
-"""Find attempts that repeat an earlier attempt: its source or its error.
+"""Find attempts with the same source or the same error as an earlier attempt.
 
-A run that `find_repeated_run` finds is not repeated. The `note_…` functions return
-notes for the report.
+If `find_repeated_run` finds a run, the cell does not run again. The `note_…` functions
+return notes for the report.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def list_attempts(state: State, key: Key) -> Sequence[Run]:
 
 
 def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
-    """Return the last run if running a source again would give the same error.
+    """Return the last run if running a source now would give the same error again.
 
-    Return None if the last run was another step, cell or source, if it did not raise an
-    error, or if anything changed since.
+    Return None if the last run was of another step, cell or source, if it did not raise
+    a recoverable error, or if something that could change the result happened since.
     """
     if not state.runs or not state.unchanged:
         return None
@@ -70,7 +70,10 @@ def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
 
 
 def explain_repeated_run(state: State, last: Run) -> str:
-    """Return why a cell does not run again with the source of its last run."""
+    """Return why a cell does not run again with the source of its last run.
+
+    The explanation is a clause for the report.
+    """
     scratch = state.commands.shell("eval")
     return (
         f"its source is the same as in run {last.run}, which failed with {last.error};"
@@ -81,7 +84,7 @@ def explain_repeated_run(state: State, last: Run) -> str:
 
 
 def note_same_error(state: State, run: Run) -> list[str]:
-    """Return a note if earlier attempts raised the same error from other sources.
+    """Return a note if an earlier attempt with another source raised the same error.
 
     Otherwise, return an empty list. `run` is not in the state yet.
     """
@@ -107,9 +110,9 @@ def note_same_error(state: State, run: Run) -> list[str]:
 
 
 def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]:
-    """Return a note if an earlier attempt had the same source, or an empty list.
+    """Return a note if an attempt before the last one had the same source.
 
-    The last attempt is not considered.
+    Otherwise, return an empty list.
     """
     earlier_runs = [
         run for run in list_attempts(state, key)[:-1] if run.source_hash == source_hash

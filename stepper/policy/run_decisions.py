@@ -64,7 +64,8 @@ class WriteDecision:
 
     action: CellAction
     reason: str = ""
-    # The run that the cell would only repeat if no file of the project changed since.
+    # The earlier run that would only be repeated, unless a file of the project has
+    # changed since then.
     repeats: Run | None = None
     needs_preflight: bool = False
 
@@ -81,8 +82,8 @@ def decide_on_written_cell(
     """Decide whether a cell that an edit wrote into the notebook runs.
 
     `new` says that the edit added the cell, `alone` that the edit concerned only this
-    cell. Only then is a repetition of the last run prevented: writing the whole
-    notebook may repeat cells.
+    cell. `repeats` of the result is set only if `alone` is true, because an edit of the
+    whole notebook may repeat cells.
     """
     if cell not in changed_cells.select_runnable([cell]):
         return WriteDecision(CellAction.NOTHING)
@@ -137,7 +138,8 @@ def make_run_parameters(
 ) -> RunParameters:
     """Return the parameters of a cell's run.
 
-    `call_timeout` is the deadline in seconds that the request sets, if any.
+    `call_timeout` is the deadline in seconds from the request, or None if the request
+    has none.
     """
     directive = cell_directives.parse(cell.source)
     key = plan.find_key(state, cells, cell)
@@ -156,7 +158,10 @@ def make_run_parameters(
 
 
 def _note_order(state: State, cells: Sequence[Cell], cell: Cell) -> list[str]:
-    """Return a note if a cell below has already run, or else an empty list."""
+    """Return a note if a cell below succeeded earlier in this kernel.
+
+    Otherwise, return an empty list.
+    """
     cells_below = [
         other
         for other in cells
@@ -168,6 +173,13 @@ def _note_order(state: State, cells: Sequence[Cell], cell: Cell) -> list[str]:
     return [f"out of order: it ran after cell {number}, which is below it"]
 
 
+class Judgement(NamedTuple):
+    """The error of a run, or None, and the consequence of the run's outcome."""
+
+    fault: Fault | None
+    verdict: Verdict
+
+
 def judge_run(
     outcome: Outcome,
     fault: Fault | None,
@@ -175,21 +187,24 @@ def judge_run(
     death: Death | None = None,
     memory: str = "",
     lost_variables: str = "",
-) -> tuple[Fault | None, Verdict]:
+) -> Judgement:
     """Return the error and the verdict of a run.
 
-    The error is None if there is none. For a memory limit, the kernel's death and a
-    timeout, its class is "MemoryLimit", "KernelDied" or "Timeout". `memory` describes
-    the memory limit, and `lost_variables` how the lost variables were assigned.
+    `fault` is the error that the cell raised, if any. If the run exceeded the memory
+    limit, the kernel died or the cell timed out, the class of the returned error is
+    "MemoryLimit", "KernelDied" or "Timeout". `memory` describes the exceeded limit.
+    `lost_variables` is a clause about the variables that are lost if the kernel died.
     """
     if outcome is Outcome.MEMORY:
         consequence = VARIABLES_KEPT
         if death:
             consequence = _describe_death(death, lost_variables)
         message = f"{memory}; {consequence}"
-        return Fault("MemoryLimit", message, ("MemoryLimit",)), Verdict.UNRECOVERABLE
+        memory_fault = Fault("MemoryLimit", message, ("MemoryLimit",))
+        return Judgement(memory_fault, Verdict.UNRECOVERABLE)
     if death and outcome is not Outcome.CANCELLED:
-        return _make_death_fault(death, fault, lost_variables), Verdict.UNRECOVERABLE
+        death_fault = _make_death_fault(death, fault, lost_variables)
+        return Judgement(death_fault, Verdict.UNRECOVERABLE)
     if outcome is Outcome.TIMEOUT:
         fault = replace(
             fault or Fault("", ""),
@@ -198,8 +213,9 @@ def judge_run(
             mro=("Timeout",),
         )
     if outcome is Outcome.ERROR and changed_cells.RAISES_TAG in tags:
-        return fault, Verdict.FINE
-    return fault, error_classification.classify_run(outcome, fault)
+        return Judgement(fault, Verdict.FINE)
+    verdict = error_classification.classify_run(outcome, fault)
+    return Judgement(fault, verdict)
 
 
 def _describe_death(death: Death, lost_variables: str) -> str:
@@ -221,14 +237,15 @@ def _make_death_fault(death: Death, fault: Fault | None, lost_variables: str) ->
 def explain_false_criterion(
     state: State, run: RunStarted, criterion: str, result: CriterionResult | None
 ) -> str:
-    """Return a message that the criterion of a step is false after its cell ran.
+    """Return a message if the criterion of a step is false after its cell ran.
 
-    Return an empty string if the criterion is true or was not evaluated, or if the step
-    was confirmed when its cell had the same source.
+    `result` is None if the criterion was not evaluated. The message is empty in this
+    case, if the criterion is true, or if the step was confirmed when its cell had the
+    same source.
     """
     if result is None or result.holds:
         return ""
-    progress = state.get_or_add_progress(run.key)
+    progress = state.get_progress(run.key)
     is_confirmed = progress.status is StepStatus.DONE and progress.reason != ""
     last_source = state.last_sources.get(run.cell_id)
     if is_confirmed and last_source == changed_cells.hash_source(run.source):

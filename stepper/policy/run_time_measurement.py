@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 from stepper.policy.model import parse_moment
 
-# Reports mention waiting times from this on.
+# Reports mention waiting times of at least this length.
 NOTABLE_SECONDS = 2.0
-# The clocks of the kernel and of stepper may differ by this.
+# The clocks of the kernel and of stepper may differ by this much.
 TOLERANCE_SECONDS = 0.1
 
 
 def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
-    """Return how long the kernel was busy with a request that took `elapsed` seconds.
+    """Return the seconds that the kernel was busy with a request.
 
-    `timings` has the keys of nbclient's cell metadata, such as `iopub.status.busy`. If
-    the timings are missing, imprecise or impossible, return `elapsed`.
+    `timings` has the keys of nbclient's cell metadata, such as `iopub.status.busy`.
+    `elapsed` is the total time of the request in seconds, which is returned if the
+    timings are missing, imprecise or impossible.
     """
     try:
         busy = parse_moment(timings["iopub.status.busy"])
@@ -33,9 +34,10 @@ def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
 def note_waiting_time(
     busy_seconds: float, elapsed: float, has_reconnected: bool
 ) -> list[str]:
-    """Return a note on the time that a request waited, in addition to the cell's run.
+    """Return a note on the time that a request waited before or after the cell ran.
 
-    The list is empty if the time is short.
+    `elapsed` is the total time of the request. Return an empty list if the waiting time
+    is less than NOTABLE_SECONDS.
     """
     waiting_seconds = elapsed - busy_seconds
     if waiting_seconds < NOTABLE_SECONDS:

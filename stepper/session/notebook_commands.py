@@ -648,7 +648,7 @@ def reopen(session: Session, number: int) -> responses.PlanResponse:
         raise UsageError(
             f"the plan of {session.name} has no step {number}", _suggest_plan(session)
         )
-    if state.get_or_add_progress(number).status is not StepStatus.SKIPPED:
+    if state.get_progress(number).status is not StepStatus.SKIPPED:
         raise UsageError(f"step {number} is not skipped", _suggest_plan(session))
     cell = _find_cell(session, number)
     if cell is not None:
@@ -715,7 +715,7 @@ def find_failed_key(session: Session) -> Key | None:
     failed_keys = [
         run.key
         for run in state.runs
-        if state.get_or_add_progress(run.key).status is StepStatus.FAILED
+        if state.get_progress(run.key).status is StepStatus.FAILED
     ]
     steps = [key for key in failed_keys if isinstance(key, int)]
     if steps:
@@ -730,7 +730,7 @@ def _find_cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step or cell key, or None if it cannot be found."""
     if key is None:
         return None
-    cell_id = session.state.get_or_add_progress(key).cell_id or key
+    cell_id = session.state.get_progress(key).cell_id or key
     if not isinstance(cell_id, str):
         return None
     with contextlib.suppress(NotebookError):

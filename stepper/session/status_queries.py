@@ -314,7 +314,7 @@ def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
 
 def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
     state = session.state
-    progress = state.get_or_add_progress(step.id)
+    progress = state.get_progress(step.id)
     status = state.get_step_status(step.id).value
     if state.running is not None and state.running.key == step.id:
         status = StepStatus.RUNNING.value
@@ -339,7 +339,7 @@ def get_plan(session: Session) -> responses.PlanResponse:
             step.criterion,
             step.kind,
             state.get_step_status(step.id),
-            state.get_or_add_progress(step.id).reason,
+            state.get_progress(step.id).reason,
             step.long,
         )
         for step in state.plan.steps

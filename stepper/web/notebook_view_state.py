@@ -241,7 +241,7 @@ class NotebookView:
     def _build_step(self, step: Step) -> Row:
         """Return a step of the plan with its status and its attempts."""
         state = self.history.state
-        progress = state.get_or_add_progress(step.id)
+        progress = state.get_progress(step.id)
         status: str = state.get_step_status(step.id)
         cell_id = progress.cell_id
         running = state.running

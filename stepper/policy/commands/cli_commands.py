@@ -2,8 +2,8 @@
 
 The daemon executes the commands (`daemon/command_handlers.py`), the command line
 renders the results (`cli/rendering.py`), and `policy/edit_gate.py` decides which
-commands agents may call. MCP tools (`mcp/tools.py`) take the same arguments, and also
-the hidden arguments.
+commands agents may call. MCP tools (`mcp/tools.py`) accept the same arguments and the
+hidden arguments.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ TIMEOUT_HELP = (
 
 
 def declare_notebook_option() -> Any:
-    """Declare the option `--notebook` of a command."""
+    """Return the declaration of a command's option `--notebook`."""
     return option(NOTEBOOK_HELP, min_length=1)
 
 
 def declare_wait(default: float | None) -> Any:
-    """Declare the number of seconds that a request waits for cells."""
+    """Return the declaration of the argument `wait_seconds` of a request."""
     return hidden(
         CELLS_WAIT_HELP,
         default,
@@ -88,7 +88,7 @@ def declare_wait(default: float | None) -> Any:
 
 
 def declare_timeout() -> Any:
-    """Declare the deadline of the cells that a request runs."""
+    """Return the declaration of the argument `timeout_seconds` of a request."""
     return hidden(TIMEOUT_HELP, minimum=MIN_TIMEOUT_SECONDS, maximum=MAX_TOOL_SECONDS)
 
 

@@ -39,8 +39,8 @@ class CommandLines:
     def shell(self, command: str, words: str = "") -> str:
         """Return a shell command, such as `stepper fix --notebook a.ipynb "HINT"`.
 
-        `command` may include options (`run --stale`). `words` are further arguments,
-        already quoted for the shell.
+        `command` is the name of the command, optionally with options (`run --stale`).
+        `words` are further arguments, which must be quoted for the shell.
         """
         name = _find_name(command)
         options = command.removeprefix(name).strip()
@@ -89,7 +89,7 @@ def _replace_in_line(line: str, program: str) -> str:
 
 
 def _find_name(command_line: str) -> str:
-    """Return the name, of one or two words, of the command in a command line."""
+    """Return the name of the command in a command line, such as `plan add`."""
     words = command_line.split()
     first_two = " ".join(words[:2])
     return first_two if first_two in COMMANDS else words[0]

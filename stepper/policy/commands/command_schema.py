@@ -30,7 +30,7 @@ MAX_SECONDS = 1e9
 SHELL = "shell"
 MCP = "mcp"
 WEB = "web"
-# Keys of a field's metadata. The functions that declare arguments explain the others.
+# Keys of a field's metadata. `positional`, `option` and `hidden` explain further keys.
 HELP = "help"
 KIND = "kind"  # one of the values below
 POSITIONAL = "positional"
@@ -38,7 +38,7 @@ OPTION = "option"
 HIDDEN = "hidden"  # only in requests, for example from MCP tools
 TOOL_NAME = "tool_name"
 TOOL_DEFAULT = "tool_default"
-# The types that an annotation accepts. The first one is the type of the argument.
+# The accepted types by annotation. The first type is the type of the argument.
 TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -81,7 +81,7 @@ class Command:
         return " ".join(first_paragraph.split())
 
 
-# All commands that were imported. Those for MCP are in `mcp_commands`.
+# The commands of all imported modules, by name. MCP commands are in `mcp_commands`.
 ALL_COMMANDS: dict[str, Command] = {}
 
 
@@ -102,7 +102,7 @@ class Arguments:
     ) -> None:
         """Make the class a frozen dataclass, and add its command to the table.
 
-        A class that adds no fields inherits its dataclass, which saves a millisecond.
+        A class without fields of its own is not decorated, which saves a millisecond.
         """
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)

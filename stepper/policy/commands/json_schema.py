@@ -19,7 +19,8 @@ from stepper.policy.commands.command_schema import (
 )
 
 Schema = dict[str, Any]
-# Some clients do not support a list of types.
+# Schemas by annotation. `anyOf` is used because some clients do not support lists of
+# types.
 TYPES: dict[str, Schema] = {
     "str": {"type": "string"},
     "int": {"type": "integer"},
@@ -28,7 +29,7 @@ TYPES: dict[str, Schema] = {
     "str | int": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
     "Any": {},
 }
-# The key of an argument's metadata → the keyword for a value or a list.
+# Key of an argument's metadata → the schema's keywords for a value and for a list.
 KEYWORDS = {
     "minimum": ("minimum", "minimum"),
     "maximum": ("maximum", "maximum"),

@@ -1,4 +1,4 @@
-"""The commands on cells that MCP tools call; the command line does not have them.
+"""The commands on cells that only MCP tools use, not the command line.
 
 A reference to a cell is its id, its number among the code cells (from 1, as in
 reports), `cell-N` (its index among all cells, from 0), or a negative index (-1 is the
@@ -35,12 +35,12 @@ OUTPUT_AMOUNTS = ("none", "brief", "full")
 
 
 def declare_notebook() -> Any:
-    """Declare the notebook of a request."""
+    """Return the declaration of the `notebook` argument of a request."""
     return hidden(NOTEBOOK_HELP, min_length=1)
 
 
 def declare_call_id() -> Any:
-    """Declare the id of a call."""
+    """Return the declaration of the `call` argument, the id of a tool call."""
     return hidden("The id of this call. A repeated call returns the result of the run.")
 
 
@@ -52,10 +52,10 @@ class CellRun(CellEditArguments, name="cell run", runs_code=True, interface=MCP)
     """Write a cell, run it and return the report. `source` alone adds a new cell.
 
     With `cell_id`, `source` replaces the source of that cell. `old_string` and
-    `new_string` edit a cell; without `cell_id`, the only cell that contains
-    `old_string`. `cell_id` alone runs the cell again; with `cell_type`, the type
-    changes, too. Markdown and raw cells are only written. If the cell may not run,
-    nothing is written.
+    `new_string` edit the cell `cell_id` or, without it, the only cell that contains
+    `old_string`. `cell_id` alone runs the cell again. `cell_type` changes the type of
+    the cell. Markdown and raw cells are only written. If the cell may not run, nothing
+    is written.
     """
 
     source: str | None = hidden("The whole source of the cell.")
@@ -119,9 +119,9 @@ class CellChange(CellEditArguments, name="cell change", interface=MCP):
 
 
 class CellUndelivered(Arguments, name="cell undelivered", interface=MCP):
-    """Show what the agent has not read yet, such as the user's words in a terminal.
+    """Show the reports and user messages that the agent has not read yet.
 
-    Each text is shown once.
+    Each of them is shown once.
     """
 
     notebook: str | None = declare_notebook()

@@ -1,7 +1,8 @@
 """Compare the outputs of a run with the outputs that were recorded before the run.
 
-The rules of `stepper verify` apply. There is only one fresh run, so `clock_values`
-recognizes times and durations, and a different order of a set's elements is ignored.
+The rules of `stepper verify` apply. A second fresh run, which would reveal
+nondeterministic values, is missing. Therefore `clock_values` recognizes times and
+durations, and a different order of a set's elements is ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stepper.policy.comparison.output_comparison import (
 )
 from stepper.policy.model import Cell
 
-# Source that opens a pager, such as `df.head?`.
+# A line of source that opens a pager, such as `df.head?`.
 PAGER = re.compile(
     r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE
 )
@@ -53,8 +54,8 @@ def find_difference(
 ) -> Difference | None:
     """Return the difference between the recorded outputs and the outputs of a run.
 
-    Return None if they do not differ, or only in values that differ in each run.
-    `redrawn` is explained in `compare_outputs`.
+    Return None if there is no difference, or if only values differ that are different
+    in each run. See `compare_outputs` for `redrawn`.
     """
     old_outputs = _remove_execution_counts(recorded.outputs)
     new_outputs = _remove_execution_counts(fresh.outputs)
@@ -85,7 +86,7 @@ def _remove_execution_counts(
 
 
 def describe_changed_output(cell: Cell, difference: Difference) -> ChangedOutput:
-    """Return the difference of a cell's outputs for a report."""
+    """Return the cell and a description of the difference, for a report."""
     lines = tuple(line for line in difference.lines if line[2:] != PICTURE)
     text = _describe(difference, has_text=bool(lines))
     return ChangedOutput(cell.number, cell.id, text, lines)
@@ -112,9 +113,10 @@ def _describe(difference: Difference, has_text: bool) -> str:
 def remove_pager_text(
     source: str, recorded: Sequence[Mapping[str, Any]], fresh: CellOutputs
 ) -> CellOutputs:
-    """Return the fresh outputs of a cell, without a pager's text if none was recorded.
+    """Return the fresh outputs without the text of a pager if none was recorded.
 
-    Not every editor saves the text of a pager, such as for `df.head?`, in the notebook.
+    Not every editor saves the text of a pager (`df.head?`) in the notebook. `source` is
+    the source of the cell.
     """
     if not PAGER.search(source) or any(map(_is_pager_text, recorded)):
         return fresh

@@ -13,7 +13,7 @@ from stepper.policy import changed_cells
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.model import Cell
 
-# The version of a module of the project is this prefix with a hash of the source.
+# The version of a module of the project is this prefix and a hash of its source.
 SOURCE_PREFIX = "source "
 
 
@@ -58,7 +58,8 @@ class PackageChange:
 class VerifyResult:
     """The result of replaying a notebook in one or more fresh kernels.
 
-    `where` is the kernel backend if it is not the usual backend of the notebook.
+    `where` is the name of the kernel backend, or an empty string for the notebook's own
+    backend.
     """
 
     notebook: str

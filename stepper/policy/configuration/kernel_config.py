@@ -1,8 +1,8 @@
-"""Parse and validate the section `kernels:` of the configuration, the kernel backends.
+"""Parse and validate the kernel backends, the section `kernels:` of the configuration.
 
-Each kind of backend parses its own keys with the rules of this module. The user accepts
-the definition of a backend with `stepper trust`, because it names hosts, scripts and
-tokens.
+Each kind of backend parses its own keys with the rules of this module. The user must
+accept the definition of a backend with `stepper trust`, because the definition contains
+hosts, scripts and tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BackendDescription:
     is_python: bool = True
     # stepper attaches to one running kernel, which it does not own.
     attaches: bool = False
-    # The kernel does not run in the notebook's folder but in one of the backend.
+    # The kernel runs in a folder of the backend, not in the notebook's folder.
     has_own_folder: bool = False
     # Environment variables with secrets, which other backends' kernels do not inherit.
     secret_variables: tuple[str, ...] = ()
@@ -73,14 +73,15 @@ class ParsedSettings(NamedTuple):
     problem: str = ""
 
 
-# Parses the settings of a backend; `path` are the keys to them, for errors.
+# Parses the settings of a backend. The path leads to the settings, for error messages.
 SettingsParser = Callable[[Any, KeyPath], ParsedSettings]
 
 
 class BackendConfigError(ValueError):
     """The definition of a backend is invalid.
 
-    `path` are the keys that lead to the error, `hint` is an additional sentence.
+    `path` contains the keys that lead to the invalid value. `hint` is an additional
+    sentence for the user.
     """
 
     def __init__(self, path: KeyPath, reason: str, hint: str = "") -> None:
@@ -91,9 +92,9 @@ class BackendConfigError(ValueError):
 
 
 class Rule(NamedTuple):
-    """A rule for the values of a key: its description, and a function that checks."""
+    """A rule for the values of a key."""
 
-    description: str
+    description: str  # of a valid value, such as "a whole number above 0"
     is_valid: Callable[[Any], bool]
 
 
@@ -108,28 +109,34 @@ def is_count(value: Any) -> bool:
     return is_integer and 0 < value < MAX_INTEGER
 
 
-def match(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+def make_pattern_check(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
     """Return a function that checks whether a value is text that matches a pattern."""
-    return lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
+
+    def matches_pattern(value: Any) -> bool:
+        return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+    return matches_pattern
 
 
-def match_mapping(names: re.Pattern[str]) -> Callable[[Any], bool]:
+def make_mapping_check(names: re.Pattern[str]) -> Callable[[Any], bool]:
     """Return a function that checks whether a value maps names to texts.
 
-    The names must match a pattern, and each text must be on one line.
+    The names must match the pattern `names`. A text may be empty, but must not contain
+    line breaks or control characters.
     """
-    is_name = match(names)
-
-    def is_entry(name: Any, text: Any) -> bool:
-        is_line = isinstance(text, str) and (text == "" or text.isprintable())
-        return is_line and is_name(name)
+    is_name = make_pattern_check(names)
 
     def is_mapping(value: Any) -> bool:
         if not isinstance(value, dict):
             return False
-        return all(is_entry(*entry) for entry in value.items())
+        are_names = all(map(is_name, value))
+        return are_names and all(map(_is_line, value.values()))
 
     return is_mapping
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and (value == "" or value.isprintable())
 
 
 def _is_shell_code(value: Any) -> bool:
@@ -155,7 +162,7 @@ TEXT = Rule("a text on one line", is_text)
 SHELL = Rule("lines of shell", _is_shell_code)
 FLAGS = Rule("a list of flags", _is_list_of_flags)
 COUNT = Rule("a whole number above 0", is_count)
-KERNELSPEC = Rule("the name of a kernelspec", match(KERNELSPEC_NAME))
+KERNELSPEC = Rule("the name of a kernelspec", make_pattern_check(KERNELSPEC_NAME))
 PATH = Rule("an absolute path or a path that starts with ~", _is_absolute_path)
 
 
@@ -168,8 +175,10 @@ def check_keys(
 ) -> dict[str, Any]:
     """Return the validated values of a backend by key, with tuples instead of lists.
 
-    Raise BackendConfigError if a key is unknown or missing, or a value is invalid. The
-    error does not quote values of `confidential` keys, which may contain a token.
+    `path` leads to `values`, for error messages. Raise BackendConfigError if `values`
+    is not a mapping, a key is unknown, a `required` key is missing, or a value is
+    invalid. The error does not quote values of `confidential` keys, which may contain a
+    token.
     """
     if not isinstance(values, dict):
         raise BackendConfigError(
@@ -250,7 +259,11 @@ def _check_name(name: Any, path: KeyPath) -> None:
 def build_unknown_key_error(
     path: KeyPath, known_keys: Iterable[str]
 ) -> BackendConfigError:
-    """Return the error for an unknown key, with a similar known key or all of them."""
+    """Return the error for an unknown key.
+
+    The hint suggests the most similar known key. If none is similar, it lists all known
+    keys.
+    """
     keys = [*known_keys]
     similar = difflib.get_close_matches(path[-1], keys, n=1, cutoff=0.4)
     if similar:

@@ -1,9 +1,9 @@
 """Folders and globs of the setting `notebooks:`, which selects notebooks.
 
-All paths are relative to the project. A folder includes everything below it, `.` the
-notebooks at the top of the project. In a glob, `*` matches within a name and `**` any
-folders. Globs match neither hidden folders (`.venv`, `.ipynb_checkpoints`) nor
-`node_modules`.
+All paths are relative to the project. A folder includes all notebooks below it, but `.`
+includes only the notebooks at the top of the project. In a glob, `*` matches within a
+name, and `**` matches any number of folders. Globs match neither hidden folders
+(`.venv`, `.ipynb_checkpoints`) nor `node_modules`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ MAX_SUGGESTED_FOLDERS = 4
 
 
 def is_valid(pattern: object) -> bool:
-    """Return whether a pattern is within the project and includes no hidden folder.
+    """Return whether a value is a valid pattern.
 
-    A pattern such as `.claude` would let the agent edit the hooks without asking.
+    The pattern must be within the project and contain no hidden folder: `.claude` would
+    let the agent edit the hooks without asking.
     """
     if not isinstance(pattern, str):
         return False
@@ -136,9 +137,10 @@ def list_base_folders(patterns: Iterable[str]) -> list[str]:
 
 
 def choose_new_notebook_folder(patterns: Sequence[str]) -> str | None:
-    """Return the folder for new notebooks, or None if the patterns include none.
+    """Return the folder for new notebooks.
 
-    Folders have precedence over globs.
+    Folders have precedence over globs. Return None if no pattern includes a notebook
+    with any name.
     """
     folders = [pattern for pattern in patterns if is_folder(pattern)]
     globs = [pattern for pattern in patterns if not is_folder(pattern)]

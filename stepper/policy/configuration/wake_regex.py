@@ -22,7 +22,7 @@ MAX_PATTERN_LENGTH = 200
 # A repeat with a range of at least this many counts as unbounded.
 UNBOUNDED_RANGE = 100
 MAX_UNBOUNDED_REPEATS = 4
-# In how many ways the bounded parts of a pattern may match.
+# The number of ways in which the bounded parts of a pattern may match.
 MAX_BOUNDED_WAYS = 1000
 # Kinds of items in a parsed pattern, by the names that `re` gives them.
 REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
@@ -38,7 +38,7 @@ class WakePattern:
     """A compiled pattern, with facts that make searching many lines faster."""
 
     regex: re.Pattern[str]
-    # Texts that a matching line contains, in this order; one of each tuple.
+    # A matching line contains at least one text of each tuple, in this order.
     required_texts: tuple[tuple[str, ...], ...]
     # Whether a matching line still matches when text is appended to the line.
     matches_longer_lines: bool
@@ -120,6 +120,10 @@ def _measure_sequence(items: Iterable[Any]) -> _Cost:
 
 
 def _measure_item(kind: str, argument: Any) -> _Cost:
+    """Return the cost of an item.
+
+    Raise UnsafePatternError if the item is not allowed.
+    """
     if kind in SINGLE_CHARACTERS:
         return _Cost(0, 1)
     if kind == "SUBPATTERN":
@@ -131,7 +135,9 @@ def _measure_item(kind: str, argument: Any) -> _Cost:
         return _Cost(unbounded_repeats, bounded_ways)
     if kind in REPEATS:
         return _measure_repeat(int(argument[0]), int(argument[1]), argument[2])
-    raise UnsafePatternError("lookaround and backreferences are not allowed")
+    raise UnsafePatternError(
+        "lookaround, backreferences, conditions and atomic groups are not allowed"
+    )
 
 
 def _measure_repeat(minimum: int, maximum: int, body: Any) -> _Cost:

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from stepper.common.errors import (
     KernelError,
@@ -48,13 +47,6 @@ from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 from stepper.session.stale_cells import format_order
-
-
-class Judgement(NamedTuple):
-    """The fault of an execution, with a suggestion, and the consequence."""
-
-    fault: Fault | None
-    verdict: Verdict
 
 
 @dataclass
@@ -317,7 +309,7 @@ async def judge_execution(
     execution: Execution,
     cells: Sequence[Cell],
     lost_state: str = "",
-) -> Judgement:
+) -> run_decisions.Judgement:
     """Return the fault of an execution, with a suggestion, and the verdict.
 
     `cells` are all cells of the notebook. `lost_state` is a text on the variables that
@@ -342,7 +334,7 @@ async def judge_execution(
         fault = await session.add_suggestion(
             fault, execution.diagnosis_data, execution.namespace, cell, cells
         )
-    return Judgement(fault, verdict)
+    return run_decisions.Judgement(fault, verdict)
 
 
 async def finish_run(
@@ -440,7 +432,7 @@ def summarize_run(
         outputs=execution.outputs,
         plan=state.plan,
         next_step=next_step,
-        attempts=state.get_or_add_progress(work.key).attempts,
+        attempts=state.get_progress(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
         max_timeout=work.limits.max_cell_timeout_seconds,
@@ -516,7 +508,7 @@ def _handle_start_failure(
     work.timeout = 0.0
     summary = summarize_run(session, work, run, Execution(run.outcome))
     if not caller.is_outside_agent:
-        attempts = session.state.get_or_add_progress(work.key).attempts
+        attempts = session.state.get_progress(work.key).attempts
         session.journal.stop_notebook(work.key, summary, attempts, error.hint)
     return summary
 

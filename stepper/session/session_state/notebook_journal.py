@@ -164,7 +164,7 @@ class NotebookJournal:
         last_key = self.state.last_key
         if last_key is None:
             return
-        last_cell_id = self.state.get_or_add_progress(last_key).cell_id
+        last_cell_id = self.state.get_progress(last_key).cell_id
         if last_cell_id not in {cell.id for cell in cells}:
             self.state.last_key = None
 

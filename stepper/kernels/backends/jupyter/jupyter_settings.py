@@ -62,7 +62,7 @@ def _is_url(value: Any) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port
 
 
-_is_header_mapping = kernel_config.match_mapping(HEADER)
+_is_header_mapping = kernel_config.make_mapping_check(HEADER)
 
 
 def _is_ascii_header_mapping(value: Any) -> bool:
@@ -72,15 +72,18 @@ def _is_ascii_header_mapping(value: Any) -> bool:
 RULES = {
     "url": Rule("a URL that starts with http:// or https://", _is_url),
     "kernel": KERNELSPEC,
-    "kernel_id": Rule("the id of a kernel", kernel_config.match(KERNELSPEC_NAME)),
+    "kernel_id": Rule(
+        "the id of a kernel", kernel_config.make_pattern_check(KERNELSPEC_NAME)
+    ),
     "token_env": Rule(
-        "the name of an environment variable", kernel_config.match(VARIABLE)
+        "the name of an environment variable",
+        kernel_config.make_pattern_check(VARIABLE),
     ),
     "token_file": PATH,
     "token_command": TEXT,
     "env": Rule(
         "a mapping from names of environment variables to strings",
-        kernel_config.match_mapping(VARIABLE),
+        kernel_config.make_mapping_check(VARIABLE),
     ),
     "headers": Rule(
         "a mapping from header names to ASCII strings", _is_ascii_header_mapping

@@ -101,7 +101,7 @@ RULES = {
     # YAML reads 4:00:00 as a number of seconds, sbatch reads a number as minutes.
     "time": Rule(
         'a walltime in quotes, such as "4:00:00" (without quotes, YAML reads a number)',
-        kernel_config.match(WALLTIME),
+        kernel_config.make_pattern_check(WALLTIME),
     ),
     "mem": Rule("an amount of memory such as 32G", _is_memory),
     "cpus": COUNT,
@@ -111,7 +111,7 @@ RULES = {
     "folder": PATH,
     "address": Rule(
         "`auto`, `hostname` or the name of a network interface",
-        kernel_config.match(kernel_config.NAME),
+        kernel_config.make_pattern_check(kernel_config.NAME),
     ),
     "via": Rule("`ssh`", lambda value: value == "ssh"),
     "queue_seconds": Rule("a number of seconds, at most a day", _is_seconds),

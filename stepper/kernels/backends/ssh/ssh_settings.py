@@ -37,7 +37,9 @@ class SshSettings:
 
 
 RULES = {
-    "host": Rule("a host for ssh, such as box or me@box", kernel_config.match(HOST)),
+    "host": Rule(
+        "a host for ssh, such as box or me@box", kernel_config.make_pattern_check(HOST)
+    ),
     "python": TEXT,
     "folder": TEXT,
     "setup": SHELL,
