@@ -399,7 +399,7 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
     }
     assert found.describe_side_effects({"changed": told}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); assigned `x`",
-        "Changed while the cell ran (stepper does not know which process changed them): data/out.csv (1,200 bytes)",
+        "Changed while the cell ran (by an unknown process): data/out.csv (1,200 bytes)",
     ]
 
 
@@ -592,12 +592,12 @@ TWO_LINES = "import os\nraw = os.listdir()"
         (
             TWO_LINES,
             {"ran": "import os", "ended": "ok"},
-            "line 2 of cell 1 (id a) (`raw = os.listdir()`), which was changed since",
+            "line 2 of cell 1 (id a) (`raw = os.listdir()`), which has changed since",
         ),
         (
             TWO_LINES,
             {"ran": "import os", "ended": "error", "failed_at": 1},
-            "which was changed since it ran",
+            "which has changed since it ran",
         ),
         (
             TWO_LINES,

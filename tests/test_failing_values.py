@@ -205,6 +205,10 @@ def test_missing_key(line: str, wanted: str, value: Any, shown: str) -> None:
         ("a", "'a'"),
         (None, "None"),
         ({"a": [1, None]}, "{'a': [1, None]} (dict), length 1, keys 'a'"),
+        (
+            {("a", 1): 2, frozenset(): 3, (("b",), 4): object},
+            "{('a', 1): 2, …: 3, (…, 4): …} (dict), length 3",
+        ),
         (datetime.date(2024, 5, 1), "2024-05-01 (date)"),
         (
             datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc),

@@ -17,7 +17,7 @@ from tests.conftest import Answer, Notebook, Project
 from tests.environments import old_python
 from tests.test_kernel_helper import OLD, Lab, environment, text
 
-UNKNOWN = "Note: Changed while the cell ran (stepper does not know which process changed them): "
+UNKNOWN = "Note: Changed while the cell ran (by an unknown process): "
 BY_KERNEL = (
     "Note: Changed while the cell ran (opened for writing by this kernel, but perhaps"
     " not by this cell): "

@@ -238,10 +238,11 @@ class Diagnoser:
         since_ns: int | None,
         how: str = "failing",
     ) -> list[str]:
-        """Return lines on failed commands, assigned names and changed files.
+        """Return lines on commands that failed, and on names and files that changed.
 
-        Files are left out if `since_ns`, the start of the cell, is None. `how` is the
-        participle in the line on names: "before failing, this cell assigned `a`".
+        `since_ns` is the start of the cell in nanoseconds since the epoch. If it is
+        None, files are left out. `how` is "failing" or "its interrupt": it completes
+        the line "before …, this cell assigned `a`".
         """
         command_warnings = self._list_command_warnings(facts)
         lines = run_warnings.format_warnings([], command_warnings)
@@ -261,7 +262,10 @@ class Diagnoser:
 
     @return_on_error(lambda run, namespace: True)
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Return whether a file of the project or environment changed after a run."""
+        """Return whether a file of the project or environment changed after a run.
+
+        Return True if this is unknown.
+        """
         if run.fault is not None:
             missing = run.fault.attributes.get("filename")
             # The walk through the project may not reach that file.

@@ -21,7 +21,7 @@ DEFINITIONS: dict[str, str] = _TABLES["definitions"]
 
 
 def find_distribution(module: str) -> str | None:
-    """Return the distribution that provides a dotted module, or None if unknown."""
+    """Return the distribution that provides a module, or None if it is unknown."""
     parts = module.split(".")
     # google.cloud.storage is more specific than google.
     for count in range(len(parts), 0, -1):

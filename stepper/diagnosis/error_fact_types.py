@@ -22,7 +22,7 @@ class Bound:
     line: int
     text: str
     argument: bool = False
-    # The assigned expression, or an empty string if the finding begins with its name.
+    # The assigned expression, or an empty string if it was not reported.
     name: str = ""
     # The verb for the line if it is not "last assigned by".
     verb: str = ""
@@ -58,9 +58,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class ErrorFacts:
-    """The findings on an error, and a path or local names to search for.
+    """The findings on an error.
 
-    `program` is whether the missing file is a program that could not be started.
+    `path` is the path of a missing file, and `program` is whether the file is a program
+    that could not be started. `locals` contains the local names after a NameError.
     """
 
     findings: tuple[Finding, ...] = ()

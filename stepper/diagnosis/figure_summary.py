@@ -165,7 +165,8 @@ def format_rich_outputs(
 ) -> list[str]:
     """Return the names and sizes of outputs that are visible only in the notebook.
 
-    For plotly figures and matplotlib's SVG images, the contents are added.
+    For plotly figures and matplotlib's SVG images, the contents are added. `facts` are
+    the helper's facts on matplotlib figures.
     """
     figures = _decode_figures(facts)
     names = []
@@ -263,7 +264,7 @@ def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
 
 
 def _list_unreadable_types(data: Mapping[str, Any]) -> list[str]:
-    """Return the MIME types of an output whose text the report does not show."""
+    """Return the MIME types of an output that the report does not show as text."""
     plain = join_content(data.get("text/plain", "")).strip()
     is_readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
     types = []
@@ -361,7 +362,7 @@ def _join_parts(
 ) -> str:
     """Return a line with the head, all problems, and the first parts that fit.
 
-    `room` is the maximum length at which parts are added.
+    No part is added that would make the line longer than `room`.
     """
     line = head
     if problems:
@@ -551,7 +552,7 @@ def _format_count(count: int, noun: str, plural: str = "") -> str:
 
 def _format_size(size: int) -> str:
     if size < 1024:
-        return f"{size} bytes"
+        return _format_count(size, "byte")
     kilobytes = size / 1024
     if size < 1 << 20:
         return f"{kilobytes:.0f} kB"

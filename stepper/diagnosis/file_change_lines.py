@@ -17,7 +17,7 @@ from stepper.diagnosis.project_facts import TICK, ProjectEnvironment
 MAX_LIST = 200
 MAX_LINE = 600
 BY_KERNEL = "opened for writing by this kernel, but perhaps not by this cell"
-UNKNOWN = "stepper does not know which process changed them"
+UNKNOWN = "by an unknown process"
 
 
 def format_file_lines(

@@ -86,7 +86,7 @@ class Deletion(NamedTuple):
 
 
 class RunStatus(NamedTuple):
-    """The reason why a name that a cell binds is undefined.
+    """The reason why a name is undefined although a cell binds it.
 
     `clause` begins with "which". `succeeded` is True if the cell ran successfully with
     its current source.
@@ -137,7 +137,7 @@ class NotebookNames:
         if not self.has_run_in_kernel(cell):
             return RunStatus("which has not run in this kernel")
         if not self.has_run_unchanged(cell):
-            return RunStatus("which was changed since it ran")
+            return RunStatus("which has changed since it ran")
         run = self.find_last_run(cell)
         if run is None:
             return RunStatus("which ran successfully", succeeded=True)
@@ -155,7 +155,7 @@ class NotebookNames:
         if failed_at == line:
             return RunStatus(f"which {result}", succeeded)
         if name in run.bound:
-            clause = f"which {result}; `{name}` was deleted since"
+            clause = f"which {result}; `{name}` has been deleted since"
             return RunStatus(clause, succeeded)
         conjunction = "but" if succeeded else "and"
         clause = f"which {result} {conjunction} left `{name}` undefined"
@@ -192,8 +192,8 @@ class NotebookNames:
     def find_deletion(self, name: str, failed_at: int | None) -> str:
         """Return a phrase on the line that last unbound a name in this kernel.
 
-        In the cell that failed, only the lines above `failed_at` count, because the
-        others did not run. Return an empty string if there is no such line.
+        In the cell that failed, only the lines above `failed_at` count, because other
+        lines did not run. Return an empty string if there is no such line.
         """
         deletions = self.list_deletions(self.cell, name, failed_at)
         if deletions:
@@ -411,7 +411,8 @@ def find_source_line(source: str, line: int, name: str) -> int:
     """Return the line of a cell's source for a line of its Python code.
 
     IPython removes blank lines above the code, `%%magic` lines and continuation lines
-    of magics. The result is the nearest line that contains `name`, if there is one.
+    of magics. The result is the first line at or below the corresponding line that
+    contains `name`, if there is one.
     """
     lines = source.split("\n")
     start = 0

@@ -124,7 +124,7 @@ def _describe_similar_names(
     descriptions: dict[str, str],
     notebook: NotebookNames,
 ) -> list[str]:
-    """Return the sentence on the names in cells or the kernel that are most similar.
+    """Return a list with the sentence on the names that are most similar to a name.
 
     `similar` are the similar names in the kernel, and `descriptions` describe the
     kernel's names.
@@ -147,9 +147,10 @@ def _describe_definitions(
     failed_at: int | None,
     notebook: NotebookNames,
 ) -> list[str]:
-    """Return sentences on cell lines that define a name but did not run, or deleted it.
+    """Return sentences on the lines of cells that define or delete a name.
 
-    If all definitions ran and the name was not deleted, describe the last definition.
+    Definitions that ran are left out. If all definitions ran and the name was not
+    deleted, the last definition is described.
     """
     definitions = notebook.list_definitions(name)
     pending = [definition for definition in definitions if not definition.succeeded]
@@ -206,9 +207,10 @@ def _explain_name_in_file(
     error: ErrorFacts,
     notebook: NotebookNames,
 ) -> list[str]:
-    """Return the sentence on an undefined name in a file.
+    """Return a list with the sentence on an undefined name in a file.
 
-    Return an empty list if the notebook does not define the name, either.
+    Return an empty list if the function has no similar name and the name is usually
+    imported, or if the notebook does not define the name.
     """
     similar = find_close_names(name, error.locals)
     if similar:
@@ -261,7 +263,7 @@ def describe_live_names(namespace: Namespace) -> dict[str, str]:
 
 
 def find_similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the most similar names.
+    """Return the names in `names` that are most similar to a name.
 
     A builtin is included only if its similarity is at least MIN_BUILTIN_RATIO.
     """
@@ -404,6 +406,7 @@ def _find_distribution(module: str, name: str, imported: ImportedNames) -> str |
 
 
 def _describe_circular_import(fault: Fault) -> list[str]:
+    """Return a list with the sentence on a circular import, or an empty list."""
     message = fault.evalue
     if "partially initialized" not in message and "circular" not in message:
         return []
@@ -468,7 +471,10 @@ def describe_distribution(
 
 
 def parse_import(source: str, module: str) -> ImportedNames:
-    """Return the first import of a source whose module matches the pattern `module`."""
+    """Return the first import in a source of a module that matches a pattern.
+
+    `module` is the pattern. The result is empty if there is no such import.
+    """
     match = re.search(IMPORT.format(module=module), source)
     if match is None:
         return ImportedNames("", [])
@@ -492,8 +498,8 @@ def explain_file_error(
 ) -> list[str]:
     """Return sentences on a missing file.
 
-    They contain similar paths, the missing folder and the kernel's folder. Paths are
-    relative to the kernel's folder unless the cell used an absolute path.
+    The sentences contain similar paths, the missing folder and the kernel's folder.
+    Paths are relative to the kernel's folder unless the cell used an absolute path.
     """
     kernel_folder = []
     if cwd:

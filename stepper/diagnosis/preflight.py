@@ -150,7 +150,7 @@ def find_certain_error(
 
 
 def _is_checkable(source: str) -> bool:
-    """Return whether a source is Python of a limited length, not a magic or prompts."""
+    """Return whether a source is short enough and has no cell magic and no prompts."""
     if len(source) > MAX_SOURCE:
         return False
     if source.lstrip().startswith("%%"):

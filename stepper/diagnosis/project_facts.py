@@ -342,7 +342,7 @@ class ProjectEnvironment:
                 yield path, status
 
     def can_import(self, name: str, search_path: Sequence[str], cwd: str) -> bool:
-        """Return whether a kernel could import a module. Return True if unknown.
+        """Return whether a kernel could import a module, or True if this is unknown.
 
         `search_path` is the kernel's sys.path, and `cwd` its working directory.
         """

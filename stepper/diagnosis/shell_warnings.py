@@ -52,7 +52,7 @@ def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list
 
 
 def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a warning on the lines of a script that a shell could not run.
+    """Return a list with a warning on the lines of a script that a shell could not run.
 
     The lines are found by the shell's messages on stderr. Return an empty list if there
     are none.
@@ -72,6 +72,7 @@ def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
+    """Return the warning: the command, its problems, and an install command."""
     parts = []
     if command.into:
         target = one_line(command.into, MAX_OUTPUT_LINE)

@@ -288,8 +288,8 @@ def _replace_magic(match: re.Match[str]) -> str:
 
 def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield edits that may be needed together with other edits."""
-    for row in WORDS:
-        yield from _apply(lines, index, row)
+    for rule in WORDS:
+        yield from _apply(lines, index, rule)
     source = "".join(lines)
     if re.search(r"[(\[{]", source):
         yield from _apply_nearby(lines, index, MISSING_CHARACTERS)
@@ -306,20 +306,20 @@ def _iter_single_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
 def _apply_nearby(
     lines: Sequence[str],
     index: int,
-    rows: Sequence[Replacement],
+    rules: Sequence[Replacement],
 ) -> Iterator[Edit]:
     """Yield edits of the lines nearest to the error, the nearest line first.
 
-    `rows` are the replacements to apply.
+    `rules` are the replacements to apply.
     """
 
     def get_distance(number: int) -> int:
         return abs(number - index)
 
     nearest = sorted(range(len(lines)), key=get_distance)
-    for row in rows:
+    for rule in rules:
         for number in nearest[:MAX_DISTANCE]:
-            yield from _apply(lines, number, row)
+            yield from _apply(lines, number, rule)
 
 
 def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
@@ -344,12 +344,12 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
             continue
         if opener_count > closer_count:
             pattern = rf"{LINE_END}|$"
-            row = Replacement(pattern, closer, "a `{new}` at the end of")
+            rule = Replacement(pattern, closer, "a `{new}` at the end of")
         else:
             pattern = re.escape(closer)
-            row = Replacement(pattern, "", "no `{old}` in")
+            rule = Replacement(pattern, "", "no `{old}` in")
         for number in numbers:
-            yield from _apply(lines, number, row, 1)
+            yield from _apply(lines, number, rule, 1)
 
 
 def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
@@ -435,7 +435,7 @@ def _opens_block(line: str) -> bool:
 def _apply(
     lines: Sequence[str],
     number: int,
-    row: Replacement,
+    rule: Replacement,
     count: int = 0,
 ) -> Iterator[Edit]:
     """Yield an edit that applies a replacement to a line, if the pattern matches.
@@ -443,15 +443,15 @@ def _apply(
     `count` is the maximum number of replacements in the line, or 0 for all.
     """
     line = lines[number]
-    pattern = re.compile(row.pattern)
+    pattern = re.compile(rule.pattern)
     match = pattern.search(line)
     if not match:
         return
-    new = match.expand(row.replacement).strip()
+    new = match.expand(rule.replacement).strip()
     old = match[0].strip()
-    description = row.description.format(new=new, old=old)
+    description = rule.description.format(new=new, old=old)
     changed = list(lines)
-    changed[number] = pattern.sub(row.replacement, line, count)
+    changed[number] = pattern.sub(rule.replacement, line, count)
     source = "\n".join(changed)
     yield Edit(source, f"{description} line {number + 1}")
 

@@ -36,17 +36,18 @@ def explain_call_error(
 ) -> Finding | None:
     """Return a finding with the signature of a function called with wrong arguments.
 
-    Return None if the message is not about the number or names of arguments.
+    Return None if the message is not about the number or names of arguments, or if the
+    function is unknown.
     """
     message = get_message(error)
     if not SIGNATURE_WORDS.search(message):
         return None
-    names: list[str] = []
+    called_names: list[str] = []
     function_name = FUNCTION_NAME.match(message)
     if function_name:
         # For `Class.__init__`, the call has the name of the class.
         path = function_name[1].split(".")
-        names = path[-2:]
+        called_names = path[-2:]
     unexpected_name = ""
     unexpected = UNEXPECTED.search(message)
     if unexpected:
@@ -57,9 +58,9 @@ def explain_call_error(
         for node in user_frame.nodes:
             if isinstance(node, ast.Call):
                 calls.append(node)
-        if not names:
+        if not called_names:
             return calls[:1]
-        return [call for call in calls if get_called_name(call) in names]
+        return [call for call in calls if get_called_name(call) in called_names]
 
     def explain(
         node: Any,
@@ -70,11 +71,11 @@ def explain_call_error(
         signature = describe_callable(function)
         if signature is None:
             return None
-        text, parameters = signature
         expression = shorten(ast.unparse(node.func), 80)
-        sentence = expression + shorten(text, 300)
+        sentence = expression + shorten(signature.text, 300)
         if unexpected_name:
-            sentence += describe_similar_parameters(unexpected_name, parameters)
+            names = signature.parameter_names
+            sentence += describe_similar_parameters(unexpected_name, names)
         return make_finding(sentence)
 
     return find_first_finding(select_calls, user_frames, explain)
@@ -101,7 +102,8 @@ def get_called_name(call: ast.Call) -> str:
 def find_function(node: Any, user_frame: UserFrame) -> Any:
     """Return the function or the bound method that an expression refers to.
 
-    The expression is not evaluated. Raise CannotEval if the function is unknown.
+    The expression is not evaluated. Raise CannotEval if a value in the expression is
+    unknown. Return None if a class does not define the method.
     """
     if not isinstance(node, ast.Attribute):
         return user_frame.values[node]

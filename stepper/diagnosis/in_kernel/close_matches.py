@@ -48,7 +48,7 @@ def find_close_names(
 
 
 def _contains(letters: str, part: str) -> bool:
-    """Return whether `letters` contains `part`, a part of at least MIN_PART letters."""
+    """Return whether `letters` contains `part`. A very short part does not count."""
     if len(part) < MIN_PART:
         return False
     return part in letters

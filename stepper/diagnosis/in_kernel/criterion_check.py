@@ -1,8 +1,9 @@
 """The evaluation of a step's criterion without running the user's code.
 
 Names are looked up as in `expression_values`, and plain values are compared. The result
-of an expression that would have to run the user's code is unknown. The only methods of
-numpy and pandas objects that are called reduce numbers or search for missing values.
+of an expression that would have to run the user's code is unknown. Of the methods of
+NumPy and pandas objects, a criterion can call only methods that reduce numbers or
+search for missing values.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ NUMBER_KINDS = "biuf"  # numpy's kinds of bool, int, unsigned int and float
 
 
 def evaluate_criterion(text: str) -> dict[str, Any] | None:
-    """Return whether a criterion is true (`holds`) and the compared values (`values`).
+    """Return the result of a criterion as JSON.
 
-    Return None if the criterion is not a boolean expression or its result is unknown.
+    `holds` is whether the criterion is true. `values` contains the compared expressions
+    and their values as text. Return None if the criterion is not a boolean expression,
+    or if the result is unknown.
     """
     values = CriterionValues({**FUNCTIONS, **shell.user_ns})
     try:
@@ -150,7 +153,9 @@ class CriterionValues(Values):
             of_standard_types(left, **CHECK_ALL_ITEMS)
             check_labels(right)
             is_label = bool(left in right)  # of a column or a row
-            return is_label is isinstance(comparison, ast.In)
+            if isinstance(comparison, ast.NotIn):
+                return not is_label
+            return is_label
         compare_items = COMPARISONS.get(type(comparison))
         if compare_items and is_numeric(left) and is_number(right):
             return compare_items(left, right)
@@ -180,7 +185,7 @@ class CriterionValues(Values):
         length = shape[0]
         if function is len:
             return length
-        if len(shape) > 1 or not length <= MAX_CONVERTED_ITEMS:
+        if len(shape) > 1 or length > MAX_CONVERTED_ITEMS:
             raise CannotEval
         items = arguments[0].tolist()
         checked_items = of_standard_types(items, **CHECK_ALL_ITEMS)

@@ -155,7 +155,7 @@ def is_plain_label(label: Any) -> bool:
 
 
 def capture_frames(source: str, deadline: float) -> dict[str, FrameState]:
-    """Return the states of the frames and series that a cell names, by variable.
+    """Return the states of the frames and series that a cell uses, by variable name.
 
     Frames that are reached after the deadline have a state without labels.
     """
@@ -356,7 +356,8 @@ class FrameComparison:
     ) -> dict[str, int | None]:
         """Return the number of rows of each frame in an assignment to `name`.
 
-        A number is the count at the time of the assignment, or None if it is unknown.
+        The numbers are those at the time of the assignment. A number is None if it is
+        unknown.
         """
         counts = {}
         for operand in list_names(assignment.value):
@@ -371,6 +372,10 @@ class FrameComparison:
         target: str,
         assignment: Assignment,
     ) -> int | None:
+        """Return a frame's number of rows at the time of an assignment to `target`.
+
+        Return None if it is unknown, because the frame was assigned several times.
+        """
         bindings = self.list_bindings(operand)
         if not bindings:
             row_counts = []
@@ -578,8 +583,8 @@ class FrameComparison:
     ) -> list[str]:
         """Return the expressions assigned to a column.
 
-        `bindings` are the expressions assigned to the frame: those with `label=`, such
-        as `df.assign(label=…)`, assign the column, too.
+        `bindings` are the expressions assigned to the frame. An expression that
+        contains `label=`, such as `df.assign(label=…)`, also assigns the column.
         """
         values = []
         for assignment in self.assignments:
@@ -599,10 +604,11 @@ class FrameComparison:
         name: str,
         label: str,
     ) -> list[bool | None]:
-        """Return, for each frame in an expression and each column, if it had values.
+        """Return whether the columns of the frames in an expression had values.
 
-        An entry is None if this is unknown. For the column `label` of the frame `name`,
-        only the state before the run counts.
+        The list has an entry for each frame and each column. The entry is None if the
+        column is unknown. For the column `label` of the frame `name`, only the state
+        before the run counts.
         """
         results: list[bool | None] = []
         for frame in list_names(source):

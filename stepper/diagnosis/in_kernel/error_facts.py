@@ -1,4 +1,4 @@
-"""The facts on a failed cell for its report.
+"""The facts on a failed cell for the report.
 
 The kernel loads this module when the first cell fails, because most cells do not need
 it. EXPLAINERS contains the function that is called first for a class of exceptions.
@@ -61,9 +61,9 @@ EXPLAINERS: dict[str, Explainer] = {
     "TypeError": explain_call_error,
 }
 FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
-# For these, only the explainer is called.
+# Exceptions for which the values are not searched.
 EXPLAINER_ONLY = ("NameError", "ImportError", "SyntaxError", *FILE_ERRORS)
-# For these, the values are searched only if the explainer has no result.
+# Exceptions for which the values are searched only if the explainer has no result.
 EXPLAINER_FIRST = ("KeyError", "AttributeError")
 # Messages of other errors about a missing key.
 MISSING_KEY_MESSAGES = r"\bnot (?:in|found|a valid|present)\b"
@@ -83,7 +83,12 @@ def collect_facts(error: BaseException) -> dict[str, Any]:
 
 
 def find_facts(error: BaseException) -> dict[str, Any]:
-    """Return the findings, and the names or path to search for in the project."""
+    """Return the findings on an error as JSON.
+
+    After a NameError, `locals` contains the local names. After other errors, `path` is
+    the missing file, if any, and `program` is true if the file is a program that could
+    not be started.
+    """
     deadline = clock() + SECONDS
     frames = call_safely(list_user_frames, error.__traceback__) or []
     names = set(list_class_names(type(error)))
@@ -186,9 +191,9 @@ def _list_results(search: Callable[[], Iterable[Any]]) -> list[Any]:
 
 
 def describe_missing_program(error: BaseException) -> dict[str, Any]:
-    """Return facts on a missing program that `subprocess` was to start.
+    """Return facts on a missing program that `subprocess` tried to start.
 
-    Return an empty dict if another file is missing.
+    Return an empty dict if the error has another cause.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -147,9 +147,10 @@ def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
 
 
 def is_row_value(value: Any, node: Any, callables: tuple[type, ...]) -> bool:
-    """Return whether a value is data, or an uncalled function of one of these classes.
+    """Return whether a value is data, or a function or module that is not called here.
 
-    `node` is the expression of the value.
+    `node` is the expression of the value. `callables` are the classes of the functions
+    and modules that count.
     """
     if is_data(value):
         return True
@@ -168,14 +169,14 @@ def is_called(node: Any) -> bool:
 
 
 def describe_missing_call(value: Any) -> str:
-    """Return a clause for a function, or an empty string for any other value."""
+    """Return a note on a function, or an empty string for any other value."""
     if is_a(value, CALLABLE):
         return ", which is not called here"
     return ""
 
 
 def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding]:
-    """Yield the output that an error stores, and the items that explain its message."""
+    """Yield findings on an error's outputs, and on items that explain the error."""
     message = get_message(error)
     yield from find_error_outputs(error, message)
     error_names = list_error_names(error)
@@ -188,7 +189,7 @@ def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding
 
 
 def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
-    """Yield the last line of each output that an error stores, such as `stderr`.
+    """Yield findings with the last lines of the outputs in an error, such as `stderr`.
 
     Lines that the error's message contains are left out.
     """
@@ -234,10 +235,11 @@ def describe_rows(
     rows: list[Row],
     user_frames: list[UserFrame],
 ) -> Iterator[Finding]:
-    """Yield descriptions of the rows, first of values that the message mentions.
+    """Yield findings that describe the rows.
 
-    For mentioned and for empty values, the description includes the last assignment and
-    the values that the assignment used.
+    Values that the message mentions come first. Their findings include the last
+    assignment and the values that the assignment used, and so do the findings on empty
+    values and on the first value after an IndexError or StopIteration.
     """
     message = get_message(error)
     mentioned = []
@@ -287,7 +289,7 @@ def describe_row_with_sources(row: Row) -> Finding:
 
 
 def is_mentioned(value: Any, message: str) -> bool:
-    """Return whether a message mentions a value's class as the wrong one."""
+    """Return whether a message mentions a value's class, as in "a str" or "'str'"."""
     name = "NoneType"
     if value is not None:
         name = get_class_name(value)
@@ -298,9 +300,10 @@ def is_mentioned(value: Any, message: str) -> bool:
 
 
 def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -> str:
-    """Return the values that an expression uses, and the folders of glob patterns.
+    """Return descriptions of the values and glob patterns in an expression, as text.
 
-    `excluded` is an expression that is left out.
+    The expression `excluded` is left out. Return an empty string if there is nothing to
+    describe.
     """
     nodes = list(ast.walk(node))
     descriptions: dict[str, str] = {}
@@ -513,7 +516,10 @@ def find_first_item(value: Any, test: Callable[[Any], bool]) -> str:
 
 
 def format_item(item: Item) -> str:
-    """Return the path of an item and its value, to follow an opening backtick."""
+    """Return the path and the value of an item.
+
+    The text follows an opening backtick and the expression of the container.
+    """
     path = shorten(item.path, 80)
     text = format_plain_value(item.value, 60, 1)
     if text is None:
@@ -524,7 +530,8 @@ def format_item(item: Item) -> str:
 def find_odd_item(value: Any, message: str) -> str:
     """Return a text on an item that has another type than most items of its list.
 
-    Only types that the message names count. Return an empty string without such items.
+    The message must mention the type of the item. Return an empty string if there is no
+    such item.
     """
     names = set()
     for name in CLASS_NAME.findall(message):
@@ -584,9 +591,11 @@ def find_duplicate(value: Any) -> str:
         text = format_plain_value(item, 80, 1)
         if text and "…" not in text:
             counts[text] += 1
-    for text, count in counts.most_common(1):
-        if count > 1 and is_table:
-            return f"` has {count} rows with the label {text}"
-        if count > 1:
-            return f"` contains {text} {count} times"
-    return ""
+    if not counts:
+        return ""
+    [(text, count)] = counts.most_common(1)
+    if count == 1:
+        return ""
+    if is_table:
+        return f"` has {count} rows with the label {text}"
+    return f"` contains {text} {count} times"

@@ -89,7 +89,7 @@ def is_read_error(name: str, message: str) -> bool:
 
 
 def describe_character(text: str, position: int, encoding: Any) -> str:
-    """Return a sentence on a character that an encoding cannot encode."""
+    """Return a sentence on the character at a position that could not be encoded."""
     start = max(0, position - CONTEXT_SIZE)
     end = position + CONTEXT_SIZE
     context = shorten(text[start:end], 40)
@@ -113,7 +113,10 @@ def quote_line(path: str, number: int) -> Iterator[str]:
 
 
 def find_files(frames: list[UserFrame]) -> Iterator[str]:
-    """Yield the paths of existing files that the failing lines name or have open."""
+    """Yield the paths of the existing files in the values of the failing lines.
+
+    A value can be a string, a path object or an open file.
+    """
     for frame in frames:
         paths: dict[str, None] = {}
         for _, value, _ in frame.iterate_values():
@@ -211,9 +214,10 @@ def describe_document_position(text: str, position: int) -> str:
 
 
 def describe_byte(data: bytes, position: int, files: list[str]) -> str:
-    """Return a sentence on a byte that could not be decoded.
+    """Return a sentence on the byte at a position that could not be decoded.
 
-    It contains the likely encoding and, if one of the files has the byte, its line.
+    The sentence contains the likely encoding. If one of the files contains the byte,
+    the sentence also contains the number of the line.
     """
     byte = f"byte 0x{data[position]:02x} at position {position:,}"
     file_type = find_file_type(data)

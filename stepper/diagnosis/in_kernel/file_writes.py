@@ -55,18 +55,18 @@ get_task = asyncio.current_task
 all_tasks = asyncio.all_tasks
 
 
-class Note:
+class PathRecord:
     """The state of a path before the cell's first event for this path."""
 
     def __init__(self, before: Any, digest: bytes | None, own: bool) -> None:
         self.before = before  # os.stat_result, or None if the path did not exist
-        self.digest = digest
+        self.digest = digest  # of a small file, or None
         # The cell caused the event, not a thread or task of an earlier cell.
         self.own = own
         self.renamed_to = ""
 
 
-notes: dict[str, Note] = {}
+records: dict[str, PathRecord] = {}  # by path
 # Folder as named → its path in the project, or an empty string if it is outside.
 folders: dict[str, str] = {}
 # Files that earlier cells wrote → (time, size) at the start of the current cell.
@@ -102,7 +102,7 @@ def install() -> None:
 def uninstall() -> None:
     """Empty the hook's table, so that the hook does nothing, and delete all records."""
     state.get("table", {}).clear()
-    notes.clear()
+    records.clear()
     folders.clear()
     earlier.clear()
 
@@ -113,11 +113,11 @@ def start_run(raw: str) -> None:
     The existing threads and tasks are stored, because they belong to earlier cells.
     """
     earlier.clear()
-    for path in list(notes):
+    for path in list(records):
         current = get_status(path)
         if current is not None:
             earlier[path] = (current.st_mtime_ns, current.st_size)
-    notes.clear()
+    records.clear()
     folders.clear()
     thread = get_thread()
     task = get_running_task()
@@ -259,10 +259,10 @@ EVENTS: dict[str, Callable[..., None]] = {
 }
 
 
-# --- notes
+# --- records
 
 
-def record_path(value: Any, new: bool = False) -> Note | None:
+def record_path(value: Any, new: bool = False) -> PathRecord | None:
     """Record the state of a path before it changes, and return the record.
 
     If `new` is true, only a path that does not exist yet is recorded. Return None if
@@ -271,31 +271,31 @@ def record_path(value: Any, new: bool = False) -> Note | None:
     path = resolve_path(value)
     if not path:
         return None
-    existing_note = notes.get(path)
-    if existing_note is not None:
-        existing_note.own = existing_note.own or is_own()
-        return existing_note
-    if len(notes) >= MAX_PATHS:
+    existing_record = records.get(path)
+    if existing_record is not None:
+        existing_record.own = existing_record.own or is_own()
+        return existing_record
+    if len(records) >= MAX_PATHS:
         return None
     before = get_status(path)
     if before is not None and stat.S_ISLNK(before.st_mode):
         path = realpath(path)
-        if not is_inside(path) or path in notes:
-            return notes.get(path)
+        if not is_inside(path) or path in records:
+            return records.get(path)
         before = get_status(path)
     if before is not None and (new or not is_file_or_folder(before)):
         return None
     digest = hash_small_file(path, before)
-    new_note = Note(before, digest, is_own())
-    notes[path] = new_note
-    return new_note
+    new_record = PathRecord(before, digest, is_own())
+    records[path] = new_record
+    return new_record
 
 
 def resolve_path(value: Any) -> str:
     """Return the absolute path of a project file.
 
-    Return an empty string for a path outside the project or in a hidden folder, and for
-    a value that is not a path.
+    Return an empty string for a path outside the project or in a hidden folder, for a
+    value that is not a path, and if the cell uses too many folders.
     """
     kind = type(value)
     if kind is not str:
@@ -319,7 +319,9 @@ def resolve_path(value: Any) -> str:
         if not is_inside(real_folder + "/"):
             real_folder = ""
         folders[named_folder] = real_folder
-    return real_folder and f"{real_folder}/{name}"
+    if not real_folder:
+        return ""
+    return f"{real_folder}/{name}"
 
 
 def is_inside(path: str) -> bool:
@@ -333,12 +335,12 @@ def is_inside(path: str) -> bool:
 
 
 def is_file_or_folder(status: os.stat_result) -> bool:
-    """Return whether a path is a regular file or a folder."""
+    """Return whether a status is the status of a regular file or a folder."""
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
 
 
 def get_status(path: str) -> os.stat_result | None:
-    """Return the status of a path, or None if it does not exist."""
+    """Return the status of a path, or None if the path is missing or inaccessible."""
     try:
         return lstat(path)
     except (OSError, ValueError):
@@ -346,9 +348,10 @@ def get_status(path: str) -> os.stat_result | None:
 
 
 def hash_small_file(path: str, status: os.stat_result | None) -> bytes | None:
-    """Return the hash of a small file, and count its bytes for the cell's limit.
+    """Return the hash of a small file, and subtract its size from the cell's limit.
 
-    Return None for any other path, or if the cell's limit is reached.
+    Return None for any other path, if the limit is reached, or if the file is
+    unreadable.
     """
     if status is None or not stat.S_ISREG(status.st_mode):
         return None

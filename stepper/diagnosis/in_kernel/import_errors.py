@@ -67,7 +67,7 @@ def explain_import_error(
 ) -> Finding | None:
     """Return a finding on the name or module that could not be imported.
 
-    Return None if the package of the missing module is not loaded.
+    Return None if the package or module that lacks the name is not loaded.
     """
     is_module = is_a(error, ModuleNotFoundError)
     module_name = str(peek(error, "name") or "")
@@ -80,14 +80,10 @@ def explain_import_error(
     changed_file = explain_changed_file(module_name, missing_name)
     if changed_file:
         return make_finding(changed_file)
-    path = peek(module, "__file__")
-    is_package = peek(module, "__path__") is not None
-    if is_module and type(path) is str and not is_package:
-        if is_user_file(path):
-            path = os.path.relpath(path)
-        short_path = shorten(path, 200)
-        text = f"`{module_name}` is the file {short_path}, not a package"
-        return make_finding(text)
+    if is_module:
+        plain_module = describe_plain_module(module, module_name)
+        if plain_module:
+            return make_finding(plain_module)
     imported_names: list[str] = []
     statement = frames[0].statement if frames else None
     if isinstance(statement, ast.ImportFrom):
@@ -108,8 +104,26 @@ def explain_import_error(
     return make_finding(text)
 
 
+def describe_plain_module(module: Any, module_name: str) -> str:
+    """Return a sentence on a module that has no submodules, because it is a file.
+
+    Return an empty string for a package and for a module without a file.
+    """
+    path = peek(module, "__file__")
+    is_package = peek(module, "__path__") is not None
+    if is_package or type(path) is not str:
+        return ""
+    if is_user_file(path):
+        path = os.path.relpath(path)
+    short_path = shorten(path, 200)
+    return f"`{module_name}` is the file {short_path}, not a package"
+
+
 def split_missing_module(module_name: str, missing_name: str) -> tuple[str, str]:
-    """Return the innermost loaded package of a missing module, and the missing name."""
+    """Return the innermost loaded package of a missing module, and the missing name.
+
+    `missing_name` is returned if the name of the module contains no dot.
+    """
     full_name = module_name
     while "." in module_name:
         if module_name in sys.modules and module_name != full_name:
@@ -185,9 +199,10 @@ def list_package_folders(module: Any) -> list[str]:
 
 
 def find_loaded_modules(module_name: str, name: str) -> list[str]:
-    """Return up to two loaded modules of the same package that define a name.
+    """Return up to two loaded modules that define a name, the topmost first.
 
-    The shortest names come first; submodules of these modules are left out.
+    Only modules of the same top-level package as `module_name` are searched. Submodules
+    of a returned module are left out.
     """
     package, _, _ = module_name.partition(".")
     defining = []
@@ -214,7 +229,7 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
-    """Return a sentence on a name that a module's file defines since the import.
+    """Return a sentence on a name that was added to a module's file after the import.
 
     Return an empty string if the file did not change after the import, or does not
     define the name.

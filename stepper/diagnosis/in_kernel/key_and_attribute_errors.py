@@ -166,9 +166,10 @@ def explain_key_error(
 
 
 def list_library_values(error: BaseException) -> list[Any]:
-    """Return the values of the variables HOLDERS in the library's innermost functions.
+    """Return the values of the variables in HOLDERS that library functions use.
 
-    The values of the innermost function come first. A missing variable yields None.
+    Only the functions below the last frame of the user's code are inspected, the
+    innermost function first. The value of a missing variable is None.
     """
     values: list[Any] = []
     trace = error.__traceback__
@@ -186,7 +187,8 @@ def list_library_values(error: BaseException) -> list[Any]:
 def list_lookup_nodes(user_frame: UserFrame) -> list[Any]:
     """Return the expressions of a line in which a key may have been looked up.
 
-    This is x in `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)` and `f(**x)`.
+    Examples are `x` in `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)` and
+    `f(**x)`.
     """
     nodes: list[Any] = []
     for node in user_frame.nodes:
@@ -425,7 +427,7 @@ def contains_label(labels: Iterable[Any], wanted: Any) -> bool:
 
 
 def list_first_labels(axis: Any) -> list[Any]:
-    """Return the first labels of an Index."""
+    """Return the first MAX_LABELS labels of an Index."""
     return list(axis[:MAX_LABELS].tolist())
 
 
@@ -615,8 +617,8 @@ def explain_owner(
         return finding
     if value is None:
         return None  # the table of values shows where None comes from
-    alternatives = find_other_owners(value, name)
-    alternatives += find_attributes(value, name)
+    alternatives = describe_other_owners(value, name)
+    alternatives += describe_similar_attributes(value, name)
     if not alternatives and not bound and not is_a(value, CALLABLE):
         return None
     if is_a(value, (types.ModuleType, type)):
@@ -633,7 +635,7 @@ def explain_owner(
     return make_finding(text, bound)
 
 
-def find_other_owners(value: Any, name: str) -> list[str]:
+def describe_other_owners(value: Any, name: str) -> list[str]:
     """Return sentences on objects with the attribute that a module or class lacks.
 
     The attribute may be in a newer version of the module's file, in another module, or
@@ -662,10 +664,11 @@ def find_other_owners(value: Any, name: str) -> list[str]:
     return sentences
 
 
-def find_attributes(value: Any, wanted: str) -> list[str]:
+def describe_similar_attributes(value: Any, wanted: str) -> list[str]:
     """Return sentences on the attributes and keys that are similar to a name.
 
-    If none is similar, list all attributes, unless there are more than MAX_LISTED.
+    If none is similar, the sentence lists all attributes, or all except methods. Return
+    an empty list if there are more than MAX_LISTED, or if the attribute exists.
     """
     names = list_attributes(value)
     if not wanted.startswith("_"):
@@ -730,7 +733,7 @@ def list_attributes(value: Any) -> list[str]:
 
 
 def list_item_names(value: Any) -> list[Any]:
-    """Return the columns of a table, and the keys of a dict such as `['a']`."""
+    """Return the columns of a DataFrame, or the keys of a dict such as `['a']`."""
     names: list[Any] = []
     columns = get_columns(value)
     if columns is not None:

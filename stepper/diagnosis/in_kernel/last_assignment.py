@@ -54,7 +54,8 @@ def find_assignment(
     """Return the last assignment of a name, attribute or item.
 
     For an argument of a function, return the line of the call in `caller`. For an
-    attribute or item without an assignment, return the assignment of its object.
+    attribute or item without an assignment, return the assignment of its object. Return
+    UNKNOWN if there is no assignment.
     """
     target = ast.unparse(node)
     loop = find_comprehension_loop(target, frame)
@@ -242,7 +243,10 @@ def get_assigned_value(target: ast.AST) -> ast.expr | None:
 
 
 def get_line(filename: str, line: int) -> Bound:
-    """Return a line of code. A line of a cell is returned as the user wrote it."""
+    """Return a line of code as JSON: the keys of `Bound` that are not optional.
+
+    A line of a cell is returned as the user wrote it.
+    """
     execution_count = 0
     text = linecache.getline(filename, line)
     if filename in get_cell_files():

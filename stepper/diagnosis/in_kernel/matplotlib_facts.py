@@ -409,12 +409,13 @@ def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
     return has_points
 
 
-def list_points(entry: Artist, axes: Any) -> Any:
+def list_points(artist_with_kind: Artist, axes: Any) -> Any:
     """Return the points of a line or scatter, or the width and height of a bar.
 
-    Return an empty list for other artists.
+    Return an empty list for other artists, and for lines that are not in data
+    coordinates.
     """
-    kind, artist = entry
+    kind, artist = artist_with_kind
     if kind == "bar":
         size = [artist.get_width(), artist.get_height()]
         return [size]
@@ -430,8 +431,8 @@ def list_points(entry: Artist, axes: Any) -> Any:
 def describe_image(artist: Any) -> Fact:
     """Return the shape of an image and the range of its values.
 
-    The range ("min" and "max") is missing if all values are NaN or masked. In an image
-    that is too large to inspect, "max" is None.
+    The range ("min" and "max") is missing if all values are NaN or masked. If the image
+    is too large to inspect, "max" is None.
     """
     numpy = sys.modules["numpy"]
     values = artist.get_array()
@@ -459,7 +460,8 @@ def describe_image(artist: Any) -> Fact:
 def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
     """Return the limits of an axis.
 
-    These are the first and last tick label if the labels are texts, else two numbers.
+    These are the first and the last tick label if the labels are texts, else the two
+    numbers. A number that is not finite is replaced by None.
     """
     formatter = axis.get_major_formatter()
     formatter_name = get_qualname(type(formatter))

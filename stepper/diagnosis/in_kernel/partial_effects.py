@@ -1,4 +1,4 @@
-"""Changes of variables that a cell made before it failed.
+"""Changes that a cell made to variables before it failed.
 
 A retry repeats these changes: a step that is applied twice is a frequent, silent bug in
 notebooks.
@@ -40,7 +40,7 @@ MUTATING_METHODS = {
 
 
 def list_changes(error: BaseException) -> dict[str, Any]:
-    """Return the names that the cell assigned, and the names that it changed in place.
+    """Return the names that the cell assigned or changed in place, as JSON.
 
     `rebound` contains [name, old value, new value], `bound` contains names that did not
     exist before, and `in_place` contains [name, line of the cell].

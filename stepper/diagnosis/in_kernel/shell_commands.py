@@ -94,7 +94,10 @@ def uninstall() -> None:
 
 
 def start_run(raw: str) -> None:
-    """Reset the facts for a new run, and record the processes of a script magic."""
+    """Reset the facts for a new run.
+
+    For a script magic, replace asyncio's function to record the started processes.
+    """
     facts.clear()
     script_processes.clear()
     magic = CELL_MAGIC.match(raw)
@@ -145,7 +148,7 @@ def finish_run(raw: str, error: Any) -> list[Fact]:
 
 
 def record_scripts(lines: list[str]) -> None:
-    """Record the exit codes of a script magic, and the commands in its lines."""
+    """Record the exit codes of script magics, and the commands in their lines."""
     magic_line = 1
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -99,7 +99,7 @@ def install() -> None:
 
 def start_run(raw: str) -> None:
     """Start observing a run."""
-    if active_runs:  # the end of that run was not reported
+    if active_runs:  # the previous run was not finished
         finish_run(active_runs[0].raw, False)
     run = Run(raw)
     has_pandas = "pandas" in sys.modules
@@ -265,7 +265,8 @@ def record_warning(
 ) -> None:
     """Record a warning of a run, or count a repeated one.
 
-    Warnings are equal if their categories and the first lines of the messages are.
+    Two warnings are the same if their categories and the first lines of their messages
+    are equal.
     """
     if type(message) is str:
         first_line = message.split("\n")[0]

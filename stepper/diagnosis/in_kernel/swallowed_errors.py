@@ -235,7 +235,7 @@ def is_safe_function(node: Any) -> bool:
 
 
 def is_retry(node: ast.Try) -> bool:
-    """Return whether a `try` leaves its loop on success and is repeated on failure."""
+    """Return whether a `try` in a loop is repeated until it leaves the loop."""
     parts = walk_fields(node, "body", "orelse")
     return any(isinstance(part, (ast.Break, ast.Return)) for part in parts)
 
@@ -305,7 +305,11 @@ def is_broad(kind: ast.expr | None) -> bool:
 
 
 def uses_error(handler: ast.ExceptHandler, node: ast.Try) -> bool:
-    """Return whether a handler raises, asserts, stores the error or returns a bool."""
+    """Return whether a handler does not ignore the error.
+
+    The handler raises, asserts, stores the error or passes it on, or is part of a
+    predicate.
+    """
     for part in walk_fields(handler, "body"):
         if isinstance(part, (ast.Raise, ast.Assert)):
             return True
@@ -335,7 +339,7 @@ def list_used_names(node: ast.AST) -> list[str]:
 
 
 def is_predicate(handler: ast.ExceptHandler, node: ast.Try) -> bool:
-    """Return whether at least two branches of a `try` finally return or assign a bool.
+    """Return whether the last lines of two branches of a `try` return or assign a bool.
 
     For example: `try: float(x); return True` with `except Exception: return False`.
     """
@@ -344,5 +348,6 @@ def is_predicate(handler: ast.ExceptHandler, node: ast.Try) -> bool:
         statement = block[-1] if block else None
         if isinstance(statement, (ast.Return, ast.Assign)):
             constant = getattr(statement.value, "value", None)
-            count += type(constant) is bool
+            if type(constant) is bool:
+                count += 1
     return count > 1

@@ -1,6 +1,6 @@
 """Short descriptions of values.
 
-A short value is shown in full. The description of another value contains the class,
+A short value is shown in full. The description of any other value contains its class,
 shape, dtype and length, and notable contents: missing values, columns of text, the keys
 of a dict. None of the user's code runs, so only values of known classes are shown.
 """
@@ -127,9 +127,11 @@ def is_data(value: Any) -> bool:
 
 
 def format_plain_value(value: Any, limit: int = 80, depth: int = 2) -> str | None:
-    """Return the text of a plain value, or of a container of plain values.
+    """Return a plain value as text, or a short container of plain values.
 
-    Return None for any other value, because its `__repr__` may be the user's code.
+    The text has about `limit` characters at most. `depth` is the number of levels of
+    nested containers that are formatted. Return None for other values, because their
+    `__repr__` may be the user's code.
     """
     text = format_scalar(value, limit)
     if text is None and is_library_object(value):
@@ -142,9 +144,10 @@ def format_plain_value(value: Any, limit: int = 80, depth: int = 2) -> str | Non
 
 
 def format_scalar(value: Any, limit: int) -> str | None:
-    """Return the text of a value of a builtin or standard class.
+    """Return a value of a builtin or standard class as text.
 
-    Return None for values of other classes.
+    Return None for values of other classes, for large integers, and for objects that
+    contain values of unknown classes.
     """
     kind = type(value)
     if value is None:
@@ -189,26 +192,27 @@ def format_library_value(value: Any) -> str | None:
 
 
 def format_container(value: Any, limit: int, depth: int) -> str | None:
-    """Return the text of a short dict, list or tuple, or None for other values."""
+    """Return a short dict, list or tuple as text, or None for other values.
+
+    Items without a text are replaced by `…`.
+    """
     kind = type(value)
     if not is_one_of(kind, CONTAINERS):
         return None
     if len(value) > MAX_CONTAINER:
         return None
-    items = value
-    keys = []
-    if kind is dict:
-        items = value.values()
-        keys = [format_plain_value(key, limit, 0) for key in value]
     texts = []
-    for item in items:
+    if kind is dict:
+        for key, item in value.items():
+            key_text = format_plain_value(key, limit, depth - 1) or "…"
+            item_text = format_plain_value(item, limit, depth - 1) or "…"
+            texts.append(f"{key_text}: {item_text}")
+        content = ", ".join(texts)
+        return "{" + content + "}"
+    for item in value:
         text = format_plain_value(item, limit, depth - 1)
         texts.append(text or "…")
-    if kind is dict:
-        texts = [f"{key}: {text}" for key, text in zip(keys, texts)]
     content = ", ".join(texts)
-    if kind is dict:
-        return "{" + content + "}"
     if kind is list:
         return f"[{content}]"
     comma = "," if len(texts) == 1 else ""
@@ -216,7 +220,10 @@ def format_container(value: Any, limit: int, depth: int) -> str | None:
 
 
 def format_label(value: Any) -> str:
-    """Return a row or column label, or a key, as text."""
+    """Return a row or column label, or a key, as text.
+
+    A label of an unknown class is represented by the name of the class.
+    """
     kind = type(value)
     if is_one_of(kind, PLAIN_LABELS):
         return shorten(repr(value), 80)
@@ -282,7 +289,7 @@ def describe_function(value: Any) -> str:
     noun = "method" if is_method(value) else "function"
     if not signature or not name:
         return f"a {noun}"
-    call = format_name(name) + signature[0]
+    call = format_name(name) + signature.text
     short_call = shorten(call, 120)
     return f"the {noun} {short_call}"
 
@@ -322,9 +329,10 @@ def describe_folder(path: str) -> str:
 
 
 def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
-    """Add the length, items and keys of a container to the parts of its description.
+    """Add the length, items and keys of a container to the parts of a description.
 
-    A short `text` of the container is put before its class.
+    The first part is the name of the class. `text` is the container as text, or None.
+    A short text is inserted before the class.
     """
     length = get_length(value)
     parts.append(f"length {length}")
@@ -339,7 +347,7 @@ def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
 
 
 def add_key_part(value: Any, parts: list[str]) -> None:
-    """Add the first keys of a dict that are strings or integers to `parts`."""
+    """Add the first keys of a dict to `parts`, except keys of unusual classes."""
     keys = list(dict.keys(value))
     texts = []
     for key in keys[:MAX_KEYS]:

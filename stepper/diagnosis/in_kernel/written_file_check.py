@@ -13,12 +13,12 @@ from typing import Any, Iterator
 
 from stepper.diagnosis.in_kernel import file_writes
 from stepper.diagnosis.in_kernel.file_writes import (
-    Note,
+    PathRecord,
     get_status,
     hash_file,
     is_inside,
     list_child_processes,
-    notes,
+    records,
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely
 
@@ -30,14 +30,14 @@ WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 def describe_files() -> dict[str, Any]:
     """Return facts on the project's files after a cell.
 
-    `changes` contains the changed files, `open` the files that are open for writing,
-    `earlier` the files that earlier cells wrote and that did not change since, and
-    `began` the start of the cell in nanoseconds.
+    `changes` contains the changed files. `open` contains the files that are open for
+    writing. `earlier` contains the files that an earlier cell wrote and this cell did
+    not change. `began` is the start of the cell in nanoseconds.
     """
     changes = []
-    for path, note in list(notes.items()):
+    for path, record in list(records.items()):
         current = get_status(path)
-        change = classify_change(note, current, path)
+        change = classify_change(record, current, path)
         if not change:
             continue
         size = 0 if current is None else current.st_size
@@ -45,8 +45,8 @@ def describe_files() -> dict[str, Any]:
             "path": path,
             "change": change,
             "size": size,
-            "own": note.own,
-            "renamed_to": note.renamed_to,
+            "own": record.own,
+            "renamed_to": record.renamed_to,
         }
         changes.append(entry)
     open_files = call_safely(find_open_files) or {}
@@ -58,17 +58,19 @@ def describe_files() -> dict[str, Any]:
     }
 
 
-def classify_change(note: Note, current: os.stat_result | None, path: str) -> str:
+def classify_change(
+    record: PathRecord, current: os.stat_result | None, path: str
+) -> str:
     """Return the kind of a file's change during the cell.
 
     The kinds are "written", "same" (written with the same content), "new folder",
     "renamed" and "deleted". Return an empty string if the file did not change.
     """
-    before = note.before
+    before = record.before
     if current is None:
         if before is None:
             return ""
-        return "renamed" if note.renamed_to else "deleted"
+        return "renamed" if record.renamed_to else "deleted"
     if stat.S_ISDIR(current.st_mode):
         return "new folder" if before is None else ""
     if before is None:
@@ -76,10 +78,10 @@ def classify_change(note: Note, current: os.stat_result | None, path: str) -> st
     if get_version(before) == get_version(current):
         return ""
     size = before.st_size
-    if note.digest is None or size != current.st_size:
+    if record.digest is None or size != current.st_size:
         return "written"
     digest = hash_file(path, size)
-    return "same" if digest == note.digest else "written"
+    return "same" if digest == record.digest else "written"
 
 
 def get_version(status: os.stat_result) -> tuple[int, int, int]:

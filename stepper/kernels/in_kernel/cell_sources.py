@@ -90,7 +90,7 @@ def get_run_order(number: int) -> tuple[int, int]:
 
 
 def get_source_lines(number: int) -> list[str]:
-    """Return the lines of a cell as written, or [] if the cell is unknown."""
+    """Return the lines of a cell as written, or an empty list for an unknown cell."""
     if number not in sources:
         return []
     source = sources[number]
@@ -106,7 +106,7 @@ def find_first_line(lines: list[str]) -> int:
 
 
 def find_cell_magic(number: int) -> tuple[int, int] | None:
-    """Return the number of a cell and the line of its cell magic.
+    """Return a cell's number (`number`) and the line of its cell magic.
 
     Return None if the cell has no cell magic.
     """
@@ -174,19 +174,16 @@ def is_user_file(filename: str) -> bool:
     return os.path.isfile(path)
 
 
-def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, int]]:
-    """Return the entries of a traceback that are in user code, outermost first.
+def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """Return the frames of a traceback that are in user code, with their lines.
 
-    Each is a tuple of the frame, the line and the index of the instruction.
+    The outermost frame comes first.
     """
     entries = []
     while trace is not None:
         frame = trace.tb_frame
         if is_user_file(frame.f_code.co_filename):
-            line = trace.tb_lineno
-            instruction = trace.tb_lasti
-            entry = (frame, line, instruction)
-            entries.append(entry)
+            entries.append((frame, trace.tb_lineno))
         trace = trace.tb_next
     return entries
 
@@ -201,7 +198,7 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         half = MAX_FRAMES // 2
         entries = entries[:half] + entries[-half:]
     facts: list[dict[str, Any]] = []
-    for frame, line, _ in entries:
+    for frame, line in entries:
         code = frame.f_code
         filename = code.co_filename
         function = code.co_name

@@ -114,15 +114,14 @@ def list_changed_public_names(
     return changed
 
 
-class Loads:
+class Loads(NamedTuple):
     """The names that statements load.
 
     `bases` are the names in base classes, `used` the names in other expressions.
     """
 
-    def __init__(self, used: set[str], bases: set[str]) -> None:
-        self.used = used
-        self.bases = bases
+    used: set[str]
+    bases: set[str]
 
 
 def find_loads_at_import(statements: list[ast.stmt]) -> Loads:

@@ -157,7 +157,7 @@ def is_in_environment(folder: str) -> bool:
 
 
 def read_mark(path: str) -> Any:
-    """Return the times and the size of a file, or None if it does not exist."""
+    """Return the times and the size of a file, or None if they cannot be read."""
     try:
         status = read_status(path)
     except OSError:
@@ -166,7 +166,7 @@ def read_mark(path: str) -> Any:
 
 
 def read_status(path: str) -> os.stat_result:
-    """Return the status of a file. Raise OSError if the file does not exist.
+    """Return the status of a file. Raise OSError if the status cannot be read.
 
     On a network file system, `stat` may return a status that is seconds old. Opening
     the file requests the status from the server.
@@ -188,7 +188,10 @@ def read_status(path: str) -> os.stat_result:
 
 
 def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
-    """Return whether a folder is on a network file system, according to `mounts`."""
+    """Return whether a folder is on a network file system.
+
+    `mounts` is the path of the table of mounted file systems.
+    """
     kinds: dict[str, str] = {}
     with open(mounts, encoding="utf-8", errors="replace") as stream:
         for line in stream:

@@ -120,7 +120,10 @@ def is_a(value: Any, kind: Any) -> bool:
 
 
 def to_plain_value(value: Any) -> Any:
-    """Return a string (shortened), a bool or a 64-bit integer, and None otherwise."""
+    """Return a value if it is a string, a bool or a 64-bit integer, or else None.
+
+    A long string is shortened.
+    """
     if type(value) is str:
         return shorten(value)
     if type(value) is bool:
@@ -150,7 +153,10 @@ def get_top_module(kind: Any) -> str:
 
 
 def is_library_object(value: Any) -> bool:
-    """Return whether a value is an object of one of LIBRARIES, safe to inspect."""
+    """Return whether a value's class is defined in one of LIBRARIES.
+
+    Such a value is safe to inspect.
+    """
     return get_top_module(type(value)) in LIBRARIES
 
 
@@ -201,7 +207,7 @@ def get_own_attributes(thing: Any) -> dict[str, Any]:
 def peek(thing: Any, name: str, default: Any = None) -> Any:
     """Return a stored attribute of an object, or `default` if there is none.
 
-    Properties and methods are not called.
+    An attribute of the class, such as a property or method, is returned uncalled.
     """
     own = get_own_attributes(thing)
     if name in own:
@@ -212,7 +218,7 @@ def peek(thing: Any, name: str, default: Any = None) -> Any:
             try:
                 return attribute.__get__(thing)
             except AttributeError:  # an empty slot
-                return None
+                return default
         if attribute is not missing:
             return attribute
     return default

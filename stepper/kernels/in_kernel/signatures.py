@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import (
     LIBRARIES,
@@ -41,6 +41,13 @@ C_FUNCTION_TYPES = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
 )
+
+
+class Signature(NamedTuple):
+    """A signature as text, such as `(a, b=1)`, and the names of its parameters."""
+
+    text: str
+    parameter_names: list[str]
 
 
 def format_signature(function: Any) -> str:
@@ -102,7 +109,7 @@ def format_argument(
 
 
 def format_default(value: Any) -> str:
-    """Return a default value as text, or `…` if its `__repr__` may be unsafe."""
+    """Return a default value as text, or `…` for a large or an unusual value."""
     kind = type(value)
     if kind is str:
         return repr(shorten(value, MAX_DEFAULT))
@@ -114,14 +121,20 @@ def format_default(value: Any) -> str:
 
 
 def format_annotation(annotation: Any) -> str:
-    """Return a class or string annotation as text, or an empty string."""
+    """Return an annotation as text, or an empty string.
+
+    The text is returned only if the annotation is a string, a class or None.
+    """
     if annotation is None or type(annotation) is str:
         return shorten(str(annotation), MAX_ANNOTATION)
     return get_qualname(annotation) if is_a(annotation, type) else ""
 
 
-def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
-    """Return the signature and parameter names of a callable, or None if unknown."""
+def describe_callable(thing: Any) -> Signature | None:
+    """Return the signature with which a callable is called, or None if it is unknown.
+
+    `self` and `cls` are left out if the caller does not pass them.
+    """
     function = thing
     skip = 0  # parameters that the caller does not pass
     if is_a(thing, type):
@@ -141,22 +154,29 @@ def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
     documented = getattr(function, "__dict__", {}).get("__signature__")
     if type(function) is types.FunctionType and documented is None:
         parameters = format_parameters(unwrap(function))[skip:]
-        names = []
-        for parameter in parameters:
-            name = parameter.lstrip("*").split(":")[0].split("=")[0].strip()
-            if name and name != "/":
-                names.append(name)
-        return "(" + ", ".join(parameters) + ")", names
+        text = "(" + ", ".join(parameters) + ")"
+        return Signature(text, list_parameter_names(parameters))
     if not has_standard_defaults(function) and not is_library_object(function):
         return None
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a C function without one
+    except (TypeError, ValueError):  # a C function without a signature
         return None
     names = list(signature.parameters)
     if skip and documented is not None:
         names = names[1:]
-    return str(signature.replace(return_annotation=signature.empty)), names
+    without_annotation = signature.replace(return_annotation=signature.empty)
+    return Signature(str(without_annotation), names)
+
+
+def list_parameter_names(parameters: list[str]) -> list[str]:
+    """Return the names in the result of `format_parameters`."""
+    names = []
+    for parameter in parameters:
+        name = parameter.lstrip("*").split(":")[0].split("=")[0].strip()
+        if name and name != "/":
+            names.append(name)
+    return names
 
 
 def find_initializer(kind: Any) -> Any:

@@ -3,8 +3,8 @@
 The warm-up loads the helper's parts for errors, the tables of Pygments, and the table
 of module files in `inspect`, together 3 MB. A step takes about 50 ms. IPython's parsing
 of the files of all frames takes most of the time of a traceback, but it is not part of
-the warm-up, because it allocates 40 MB for pandas. Modules of a subclass of
-`ModuleType` are skipped.
+the warm-up, because it allocates 40 MB for pandas. A module of a subclass of
+`ModuleType` is skipped, because it may run the user's code.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def run_step() -> None:
     if state["busy"] or idle_seconds < IDLE_SECONDS:
         schedule(IDLE_SECONDS)
         return
+    # `next` returns its default, `state`, after the last step.
     is_done = call_safely(next, state["steps"], state) is state
     if is_done:
         state["steps"] = None
