@@ -309,7 +309,7 @@ def test_notebook_is_found_without_date_prefix(project: Project) -> None:
     project.notebook("2026_11_25_zoo.ipynb")
     several = project.stepper("use", "zoo", check=2).stderr
     assert (
-        "2 notebooks have the name 'zoo': notebooks/2026_11_24_zoo.ipynb, notebooks/2026_11_25_zoo.ipynb"
+        "2 notebooks match the name 'zoo': notebooks/2026_11_24_zoo.ipynb, notebooks/2026_11_25_zoo.ipynb"
         in several
     )
     project.notebook("zoo.ipynb")

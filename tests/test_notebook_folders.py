@@ -63,7 +63,7 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')
     assert "| 42" in one.insert("print(42)")[1].text
     assert (
-        "is outside of `notebooks:` (notebooks/, *.ipynb)"
+        "does not match `notebooks:` (notebooks/, *.ipynb)"
         in shared.stepper("run", "analysis/old.ipynb", check=2).stderr
     )
 

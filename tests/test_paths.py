@@ -77,7 +77,7 @@ REFUSED = [
     (
         link_out,
         "odd.ipynb",
-        "is outside of `notebooks:` (notebooks/)",
+        "does not match `notebooks:` (notebooks/)",
         "move the notebook to a path",
     ),
     (
@@ -165,7 +165,7 @@ def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) 
         assert "\nstepper: cell 1 ok" not in answer.text
         said = project.stepper("run", str(path), check=None).stderr
         assert says.replace(
-            "does not match `notebooks:`", "is outside of `notebooks:` (notebooks/"
+            "does not match `notebooks:`", "does not match `notebooks:` (notebooks/"
         ) in " ".join(said.split()) and not NAME_CONTROLS.search(
             said.replace("\n", "")
         ), said

@@ -1,1 +1,1 @@
-"""The command line: asks the daemon and renders its answers."""
+"""The command line: sends requests to the daemon, and renders the responses."""

@@ -31,20 +31,20 @@ def attach(
     """
     request = json.dumps({"notebook": notebook})
     body = daemon_client.send_request(paths, b"attach", request.encode())
-    answer = json.loads(body or b"null")
+    response = json.loads(body or b"null")
     if not console:
-        return answer
-    connection_file = answer["file"]
+        return response
+    connection_file = response["file"]
     if connection_file is None:
-        url = answer["url"]
+        url = response["url"]
         raise StepperError(
             "a console can't attach to this kernel: the kernel has no connection file"
             " on this machine",
             f"To attach to the kernel, open JupyterLab at {url}" if url else "",
         )
-    program = _find_console(answer["python"])
+    program = _find_console(response["python"])
     if program is None:
-        message = f"{CONSOLE} is not installed, but {answer['console']} needs it"
+        message = f"{CONSOLE} is not installed, but {response['console']} needs it"
         raise StepperError(message, INSTALL_CONSOLE)
     sys.stdout.flush()
     arguments = [program, "--existing", connection_file]

@@ -18,7 +18,7 @@ import click
 
 from stepper import __version__
 from stepper.cli.keyboard_interrupt import EXIT_CODE, InterruptHandler
-from stepper.cli.rendering import RENDERINGS, RunProgress, print_answer
+from stepper.cli.rendering import RENDERINGS, RunProgress, print_response
 from stepper.cli.terminal import print_text, use_utc
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, find_project, resolve_project
@@ -75,7 +75,7 @@ INTERNAL_ERROR = 3  # an exit code
 
 
 class CommandGroup(click.Group):
-    """The group of all commands, which reports errors of the commands."""
+    """The group of all commands. Errors of the commands are reported."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, or report its error and exit with the error's exit code."""
@@ -103,8 +103,11 @@ class CommandGroup(click.Group):
     ) -> None:
         """Write the names and summaries of the commands, by group."""
         for title in GROUPS:
-            rows = [row for row in COMMANDS.values() if row.group == title]
-            summaries = [(format_command_name(row), row.summary) for row in rows]
+            summaries = [
+                (format_command_name(command), command.summary)
+                for command in COMMANDS.values()
+                if command.group == title
+            ]
             with formatter.section(title):
                 formatter.write_dl(summaries)
 
@@ -156,9 +159,9 @@ class SubcommandGroup(click.Group):
         self.commands["show"].format_options(ctx, formatter)
         prefix = f"{self.name} "
         summaries = []
-        for row in _list_subcommands(self.name):
-            name = format_command_name(row).removeprefix(prefix)
-            summaries.append((name, row.summary))
+        for command in _list_subcommands(self.name):
+            name = format_command_name(command).removeprefix(prefix)
+            summaries.append((name, command.summary))
         with formatter.section("Commands"):
             formatter.write_dl(summaries)
 
@@ -173,14 +176,18 @@ class SubcommandGroup(click.Group):
 
 def _list_subcommands(group_name: str | None) -> list[Command]:
     """Return the commands of a group, including `show`."""
-    return [row for row in COMMANDS.values() if row.name.split()[0] == group_name]
+    return [
+        command
+        for command in COMMANDS.values()
+        if command.name.split()[0] == group_name
+    ]
 
 
-def format_command_name(row: Command) -> str:
+def format_command_name(command: Command) -> str:
     """Return the name and the alias of a command, for the help."""
-    if row.name in SUBCOMMAND_GROUPS:
-        return f"{row.name} show"
-    return f"{row.name}, {row.alias}" if row.alias else row.name
+    if command.name in SUBCOMMAND_GROUPS:
+        return f"{command.name} show"
+    return f"{command.name}, {command.alias}" if command.alias else command.name
 
 
 def format_epilog(examples: Iterable[str]) -> str:
@@ -235,38 +242,42 @@ def load_plan_steps(stream: IO[str]) -> list[Any]:
 
 
 def run_command(
-    row: Command,
+    command: Command,
     as_json: bool = False,
     plan: IO[str] | None = None,
     **values: Any,
 ) -> None:
-    """Run a command and print its response. Exit with 1 if the command failed."""
-    for argument in list_cli_arguments(row.arguments):
+    """Run a command and print its response.
+
+    `values` are the values of the command's arguments. Exit with 1 if the command
+    failed, and with EXIT_CODE if the user interrupted its cell with Ctrl-C.
+    """
+    for argument in list_cli_arguments(command.arguments):
         value = values[argument.name]
         values[argument.name] = _convert_value(argument, value)
     if plan is not None:
         values["steps"] += load_plan_steps(plan)
     # The message after Ctrl-C names the notebook.
     click.get_current_context().find_root().obj = values.get("notebook")
-    paths = _find_paths(row)
+    paths = _find_paths(command)
     interrupted = False
-    if row.name in LOCAL_COMMANDS:
-        function = import_object(LOCAL_COMMANDS[row.name])
-        answer = function(paths, **values)
+    if command.name in LOCAL_COMMANDS:
+        function = import_object(LOCAL_COMMANDS[command.name])
+        response = function(paths, **values)
     else:
         progress = RunProgress(quiet=as_json)
-        interrupt_handler = InterruptHandler(row.runs_code)
+        interrupt_handler = InterruptHandler(command.runs_code)
         with progress, interrupt_handler:
             body = daemon_client.send_request(
                 paths,
-                row.name.encode(),
+                command.name.encode(),
                 json.dumps(values).encode(),
                 progress,
                 on_connect=interrupt_handler.set_connection,
             )
-        answer = json.loads(body or b"null")
+        response = json.loads(body or b"null")
         interrupted = interrupt_handler.interrupted
-    succeeded = print_answer(row.name, answer, as_json)
+    succeeded = print_response(command.name, response, as_json)
     if interrupted:
         sys.exit(EXIT_CODE)
     if not succeeded:
@@ -276,20 +287,20 @@ def run_command(
 def _convert_value(argument: Field[Any], value: Any) -> Any:
     """Return the value of an argument in the format of a request."""
     if isinstance(value, tuple):
-        # Either words, which are joined, or the values of a repeated option.
+        # The value contains words to join, or the values of a repeated option.
         value = " ".join(value) if argument.metadata.get("many") else list(value)
     if value == "-" and argument.metadata.get("stdin"):
         return sys.stdin.read()
     return value
 
 
-def _find_paths(row: Command) -> Paths:
+def _find_paths(command: Command) -> Paths:
     """Return the paths of the current project.
 
     Raise UsageError if the command needs a project and the current folder is in none.
     """
     project = resolve_project(daemon_client.get_current_folder(), sys.prefix)
-    if project is None and row.name not in WITHOUT_PROJECT:
+    if project is None and command.name not in WITHOUT_PROJECT:
         raise UsageError(
             "stepper is not set up in this folder or a parent folder", INSTALL_COMMAND
         )
@@ -350,13 +361,13 @@ def complete_argument(
     return function(ctx, incomplete)
 
 
-def make_command(row: Command, name: str) -> click.Command:
-    """Return the click command for a row of the table."""
+def make_command(command: Command, name: str) -> click.Command:
+    """Return the click command for a command of the table, under the given name."""
     parameters = [
-        make_parameter(argument) for argument in list_cli_arguments(row.arguments)
+        make_parameter(argument) for argument in list_cli_arguments(command.arguments)
     ]
-    rendering = RENDERINGS[row.name]
-    if row.name == "new":
+    rendering = RENDERINGS[command.name]
+    if command.name == "new":
         parameters.append(PLAN_OPTION)
     if rendering.has_times:
         utc_option = click.Option(
@@ -377,11 +388,11 @@ def make_command(row: Command, name: str) -> click.Command:
     return click.Command(
         name,
         params=parameters,
-        callback=functools.partial(run_command, row),
-        help=row.help,
-        short_help=row.summary,
-        epilog=format_epilog(row.examples),
-        hidden=row.name in HIDDEN_COMMANDS,
+        callback=functools.partial(run_command, command),
+        help=command.help,
+        short_help=command.summary,
+        epilog=format_epilog(command.examples),
+        hidden=command.name in HIDDEN_COMMANDS,
     )
 
 
@@ -403,25 +414,29 @@ def _add_commands() -> None:
     """Add all commands of the table to `main`."""
     groups = {}
     for group_name, (help_text, usage) in SUBCOMMAND_GROUPS.items():
-        rows = [row for row in _list_subcommands(group_name) if row.examples]
+        examples = [
+            command.examples[-1]
+            for command in _list_subcommands(group_name)
+            if command.examples
+        ]
         group = SubcommandGroup(
             group_name,
             help=help_text,
             short_help=help_text,
             subcommand_metavar=f"[{usage}COMMAND [ARGS]...]",
-            epilog=format_epilog(row.examples[-1] for row in rows),
+            epilog=format_epilog(examples),
         )
         groups[group_name] = group
         main.add_command(group)
-    for row in COMMANDS.values():
-        first_word, _, last_word = row.name.partition(" ")
+    for command in COMMANDS.values():
+        first_word, _, last_word = command.name.partition(" ")
         parent = groups.get(first_word, main)
         name = last_word or first_word
-        if row.name in groups:
+        if command.name in groups:
             name = "show"
-        parent.add_command(make_command(row, name))
-        if row.alias:
-            parent.add_command(make_command(row, row.alias))
+        parent.add_command(make_command(command, name))
+        if command.alias:
+            parent.add_command(make_command(command, command.alias))
 
 
 _add_commands()

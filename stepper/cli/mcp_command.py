@@ -20,9 +20,11 @@ def mcp(
 ) -> dict[str, Any] | None:
     """Run the MCP server until the client disconnects, or configure a client.
 
-    `http` is a port for HTTP; the default is standard input and output. `config` is the
-    client to configure; return its configuration entry. Otherwise, return None. Raise
-    StepperError if the MCP extra is not installed or the client can't be configured.
+    `http` is a port for HTTP. If it is None, the server uses standard input and output.
+    `config` is the name of a client to configure. In this case, return the client's
+    configuration entry, and write the entry to the client's configuration if `install`
+    is true. Otherwise, return None. Raise StepperError if the MCP extra is not
+    installed or the client can't be configured.
     """
     if config is not None:
         configure = import_object(
@@ -54,8 +56,8 @@ def _import_server(paths: Paths, name: str) -> Any:
         module = error.name or ""
         if module.partition(".")[0] == "stepper":
             raise
-        make_command = import_object("stepper.install.doctor:format_install_command")
+        format_command = import_object("stepper.install.doctor:format_install_command")
         raise StepperError(
             f"the MCP extra is not installed: the module {module} is missing",
-            make_command(paths, more=" --mcp"),
+            format_command(paths, more=" --mcp"),
         ) from None

@@ -34,7 +34,7 @@ SOURCE_CHARACTERS = 40
 CLIENT_CHARACTERS = 10
 MIN_TEXT_COLUMNS = 20
 
-Answer = dict[str, Any]
+Response = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,30 +45,30 @@ class Rendering:
     and `succeeded` returns whether the command exits with 0.
     """
 
-    text: Callable[[Any], str] = lambda answer: str(answer["text"])
+    text: Callable[[Any], str] = lambda response: str(response["text"])
     has_json: bool = True
-    document: Callable[[Any], Any] = lambda answer: answer
-    succeeded: Callable[[Any], bool] = lambda answer: True
+    document: Callable[[Any], Any] = lambda response: response
+    succeeded: Callable[[Any], bool] = lambda response: True
     has_times: bool = False  # the text has times in the local time zone
     is_output: bool = False  # the text was printed by cells or code
 
 
-def print_answer(
+def print_response(
     command: str,
-    answer: Any,
+    response: Any,
     as_json: bool,
 ) -> bool:
     """Print the response of a command, and return whether the command succeeded."""
     rendering = RENDERINGS[command]
     if as_json:
-        document = rendering.document(answer)
+        document = rendering.document(response)
         text = json.dumps(document, indent=2, ensure_ascii=False)
         write_text(CONTROLS.sub(_escape_control, text))
     else:
-        text = rendering.text(answer)
+        text = rendering.text(response)
         if text:
             print_text(text, is_output=rendering.is_output)
-    return rendering.succeeded(answer)
+    return rendering.succeeded(response)
 
 
 def _escape_control(match: Any) -> str:
@@ -85,55 +85,55 @@ def _join_lines(lines: Iterable[str]) -> str:
 # of these modules.
 
 
-def _format_created(created: Answer) -> str:
+def _format_created(created: Response) -> str:
     from stepper.messages.status_text import format_created
 
     return format_created(created)
 
 
-def _format_status(status: Answer) -> str:
+def _format_status(status: Response) -> str:
     from stepper.messages.status_text import format_status
 
     return format_status(status)
 
 
-def _format_plan(plan: Answer) -> str:
+def _format_plan(plan: Response) -> str:
     from stepper.messages.status_text import format_plan
 
     return format_plan(plan)
 
 
-def _format_list(notebooks: list[Answer]) -> str:
+def _format_list(notebooks: list[Response]) -> str:
     from stepper.messages.notebook_list import format_notebooks
 
     return format_notebooks(notebooks)
 
 
-def _format_use(answer: Answer) -> str:
-    notebook = answer["notebook"]
+def _format_use(response: Response) -> str:
+    notebook = response["notebook"]
     text = f"{notebook} is now the current notebook."
-    if answer["kernel"]:
-        text += f" Its next kernel will run on {answer['kernel']}."
-    if answer["elsewhere"]:
+    if response["kernel"]:
+        text += f" Its next kernel will run on {response['kernel']}."
+    if response["elsewhere"]:
         restart = CommandLines(notebook).shell("restart")
         text += (
-            f" Its current kernel still runs on {answer['elsewhere']}. To replace the"
+            f" Its current kernel still runs on {response['elsewhere']}. To replace the"
             f" current kernel, run: {restart}"
         )
     return text
 
 
-def _format_wait(answer: Answer) -> str:
+def _format_wait(response: Response) -> str:
     from stepper.messages.status_text import format_kernel_location
 
-    kernel = answer["kernel"]
+    kernel = response["kernel"]
     location = format_kernel_location(kernel) or f"pid {kernel['pid']}"
-    notebook = one_line(answer["notebook"])
-    readiness = "ready" if _has_live_kernel(answer) else "not ready"
+    notebook = one_line(response["notebook"])
+    readiness = "ready" if _has_live_kernel(response) else "not ready"
     return f"{notebook}: the kernel is {readiness} ({kernel['state']}, {location})"
 
 
-def _format_kernels(backends: list[Answer]) -> str:
+def _format_kernels(backends: list[Response]) -> str:
     lines = list[str]()
     width = max(len(backend["name"]) for backend in backends)
     indent = " " * (width + 4)
@@ -148,7 +148,7 @@ def _format_kernels(backends: list[Answer]) -> str:
     return "\n".join(lines)
 
 
-def _list_backend_details(backend: Answer) -> Iterable[str]:
+def _list_backend_details(backend: Response) -> Iterable[str]:
     """Return details about a backend: the problem, its offers and the fix."""
     from stepper.messages.error_hint import format_hint
 
@@ -181,7 +181,7 @@ def _wrap(first: str, text: str) -> list[str]:
     )
 
 
-def _format_history(runs: list[Answer]) -> str:
+def _format_history(runs: list[Response]) -> str:
     if not runs:
         return "No cell has run yet."
     from stepper.messages.notebook_list import format_table
@@ -192,7 +192,7 @@ def _format_history(runs: list[Answer]) -> str:
     return format_table([header, *rows])
 
 
-def _make_history_row(run: Answer) -> Sequence[str]:
+def _make_history_row(run: Response) -> Sequence[str]:
     from stepper.messages.notebook_list import NO_VALUE
     from stepper.messages.status_text import get_outcome_name
 
@@ -215,29 +215,29 @@ def _parse_time(time: str) -> datetime:
     return utc_time.astimezone()
 
 
-def _format_eval(answer: Answer) -> str:
+def _format_eval(response: Response) -> str:
     """Return the output of evaluated code, or a report for agents and errors.
 
     A report marks printed text, so that agents can't mistake it for stepper's text.
     """
     is_agent = bool(os.environ.get("STEPPER_SESSION"))
-    if answer["outcome"] == "ok" and not is_agent:
-        return str(answer["output"])
-    return str(answer["text"])
+    if response["outcome"] == "ok" and not is_agent:
+        return str(response["output"])
+    return str(response["text"])
 
 
-def _format_trust(answer: Answer) -> str:
-    lines = [f"Accepted for your user account, in {answer['project']}:"]
+def _format_trust(response: Response) -> str:
+    lines = [f"Accepted for your user account, in {response['project']}:"]
     for name in ("interpreter", "environment"):
-        item = answer[name] or {"path": "none", "is": "none"}
+        item = response[name] or {"path": "none", "is": "none"}
         path = item["path"]
         if item["is"] != path:
             path += f" → {item['is']}"
         lines.append(f"  {name:<12}{path}")
-    for name, definition in answer["kernels"].items():
+    for name, definition in response["kernels"].items():
         text = json.dumps(definition, ensure_ascii=False)
         lines.append(f"  kernels.{name}: {text}")
-    lines.append(f"Recorded in {answer['recorded']}")
+    lines.append(f"Recorded in {response['recorded']}")
     return "\n".join(lines)
 
 
@@ -250,59 +250,59 @@ NOTHING_TO_RUN = {
 }
 
 
-def _format_run(answer: Answer) -> str:
-    summary = f"{answer['ran']} of {format_count(answer['cells'], 'cell')} ran ok"
-    if not answer["cells"]:
-        summary = f"nothing to run: {NOTHING_TO_RUN[answer['which']]}"
-    stop = f"stepper: {answer['stop']}" if answer["stop"] else ""
+def _format_run(response: Response) -> str:
+    summary = f"{response['ran']} of {format_count(response['cells'], 'cell')} ran ok"
+    if not response["cells"]:
+        summary = f"nothing to run: {NOTHING_TO_RUN[response['which']]}"
+    stop = f"stepper: {response['stop']}" if response["stop"] else ""
     return _join_lines(
         [
-            answer["report"],
-            f"{answer['notebook']}: {summary}",
-            answer["follows"],
+            response["report"],
+            f"{response['notebook']}: {summary}",
+            response["follows"],
             stop,
         ]
     )
 
 
-def _remove_text(answer: Answer) -> Answer:
-    return {name: value for name, value in answer.items() if name != "text"}
+def _remove_text(response: Response) -> Response:
+    return {name: value for name, value in response.items() if name != "text"}
 
 
-def _format_output(answer: Answer) -> str:
-    if answer["ended"]:
-        return str(answer["ended"])
+def _format_output(response: Response) -> str:
+    if response["ended"]:
+        return str(response["ended"])
     page = ""
-    if answer["pages"] > 1:
-        page = f"page {answer['page']} of {answer['pages']}"
-    return _join_lines([answer["text"], page])
+    if response["pages"] > 1:
+        page = f"page {response['page']} of {response['pages']}"
+    return _join_lines([response["text"], page])
 
 
-def _format_interrupt(answer: Answer) -> str:
-    return f"{answer['notebook']}: {answer['text']}"
+def _format_interrupt(response: Response) -> str:
+    return f"{response['notebook']}: {response['text']}"
 
 
-def _format_restart(answer: Answer) -> str:
-    notebook = answer["notebook"]
-    if answer["had_kernel"]:
+def _format_restart(response: Response) -> str:
+    notebook = response["notebook"]
+    if response["had_kernel"]:
         return f"{notebook}: started a new kernel. The old kernel's variables are lost."
     return f"{notebook}: started a kernel. No kernel was running before."
 
 
-def _format_shutdown(answer: Answer | None) -> str:
-    if not answer:
+def _format_shutdown(response: Response | None) -> str:
+    if not response:
         return "Nothing to stop: neither a daemon nor a kernel is running."
-    notebook = answer["notebook"]
-    if answer["left"]:
+    notebook = response["notebook"]
+    if response["left"]:
         return (
-            f"{notebook}: {answer['left']} keeps running with its variables, because"
+            f"{notebook}: {response['left']} keeps running with its variables, because"
             " the configuration names this kernel by its id."
         )
-    if notebook and answer["kernels"]:
+    if notebook and response["kernels"]:
         return f"{notebook}: stopped the kernel; all variables are lost."
     if notebook:
         return f"{notebook}: no kernel is running."
-    kernels = format_count(answer["kernels"], "kernel")
+    kernels = format_count(response["kernels"], "kernel")
     return f"Stopped the daemon and {kernels} of this project."
 
 
@@ -318,26 +318,26 @@ def _format_checks(checks: list[Any]) -> str:
     return "\n".join(lines)
 
 
-def _remove_null_values(answer: Answer) -> Answer:
-    return {name: value for name, value in answer.items() if value is not None}
+def _remove_null_values(response: Response) -> Response:
+    return {name: value for name, value in response.items() if value is not None}
 
 
-def _get_created_notebook(answer: Answer) -> Answer:
-    return {name: answer[name] for name in ("notebook", "steps")}
+def _get_created_notebook(response: Response) -> Response:
+    return {name: response[name] for name in ("notebook", "steps")}
 
 
-def _has_live_kernel(answer: Answer) -> bool:
-    return answer["kernel"]["state"] in ("idle", "busy")
+def _has_live_kernel(response: Response) -> bool:
+    return response["kernel"]["state"] in ("idle", "busy")
 
 
-def _get_optional_text(answer: Answer | None) -> str:
-    return str(answer["text"]) if answer else ""
+def _get_optional_text(response: Response | None) -> str:
+    return str(response["text"]) if response else ""
 
 
-RUN_RENDERING = Rendering(_format_run, succeeded=lambda answer: bool(answer["ok"]))
+RUN_RENDERING = Rendering(_format_run, succeeded=lambda response: bool(response["ok"]))
 PLAN_RENDERING = Rendering(_format_plan)
 DECISION_RENDERING = Rendering(has_json=False)
-PAGE_RENDERING = Rendering(lambda answer: "", has_json=False)
+PAGE_RENDERING = Rendering(lambda response: "", has_json=False)
 RENDERINGS = {
     "new": Rendering(_format_created, document=_get_created_notebook),
     "status": Rendering(_format_status),
@@ -345,7 +345,7 @@ RENDERINGS = {
     "restore": RUN_RENDERING,
     "verify": Rendering(
         document=_remove_text,
-        succeeded=lambda answer: bool(answer["reproduces"]),
+        succeeded=lambda response: bool(response["reproduces"]),
     ),
     "list": Rendering(_format_list),
     "use": Rendering(_format_use, document=_remove_null_values),
@@ -355,7 +355,7 @@ RENDERINGS = {
     "report": Rendering(),
     "eval": Rendering(
         _format_eval,
-        succeeded=lambda answer: answer["outcome"] == "ok",
+        succeeded=lambda response: response["outcome"] == "ok",
         is_output=True,
     ),
     "output": Rendering(_format_output, is_output=True),
@@ -389,7 +389,7 @@ RENDERINGS = {
 
 
 class RunProgress(contextlib.ExitStack):
-    """Shows progress events: as a bar on a terminal, otherwise as lines.
+    """Shows progress events as a bar on a terminal, or else as lines.
 
     Nothing is shown if `quiet` is true, as with `--json`.
     """

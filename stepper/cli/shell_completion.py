@@ -54,7 +54,7 @@ def complete_notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
 
 
 def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the code cells whose numbers or ids start with `incomplete`."""
+    """Return the numbers and ids of code cells that start with `incomplete`."""
     paths = _get_paths()
     if paths is None:
         return []

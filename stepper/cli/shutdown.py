@@ -36,9 +36,9 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
     Return the daemon's response, or None if nothing was running.
     """
     try:
-        answer = _ask_daemon(paths, notebook)
+        response = _request_shutdown(paths, notebook)
         if notebook:
-            return answer
+            return response
     except StepperError as error:
         # The daemon hangs, or an invalid configuration hides its notebooks.
         if notebook:
@@ -50,17 +50,18 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
         kernel_count = kill_processes(paths)
         if list_remote_kernels(paths):
             kernel_count += _stop_remote_kernels(paths, error.message)
-        answer = {"kernels": kernel_count, "notebook": None, "left": None}
+        response = {"kernels": kernel_count, "notebook": None, "left": None}
     # The folder is missing in a worktree in which nothing ran.
     if os.path.isdir(paths.home):
         _wait_for_daemon_exit(paths)
-    return answer
+    return response
 
 
-def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
+def _request_shutdown(paths: Paths, notebook: str | None) -> Any:
     """Request the daemon to stop kernels, and return its response.
 
-    If only kernels are running, start a daemon. Return None if nothing is running.
+    If no daemon is running but kernels are recorded, start a daemon. Return None if
+    there is neither a daemon nor a recorded kernel.
     """
     request = json.dumps({"notebook": notebook}).encode()
     body = daemon_client.send_request(paths, b"shutdown", request, launch=False)
@@ -103,8 +104,8 @@ def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
     reason = ""
     try:
         body = daemon_client.send_request(paths, b"shutdown", b"{}")
-        answer = json.loads(body or b"{}")
-        kernel_count = int(answer.get("kernels", 0))
+        response = json.loads(body or b"{}")
+        kernel_count = int(response.get("kernels", 0))
     except StepperError as error:
         if error.message != first_error:
             reason = f": {error.message}"

@@ -58,17 +58,22 @@ async def use_backend(
     """
     metadata = await get_metadata(request, name)
     default = request.workspace.config.load_limits().kernel
-    former = session.state.plan.kernel or default
-    choice = "" if name == default else name
-    notebook_commands.use_kernel(session, choice, metadata)
+    former_backend = session.state.plan.kernel or default
+    # An empty name selects the default, even if the configuration changes later.
+    plan_kernel = "" if name == default else name
+    notebook_commands.use_kernel(session, plan_kernel, metadata)
     kernel = await session.kernel_manager.find_or_attach()
     is_alive = kernel is not None and await kernel.check_death() is None
+    has_kernel = bool(session.kernel_manager.queue_status) or is_alive
     # The configuration may have given the backend another name since the kernel
     # started.
-    current = session.kernel_manager.backend_name or former
-    has_kernel = bool(session.kernel_manager.queue_status) or is_alive
-    other = current if has_kernel and current != name else None
-    return responses.CurrentNotebookResponse(session.name, name, elsewhere=other)
+    current_backend = session.kernel_manager.backend_name or former_backend
+    other_backend = None
+    if has_kernel and current_backend != name:
+        other_backend = current_backend
+    return responses.CurrentNotebookResponse(
+        session.name, name, elsewhere=other_backend
+    )
 
 
 async def wait_for_kernel(
@@ -102,7 +107,7 @@ async def wait_for_kernel(
 async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
     """Return all kernel backends, `local` first.
 
-    Backends that the user accepted are contacted, to find out if they are reachable.
+    Backends that the user accepted are contacted, to check whether they are reachable.
     """
     workspace = request.workspace
     environ = request.caller.environ
@@ -153,7 +158,7 @@ async def _check_backend(
 ) -> responses.KernelBackendEntry:
     """Return the entry of a backend, which is contacted if the user accepted it."""
     is_accepted = paths.trusts_backend(backend.definition)
-    facts = (
+    common_fields = (
         backend.name,
         backend.kind,
         backend.description.text,
@@ -162,7 +167,7 @@ async def _check_backend(
     )
     if not is_accepted:
         return responses.KernelBackendEntry(
-            *facts, None, NOT_ACCEPTED, mend="stepper trust"
+            *common_fields, None, NOT_ACCEPTED, mend="stepper trust"
         )
     python = paths.find_trusted_python(limits.python)
     check = backend_registry.check_backend(backend, environ, python)
@@ -170,14 +175,14 @@ async def _check_backend(
         result = await asyncio.wait_for(check, CHECK_SECONDS)
     except KernelError as error:
         return responses.KernelBackendEntry(
-            *facts, False, error.message, mend=error.hint
+            *common_fields, False, error.message, mend=error.hint
         )
     except asyncio.TimeoutError:
         problem = f"{backend.name} did not respond within {CHECK_SECONDS:g} s"
-        return responses.KernelBackendEntry(*facts, False, problem)
+        return responses.KernelBackendEntry(*common_fields, False, problem)
     is_reachable = None if result.uncertainty else True
     return responses.KernelBackendEntry(
-        *facts,
+        *common_fields,
         is_reachable,
         result.uncertainty,
         result.offers,

@@ -638,8 +638,8 @@ async def _report_status(
 ) -> responses.StatusResponse:
     """Return the status of a notebook.
 
-    For an agent, the status includes the undelivered reports, which are then marked as
-    delivered.
+    For an agent, the status includes the undelivered reports and marks them as
+    delivered, unless `arguments.unread` is true.
     """
     status = await _get_status(request, session, arguments)
     status = replace(status, daemon=request.daemon_info)

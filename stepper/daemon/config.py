@@ -153,8 +153,8 @@ def parse(text: str, file_name: str) -> Limits:
 def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
     """Return the root node and the data of a YAML text.
 
-    Both are empty for an empty text. Raise UsageError if the text is not valid YAML or
-    exceeds a limit.
+    For an empty text, the node is None and the data is an empty mapping. Raise
+    UsageError if the text is not valid YAML or exceeds a limit.
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{file_name} is larger than {MAX_CHARACTERS:,} characters")
@@ -234,10 +234,11 @@ def _parse_kernels(
     file_name: str,
     lines: Mapping[str, int],
 ) -> None:
-    """Replace the value of `kernels` with the backends that it defines.
+    """Replace the value of `kernels` in `values` with the parsed backends.
 
-    Raise UsageError if a definition is not valid, or if `kernel` names an unknown
-    backend.
+    `node` is the root node of the file. `lines` contains the line numbers of the
+    top-level keys. Raise UsageError if a backend is not valid, or if `kernel` names an
+    unknown backend.
     """
     from stepper.kernels import backend_registry
     from stepper.policy.configuration import kernel_config
@@ -302,7 +303,7 @@ def replace_notebooks(text: str, patterns: Sequence[str], file_name: str) -> str
 
 
 class Config:
-    """The limits of a project, which are read again after each change of the file."""
+    """The limits of a project, read again after each change of the configuration."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths

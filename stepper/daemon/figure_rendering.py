@@ -71,9 +71,9 @@ async def render_figures(
     rendered = [path for path in paths if os.path.exists(path)]
     if len(rendered) < len(paths):
         reason = _get_last_line(stderr) or "kaleido printed no error"
-        noun = format_count(len(paths), "figure")
+        total = format_count(len(paths), "figure")
         raise StepperError(
-            f"kaleido rendered {len(rendered)} of {noun} of {cell.label}: {reason}"
+            f"kaleido rendered {len(rendered)} of {total} of {cell.label}: {reason}"
         )
     lines = []
     for number, path in enumerate(rendered, 1):

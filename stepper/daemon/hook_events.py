@@ -115,6 +115,7 @@ async def handle_edit(
     """Run the cells that NotebookEdit or Write changed, and return the report.
 
     If the run takes too long, it continues in the background, and the report says so.
+    The output is empty if another hook handles the same edit.
     """
     change = event.change
     try:
@@ -157,7 +158,10 @@ async def handle_edit(
 
 
 def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
-    """Record that the agent of a client session stopped, and touch the notebook."""
+    """Record that the agent of a client session stopped, and touch the notebook.
+
+    The notebook's modification time becomes the current time.
+    """
     workspace.running_turns.pop(client, None)
     # The file may have been deleted, but the report must be delivered anyway.
     with contextlib.suppress(StepperError):
@@ -167,7 +171,7 @@ def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
 def _report_uncovered(
     workspace: Workspace, event: Event, error: UncoveredError
 ) -> run_report.Report:
-    """Return the report on an edit of a notebook that `notebooks:` does not match.
+    """Return the report on an edit of a notebook that does not match `notebooks:`.
 
     Further reports on the same notebook are shorter.
     """
@@ -231,7 +235,7 @@ async def _run_edit(
 def _record_work(
     workspace: Workspace, session: Session, change: CellEdit | FileWrite
 ) -> None:
-    """Record that an agent session worked on a notebook, now its current notebook."""
+    """Record that an agent session worked, and make the notebook its current one."""
     workspace.currents.set(session.name, change.session)
     workspace.active_clients.add(change.session)
 
@@ -393,7 +397,7 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     _reset_turn(workspace, event)
     replaced_lines = workspace.clear_replaced_stops(owner)
     new_notebook = claude_code_json.format_new_notebook(event.prompt)
-    # 2.1.197 sends this event after the injected command, 2.1.330 before it.
+    # Claude Code 2.1.197 runs a slash command before this event, 2.1.330 after it.
     if new_notebook or event.is_stepper_command:
         workspace.active_clients.add(owner)
     if new_notebook:

@@ -37,13 +37,13 @@ async def handle_cell_command(
     is refused.
     """
     if not isinstance(arguments, mcp_commands.CellEditArguments):
-        return await _handle(request, session, arguments)
+        return await _dispatch(request, session, arguments)
     workspace = request.workspace
     former_currents = workspace.currents.get_all()
     # Set before the run, which may take long.
     workspace.currents.set(session.name, request.owner)
     try:
-        response = await _handle(request, session, arguments)
+        response = await _dispatch(request, session, arguments)
         replaced_notebook.record_agent_version(session)
     except StepperError:
         workspace.currents.restore(former_currents, session.name, request.owner)
@@ -60,7 +60,7 @@ def _is_refusal(response: object) -> bool:
     return response.state in ("refused", "stopped") and not response.cells
 
 
-async def _handle(request: Request, session: Session, arguments: Any) -> object:
+async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
     match arguments:
         case mcp_commands.CellRun() | mcp_commands.CellAdd():
             return await _write_cells(request, session, arguments)
@@ -88,7 +88,10 @@ async def _write_cells(
     session: Session,
     arguments: mcp_commands.CellRun | mcp_commands.CellAdd,
 ) -> mcp_responses.CellRunResponse:
-    """Write cells to a notebook and run them, for at most `wait_seconds`."""
+    """Write cells to a notebook, and run them unless `run` is false.
+
+    If the cells run for longer than `wait_seconds`, return an interim response.
+    """
     caller = request.caller
     consent = request.consent
     caller.call_id = arguments.call
@@ -110,7 +113,7 @@ async def run_cells(
     """Run the selected cells of a notebook.
 
     `selection` is a selection of `stepper run`, such as `all`. After `wait_seconds`,
-    return an interim response, and continue the run in the background.
+    return an interim response; the run continues in the background.
     """
 
     async def run_selected() -> time_limited_runs.CellRunReport:

@@ -27,10 +27,10 @@ APPROVAL_RUNS_CELL = (
 
 
 async def handle_read(workspace: Workspace, event: Event) -> bytes:
-    """Show the user, once per session, that approving a code cell runs the cell.
+    """Inform the user, once per session, that approving a code cell runs the cell.
 
-    This is shown when the agent reads a notebook, which precedes its first edit. Claude
-    Code does not show hook messages above the question about an edit.
+    Claude Code does not show hook messages above the question about an edit. Therefore,
+    the message is shown earlier: when the agent reads the notebook.
     """
     workspace.resolve(event.read_path)
     limits = workspace.config.load_limits()
@@ -42,7 +42,10 @@ async def handle_read(workspace: Workspace, event: Event) -> bytes:
 
 
 async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
-    """Return the decision on an edit or a shell command of the agent."""
+    """Return the decision on an edit or a shell command of the agent.
+
+    The output is empty if the client should decide as usual.
+    """
     if event.is_shell_call:
         return decide_shell_command(workspace, event.shell_command, event.consent)
     change = event.change
@@ -86,7 +89,8 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
 def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """Return the decision on a shell command of the agent.
 
-    A command that runs code needs the same approval as an edit that runs code.
+    A command that runs code needs the same approval as an edit that runs code. The
+    output is empty if the client should decide as usual.
     """
     running_command = edit_gate.find_running_command(command)
     if consent is Consent.WITHHELD:
@@ -117,7 +121,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
 def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:
     """Return why an edit is refused, or None if it is allowed.
 
-    This function acquires no lock, so the session checks again when the edit arrives.
+    The state can change before the edit is executed, so the session checks it again.
     """
     running = backgrounding.explain_refusal(session, change.session)
     if isinstance(change, FileWrite):
@@ -167,7 +171,7 @@ def _find_write_refusal(
 
 
 def has_code_to_run(session: Session, change: CellEdit | FileWrite) -> bool:
-    """Return whether an edit contains code that would run after it."""
+    """Return whether code runs after an edit."""
     if isinstance(change, FileWrite):
         cells = session.file.parse(change.content).cells
         return bool(changed_cells.select_not_run(cells, session.state.last_sources))

@@ -27,7 +27,8 @@ MIB = 1 << 20
 class CpuSampler:
     """Measures the CPU usage of the machine and of a kernel between two samples.
 
-    If there is a recent sample from an earlier request, a request need not wait.
+    If there is a recent sample from an earlier request, the result is available
+    immediately.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,8 @@ class CpuSampler:
     def measure(self, pid: int | None) -> tuple[float, float | None]:
         """Return the CPU usage of the machine and of a kernel, in percent of all cores.
 
-        The kernel's usage is None if it is unknown.
+        The kernel's usage is None if it is unknown. Block for SAMPLE_SECONDS if there
+        is no earlier sample to compare with.
         """
         sample = Sample.take(pid)
         earlier = self._find_earlier(pid, sample.time)
@@ -123,7 +125,7 @@ SAMPLER = CpuSampler()
 
 
 def measure_resources(kernel: KernelStatus) -> Resources:
-    """Return the resources of this machine, and their usage by it and by a kernel."""
+    """Return the CPU and memory usage of a kernel and of this machine, and its GPUs."""
     machine_percent, kernel_percent = SAMPLER.measure(kernel.pid)
     memory = psutil.virtual_memory()
     used_bytes = memory.total - memory.available

@@ -70,7 +70,7 @@ BEAT_SECONDS = 2.0
 # Shorter than a client's wait (8.5 s), because Python starts slowly on a busy machine.
 LOCK_SECONDS = 5.0
 MAINTENANCE_SECONDS = 1.0  # a kernel that dies while idle is noticed within this time
-WATCH_SECONDS = 30.0
+WATCH_SECONDS = 30.0  # the interval of checks for idle kernels and an unused daemon
 # The delay between a change and the update of the status lines. The response to the
 # request is sent first.
 REFRESH_SECONDS = 0.05
@@ -213,6 +213,7 @@ class Daemon:
         log.info("the daemon is exiting")
 
     async def _start_server(self) -> asyncio.AbstractServer:
+        """Listen on the socket, handle signals and write the daemon's JSON file."""
         self.paths.create_runtime_folder()
         with contextlib.suppress(FileNotFoundError):
             # This daemon has the lock, so the daemon that created the socket has
@@ -262,8 +263,9 @@ class Daemon:
     async def _remove_old_replays(self, names: list[str]) -> None:
         """Remove the replay folders of a killed daemon, and shut down their kernels.
 
-        Failed removals are retried: a Jupyter server may require a token, which the
-        daemon gets with the environment of a later request.
+        `names` are the names of the folders. Failed removals are retried: a Jupyter
+        server may require a token, which the daemon gets with the environment of a
+        later request.
         """
         if not names:
             return
@@ -278,7 +280,7 @@ class Daemon:
             retry_seconds = min(2 * retry_seconds, LONGEST_RETRY_SECONDS)
 
     async def _cancel_unrecorded_jobs(self) -> None:
-        """Cancel cluster jobs of former daemons that are in no kernel record."""
+        """Cancel cluster jobs of former daemons that no kernel record mentions."""
 
         def get_records() -> Iterator[Path]:
             from stepper.kernels import sealed_kernel_records
@@ -448,9 +450,10 @@ class Daemon:
     async def _respond(
         self, connection: Connection, client_request: ClientRequest
     ) -> None:
-        """Process a request, with heartbeats meanwhile, and send the response.
+        """Process a request, and send the response.
 
-        If the client disconnects, its runs are cancelled.
+        If the client has another version, only inform the client. In this case, the
+        daemon exits unless the client is a viewer.
         """
         command = client_request.command
         own_version = __version__.encode()
@@ -471,7 +474,21 @@ class Daemon:
         if command.startswith(WAITING_HOOKS):
             self.waiting_hooks.add(work)
             work.add_done_callback(self.waiting_hooks.discard)
-        caller = request.caller
+        await self._wait_for_response(connection, work, request.caller, command)
+        connection.stop_watching()
+        await connection.send_response(work.result())
+
+    async def _wait_for_response(
+        self,
+        connection: Connection,
+        work: asyncio.Task[Response],
+        caller: Caller,
+        command: bytes,
+    ) -> None:
+        """Wait until `work` is done, and send heartbeats to the client meanwhile.
+
+        If the client disconnects, its runs are cancelled.
+        """
         while not work.done():
             await connection.wait(work, BEAT_SECONDS)
             was_connected = not caller.disconnected.is_set()
@@ -484,8 +501,6 @@ class Daemon:
                 # A client that closed only its half of the connection still waits for
                 # the response.
                 connection.send_heartbeat()
-        connection.stop_watching()
-        await connection.send_response(work.result())
 
     def _create_request(
         self, connection: Connection, client_request: ClientRequest

@@ -2,8 +2,9 @@
 
 Status lines read the file without a request to the daemon. The first line contains the
 daemon's process ID and the time until which the file is valid: some seconds while a
-cell runs, otherwise as long as the daemon runs. Each further line starts with the
-Claude Code session that shows it, or with `-` for all other sessions.
+cell runs, otherwise as long as the daemon runs. Each further line contains the text for
+one client session, and starts with the session's ID. The text that starts with `-` is
+for all other sessions.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ MEMORY_SECONDS = 5.0
 class KernelDisplay:
     """The facts about a notebook's kernel in its status line."""
 
-    frame: str = ""  # the variable with the shape that is shown
+    frame: str = ""  # the name of the variable with the shape that is shown
     memory: int = 0  # in bytes
-    # The state of the notebook at the last measurement of the memory.
-    mark: tuple[object, ...] = ()
+    # The kernel and its executions at the last measurement of the memory.
+    measured_state: tuple[object, ...] = ()
     next_measurement: float = 0.0
 
 
 class StatusLineFile:
-    """Writes the file. Call `update` once a second."""
+    """Writes the file for status lines. Call `update` once a second."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -91,26 +92,9 @@ class StatusLineFile:
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
         """Return the status line of a notebook, or an empty string."""
+        display = self._update_display(session, measure_memory)
         running = status_queries.get_running(session)
         queued = session.kernel_manager.queue_status
-        kernel = session.kernel_manager.kernel
-        namespace = session.namespace_tracker.current
-        display = self.displays.setdefault(session.name, KernelDisplay())
-        clock = time.monotonic()
-        mark = (
-            kernel and kernel.id,
-            session.state.next_run,
-            running is None,
-            len(session.state.external_executions),
-        )
-        is_due = clock > display.next_measurement
-        if measure_memory and is_due and (running or mark != display.mark):
-            display.mark = mark
-            display.next_measurement = clock + MEMORY_SECONDS
-            display.memory = kernel.measure_memory() if kernel else 0
-        display.frame = (
-            statusline.choose_frame(namespace, display.frame) if kernel else ""
-        )
         cell_name = elapsed = ""
         if running:
             cell_name = running.name
@@ -121,10 +105,33 @@ class StatusLineFile:
             cell_name,
             elapsed,
             queue_text,
-            namespace,
+            session.namespace_tracker.current,
             display.frame,
             display.memory,
         )
+
+    def _update_display(self, session: Session, measure_memory: bool) -> KernelDisplay:
+        """Return the facts about a notebook's kernel, after updating them."""
+        kernel = session.kernel_manager.kernel
+        namespace = session.namespace_tracker.current
+        display = self.displays.setdefault(session.name, KernelDisplay())
+        now = time.monotonic()
+        is_running = status_queries.get_running(session) is not None
+        state = (
+            kernel and kernel.id,
+            session.state.next_run,
+            is_running,
+            len(session.state.external_executions),
+        )
+        has_changed = is_running or state != display.measured_state
+        can_measure = measure_memory and now > display.next_measurement
+        if can_measure and has_changed:
+            display.measured_state = state
+            display.next_measurement = now + MEMORY_SECONDS
+            display.memory = kernel.measure_memory() if kernel else 0
+        frame = statusline.choose_frame(namespace, display.frame) if kernel else ""
+        display.frame = frame
+        return display
 
 
 def _is_active(session: Session) -> bool:

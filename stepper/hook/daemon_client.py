@@ -44,8 +44,9 @@ def exchange(
 ) -> "Iterator[tuple[bytes, bytes]]":
     """Send a request, yield each response as (kind, payload), and close the socket.
 
-    Interim responses are of the kind PROGRESS; the next response of another kind is the
-    last one. Raise DaemonError if the daemon hangs, exits or sends invalid data.
+    `parts` are the parts of the request. Interim responses are of the kind PROGRESS,
+    and the first response of another kind is the last one. Raise DaemonError if the
+    daemon hangs, exits or sends invalid data.
     """
     accepted = False
     kind = wire_format.PROGRESS

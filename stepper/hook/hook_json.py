@@ -93,7 +93,7 @@ def format_new_notebook(prompt: str) -> bytes:
 
 
 def respond_without_daemon(event: str, data: bytes) -> bytes:
-    """Return the output of a hook that needs no daemon.
+    """Return the output of a hook that got no response from a daemon.
 
     The output is empty, except for the prompt `new notebook PROBLEM`.
     """
@@ -112,7 +112,7 @@ def format_failure(
     """Return the output of a hook that failed.
 
     The output is empty unless the event is PostToolUse. `data` is the event's payload,
-    which contains the notebook's path.
+    which contains the notebook's path. `project` is the path of the project.
     """
     if event != "PostToolUse":
         return SILENT

@@ -200,9 +200,10 @@ def wait_for_message(paths: HookPaths, event: str, request: bytes, parent: int) 
 
 
 def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
-    """Wait until the daemon listens, which the hook of the edit starts.
+    """Wait until a daemon listens, and return whether one does.
 
-    Return False after DAEMON_WAIT_SECONDS, or if the client exited.
+    The hook for PostToolUse starts the daemon. Return False after DAEMON_WAIT_SECONDS,
+    or if the client exited.
     """
     import time
 
@@ -314,7 +315,8 @@ def create_reader_check() -> "Callable[[bytes], None]":
 def build_client_error(result: str, paths: HookPaths) -> StepperError:
     """Return the error for a result of the compiled client.
 
-    If the result is `failed`, file descriptor 3 contains the daemon's error response.
+    PROTOCOL.md lists the results. If the result is `failed`, file descriptor 3 contains
+    the daemon's error response.
     """
     if result == "failed":
         with open(3, "rb") as stream:

@@ -1,9 +1,10 @@
 """Access control for the page: only the user who started the server has access.
 
-A request must contain this server in its Host header, must not come from a page of
-another origin, and must contain the cookie that is set for the address with the key. On
-Linux, the client's process must also belong to the same user or to root, because
-cookies are shared between ports, and other users may have seen the key.
+The Host header of a request must contain this server, and the request must not come
+from a page of another origin. The request must also contain the cookie. The browser
+gets the cookie when it opens the address with the key. On Linux, the client's process
+must belong to the same user or to root, because cookies are shared between ports, and
+other users may have seen the key.
 """
 
 from __future__ import annotations
@@ -136,7 +137,11 @@ class ViewHandler(web.RequestHandler):
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        """Raise HTTPError if the request does not come from the user's own page."""
+        """Check access before a request is handled. Called by tornado.
+
+        A request with the key gets the cookie and a redirect. Raise HTTPError if access
+        is denied.
+        """
         hosts = self.server.hosts
         headers = self.request.headers
         if headers.get("Host") not in hosts:
@@ -171,9 +176,9 @@ class ViewHandler(web.RequestHandler):
         return stream.stepper_uid in (None, 0, os.getuid())
 
     def _exchange_key(self, value: bytes) -> None:
-        """Set the cookie for a request with the key, and redirect to the plain address.
+        """Set the cookie, and redirect to the address without the key.
 
-        Raise HTTPError if the key is wrong.
+        `value` is the key in the request. Raise HTTPError if it is wrong.
         """
         if not self._is_key(value):
             raise web.HTTPError(403)
@@ -253,7 +258,7 @@ def encode_json(value: object) -> bytes:
 def get_peer_uid(sock: socket.socket) -> int | None:
     """Return the user ID of the process at the other end of a loopback connection.
 
-    Return None if it is unknown, for example on systems without /proc.
+    Return None if the user ID is unknown, for example on systems without /proc.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         host, port = sock.getsockname()[:2]

@@ -46,13 +46,13 @@ class EventsHandler(ViewHandler):
     async def get(self) -> None:
         """Send events until the page is closed or the server stops."""
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
-        list_at = 0.0
+        next_list_at = 0.0
         with contextlib.suppress(iostream.StreamClosedError):
             await self._send_hello()
             while not (self.is_closed or self.server.stop_event.is_set()):
-                if time.monotonic() > list_at:
+                if time.monotonic() > next_list_at:
                     await self.server.refresh()
-                    list_at = time.monotonic() + LIST_SECONDS
+                    next_list_at = time.monotonic() + LIST_SECONDS
                 await self._send_changes()
                 if time.monotonic() > self.heartbeat_at:
                     await self._send("beat", b"0")
@@ -91,10 +91,10 @@ class EventsHandler(ViewHandler):
                 await self._send(name, data)
 
     def _choose_view(self) -> None:
-        """Select the notebook to show.
+        """Select the notebook to show, and set its view.
 
-        This is the notebook in the request, or the server's notebook, or the current
-        notebook.
+        This is the notebook in the request, or else the server's notebook, or else the
+        current notebook. The view is None if the notebook does not exist.
         """
         requested = self.get_query_argument("notebook", "")
         name = requested or self.server.notebook or self.server.current_name

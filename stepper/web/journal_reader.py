@@ -1,6 +1,6 @@
 """The runs and the state of a notebook, read from its journal.
 
-Only new lines are read. Views never write, so an unreadable journal stays as it is.
+Only new lines are read. Views never write, so they don't repair a damaged journal.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class NotebookView:
         self.file = IpynbFile(self.path)
         self.document: Document | None = None
         self.file_error = ""
-        # Cell id → why the cell is stale or has hidden state.
+        # The reasons why cells are stale or have hidden state, by cell id.
         self.marks: dict[str, str] = {}
         self.snapshot = dict(NO_SNAPSHOT)
         # The outputs of the running cell so far.
@@ -197,17 +197,20 @@ class NotebookView:
         self._update_changed_cells()
         state = self.history.state
         state.commands = self.get_commands(self.name, current)
-        planned = self._get_plan()
+        title = ""
+        steps: list[Row] = []
+        notebook_plan = self._get_plan()
+        if notebook_plan is not None:
+            title = one_line(notebook_plan.problem, TITLE_CHARACTERS)
+            steps = [self._build_step(step) for step in notebook_plan.steps]
         exists = os.path.exists(self.path)
         return {
             "notebook": self.name,
-            "title": one_line(planned.problem, TITLE_CHARACTERS) if planned else "",
+            "title": title,
             "state": state.status_name if exists else "gone",
             "trouble": self.file_error,
             "daemon": self.daemon.error,
-            "steps": [self._build_step(step) for step in planned.steps]
-            if planned
-            else [],
+            "steps": steps,
             "off_plan": [
                 {"cell": cell.cell_id, "number": cell.number, "status": cell.status}
                 for cell in state.open_cells
@@ -301,9 +304,10 @@ class NotebookView:
         }
 
     def list_cells(self) -> list[Row]:
-        """Return the cells, each with a mark that changes when the cell changes.
+        """Return the cells, with their latest runs and the warnings of these runs.
 
-        If there is no file, return the cells in the journal.
+        The mark of a cell changes when the cell changes. If there is no file, return
+        the cells in the journal.
         """
         last_runs = {run.cell: run for run in self.history.runs}
         rows = self.file_rows or _make_journal_rows(last_runs)

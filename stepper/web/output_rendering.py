@@ -1,8 +1,8 @@
 """Rendering of a cell's outputs for the page.
 
-Texts are truncated, tables become rows of texts, and images become addresses. HTML from
-a notebook is never part of the page: it is parsed as a table, or shown in a sandboxed
-frame without scripts (`get_full_output`).
+Texts are truncated, tables become rows of texts, and images are replaced by their
+addresses. HTML from a notebook is never part of the page: it is parsed as a table, or
+shown in a sandboxed frame without scripts (`get_full_output`).
 """
 
 from __future__ import annotations
@@ -200,9 +200,9 @@ def _render_widget(
 
 
 def _render_html(data: Data, index: int) -> RenderedOutput:
-    """Return HTML as tables or, if it contains anything else, as a frame.
+    """Return the description of HTML: tables, or a frame for any other HTML.
 
-    `lines` is the height of the frame.
+    In the description of a frame, `lines` is the height of the frame.
     """
     html = _join(data[HTML])
     address = _make_address(data, index)
@@ -246,7 +246,8 @@ def _render_text(
 ) -> RenderedOutput:
     """Return the description of a text. A long text is reduced to its start and end.
 
-    `left` is the number of omitted characters.
+    `index` is the index of the output, and `name` is the kind of text, such as
+    `stderr`. In the description, `left` is the number of omitted characters.
     """
     if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")

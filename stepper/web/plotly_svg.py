@@ -431,7 +431,10 @@ def _draw_titles(layout: Mapping[str, Any]) -> list[str]:
 
 
 def _get_ticks(limits: Range) -> list[float]:
-    """Return round numbers within a range: multiples of 1, 2 or 5."""
+    """Return the ticks of an axis: the multiples of a round step within its limits.
+
+    The step is a power of ten, or 2 or 5 times a power of ten.
+    """
     min_step = (limits.high - limits.low) / TICK_COUNT
     power = 10 ** math.floor(math.log10(min_step))
     steps = [power * factor for factor in (1, 2, 5, 10)]

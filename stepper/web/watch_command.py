@@ -54,14 +54,17 @@ FINISHED = ("done", "skipped")
 def watch(paths: Paths, notebook: str | None) -> None:
     """Show live progress until Ctrl-C is pressed.
 
-    Raise UsageError if standard output is not a terminal or the notebook does not
-    exist.
+    Raise UsageError if standard output is not a terminal that can be redrawn, or if the
+    notebook does not exist.
     """
     is_dumb = os.environ.get("TERM") == "dumb"
     if is_dumb or not sys.stdout.isatty():
+        reason = "standard output is not one"
+        if sys.stdout.isatty():
+            reason = "TERM is `dumb`"
         commands = CommandLines(notebook or "")
         raise UsageError(
-            "`stepper watch` needs a terminal; standard output is not one",
+            f"`stepper watch` needs a terminal that can redraw lines, but {reason}",
             f"{commands.shell('status')}; {commands.shell('report')}",
         )
     notebooks = NotebookList(paths)

@@ -59,7 +59,7 @@ class FolderSnapshot:
             self.before[name] = FileState(stamp, digest)
 
     def list_changes(self) -> list[FileChange]:
-        """Return the files that were created, changed or deleted since the snapshot."""
+        """Return the files that were created, written or deleted after the snapshot."""
         was_truncated = self.is_truncated
         stamps = self._scan_stamps()
         changes = list[FileChange]()
@@ -78,7 +78,11 @@ class FolderSnapshot:
         return changes
 
     def _compare(self, name: str, before: FileState, stamp: Stamp) -> FileChange:
-        """Return the change of a file that was written after the snapshot."""
+        """Return the change of a file that was written after the snapshot.
+
+        The kind of change is `same` or `changed`, depending on the contents. It is
+        `written` if only the sizes can be compared, and they are equal.
+        """
         self.bytes_left = MAX_TOTAL_BYTES
         digest = None
         if before.digest:

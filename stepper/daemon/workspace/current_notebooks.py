@@ -56,7 +56,10 @@ class CurrentNotebooks:
         self._write(currents)
 
     def rename(self, new_names: Mapping[str, str]) -> None:
-        """Replace former names by new names."""
+        """Replace the names of renamed notebooks.
+
+        `new_names` maps former names to new names.
+        """
         currents = self.get_all()
         renamed = {
             session: new_names.get(name, name) for session, name in currents.items()

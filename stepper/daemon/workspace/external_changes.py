@@ -1,7 +1,8 @@
 """Detection of external changes: edits by a shell, a script or git.
 
-The agent gets a report on them, and no cell runs. The hook script asks the daemon only
-if a notebook is newer than the scan marker, a file that lists the folders to check.
+The agent gets a report on external changes, but no cell runs because of them. The scan
+marker is a file that lists the folders to check. The hook script sends a request to the
+daemon only if a notebook in these folders is newer than the scan marker.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ExternalChanges:
         self.is_started = False
         self.folders = list[str]()  # the folders that the hook script checks
         self.next_full_scan = 0.0
-        self.read_count = -1  # of the index when the folders were listed
+        self.read_count = -1  # the index's `read_count` when the folders were listed
         self.marker_text = b""
         # The patterns whose notebooks are all in `reported`.
         self.patterns = list[str]()
@@ -73,9 +74,10 @@ class ExternalChanges:
         self.is_incomplete = False
 
     def start(self) -> None:
-        """Mark the notebooks that a former daemon reported as reported.
+        """Mark notebooks as reported unless they are newer than the scan marker.
 
-        If no former daemon wrote a scan marker, mark all existing notebooks.
+        If a former daemon did not write a scan marker, mark all existing notebooks. If
+        the project can't be scanned, do nothing.
         """
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
@@ -88,11 +90,12 @@ class ExternalChanges:
             self._write_marker(notebooks)
 
     def report_changes(self, used_shell: bool = False) -> list[str]:
-        """Return a line for each notebook with cells that were changed externally.
+        """Return report lines on notebooks with external changes.
 
-        Each change is reported once. If a Jupyter server is running, its user may have
-        saved the notebook, so the change is reported only if `used_shell` is true: the
-        agent ran a shell command.
+        The last line is the number of other changed notebooks if there are more than
+        MAX_NAMED. Each change is reported once. If a Jupyter server is running, its
+        user may have saved the notebook. In this case, changes are reported only if
+        `used_shell` is true, which means that the agent ran a shell command.
         """
         if not self.is_started:
             self.start()
@@ -112,18 +115,13 @@ class ExternalChanges:
             self.reported = reported
             self.is_started = True
             self._write_marker(notebooks)
-        more_count = len(lines) - MAX_NAMED
-        if more_count <= 0:
-            return lines
-        others = format_count(more_count, "more notebook")
-        verb = "has" if more_count == 1 else "have"
-        last_line = f"stepper: {others} also {verb} external changes"
-        return [*lines[:MAX_NAMED], last_line]
+        return _shorten_report(lines)
 
     def _add_newly_covered(self, notebooks: FileStates) -> bool:
-        """Mark notebooks as reported that are new to the scan, but were not changed.
+        """Mark notebooks as reported that earlier scans could not find.
 
-        Return whether the last scan was incomplete.
+        These are notebooks that match new patterns, or that earlier incomplete scans
+        left out. Return whether a scan before this check was incomplete.
         """
         patterns = self.notebook_paths.list_patterns()
         if self.patterns != patterns:
@@ -142,7 +140,7 @@ class ExternalChanges:
     def _report(
         self, notebooks: FileStates, used_shell: bool, lines: list[str]
     ) -> set[str]:
-        """Append a line to `lines` for each changed notebook.
+        """Append report lines on changed notebooks to `lines`.
 
         Return the paths of the notebooks that are postponed to the next check.
         """
@@ -162,8 +160,10 @@ class ExternalChanges:
         return postponed
 
     def find_changed(self) -> set[str]:
-        """Return the paths of the notebooks that changed since the last report."""
-        # A failed scan means that no change is known.
+        """Return the paths of the notebooks that have changed since the last report.
+
+        Return an empty set if the project can't be scanned.
+        """
         with contextlib.suppress(StepperError, OSError):
             return self._select_changed(self._scan())
         return set()
@@ -239,8 +239,9 @@ class ExternalChanges:
     def _choose_marker_time(self, notebooks: FileStates) -> int:
         """Return the modification time for the scan marker, in nanoseconds.
 
-        It is the time of the newest notebook, including notebooks that match no
-        pattern, but earlier than every change that was not reported.
+        This is the time of the newest notebook, including notebooks that match no
+        pattern. If some changes have not been reported, the time is earlier than these
+        changes.
         """
         uncovered_paths = self.notebook_paths.index.find_uncovered(self.folders)
         uncovered = _read_states(uncovered_paths - notebooks.keys())
@@ -251,6 +252,17 @@ class ExternalChanges:
             before_change_ns = notebooks[path].mtime_ns - 1
             marker_ns = min(marker_ns, before_change_ns)
         return marker_ns
+
+
+def _shorten_report(lines: list[str]) -> list[str]:
+    """Return the first lines of a report, and the number of other notebooks."""
+    other_count = len(lines) - MAX_NAMED
+    if other_count <= 0:
+        return lines
+    others = format_count(other_count, "more notebook")
+    verb = "has" if other_count == 1 else "have"
+    last_line = f"stepper: {others} also {verb} external changes"
+    return [*lines[:MAX_NAMED], last_line]
 
 
 def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
@@ -272,10 +284,11 @@ def _read_states(paths: Iterable[str]) -> FileStates:
 
 
 def _take_change_report(session: Session) -> list[str]:
-    """Return a report line on a notebook's changed cells and mark them as reported.
+    """Return a list with one report line on a notebook, and mark its changed cells.
 
-    Return an empty list if each cell ran with its current source or was reported
-    before.
+    The changed cells count as reported afterwards. Return an empty list if each cell
+    ran with its current source or was reported before. If the notebook can't be read,
+    the line contains the reason.
     """
     try:
         document, cells = undelivered_reports.update_changed_cells(session)

@@ -66,7 +66,7 @@ class Folder:
 
 
 class PartialFolder(NamedTuple):
-    """A folder that is not completely read; `entries` yields the other entries."""
+    """A folder that is being read. `entries` yields the entries to read next."""
 
     path: str
     folder: Folder
@@ -156,7 +156,7 @@ class NotebookIndex:
         return notebooks
 
     def is_crowded(self, path: str) -> bool:
-        """Return whether the subfolders of a folder have too many entries.
+        """Return whether the subfolders have at least CROWDED_ENTRIES entries in total.
 
         The hook script does not list the subfolders of a crowded folder.
         """
@@ -211,7 +211,10 @@ class _Refresh:
         return self.entries_left > 0 and time.monotonic() < self.deadline
 
     def _visit(self, path: str, is_searched: bool) -> None:
-        """Keep a folder of the index if it is unchanged; otherwise read the folder."""
+        """Keep a folder of the index if it is unchanged; otherwise read the folder.
+
+        A changed folder is also kept if no more entries may be read in this refresh.
+        """
         if path in self.folders:
             return
         if len(self.folders) >= MAX_FOLDERS:
@@ -268,14 +271,14 @@ class _Refresh:
         limits before other folders are read.
         """
         path, folder, entries, stamp = partial
-        turn = list(islice(entries, project_walk.TURN))
-        self.entries_left -= len(turn)
-        folder.entry_count += len(turn)
+        batch = list(islice(entries, project_walk.TURN))
+        self.entries_left -= len(batch)
+        folder.entry_count += len(batch)
         subfolders = list[str]()
         unsearched = list[str]()
         former = self.index.folders.get(path)
         former_covered = frozenset(former.covered) if former else frozenset[str]()
-        for entry in turn:
+        for entry in batch:
             if entry.name.endswith(".ipynb"):
                 self._add_notebook(folder, entry, former_covered)
             if entry.name.startswith("."):
@@ -293,7 +296,7 @@ class _Refresh:
         folder.subfolders += subfolders
         folder.unsearched += unsearched
         self._add_pending(subfolders, unsearched)
-        if len(turn) == project_walk.TURN:
+        if len(batch) == project_walk.TURN:
             self.partial.append(partial)
         else:
             folder.stamp = stamp

@@ -127,7 +127,10 @@ class NotebookPaths:
         return name.removesuffix(".ipynb")
 
     def get_path_of_store(self, name: str) -> str:
-        """Return the path of the notebook that has the store `NAME.ipynb`."""
+        """Return the path of a notebook.
+
+        `name` is the notebook's store with the suffix `.ipynb`.
+        """
         renamed = self.renames_file.get_notebook(name.removesuffix(".ipynb"))
         if renamed is not None:
             return self._join(renamed)
@@ -183,7 +186,7 @@ class NotebookPaths:
             if len(matches) > MAX_NAMED:
                 names += ", …"
             raise UsageError(
-                f"{len(matches)} notebooks have the name {name!r}: {names}",
+                f"{len(matches)} notebooks match the name {name!r}: {names}",
                 "use the name with the date",
             )
         return self.resolve(self._join(matches[0]))
@@ -191,9 +194,9 @@ class NotebookPaths:
     def resolve(self, path: str) -> str:
         """Return the real path of a notebook, without symbolic links.
 
-        Raise UsageError unless it is a regular file in the project that matches
-        `notebooks:`. If the file is replaced by a link later, opening it fails: see
-        `secure_files`.
+        Raise UsageError if the real path is outside of the project, does not match
+        `notebooks:` or is not a regular file. The file does not have to exist. If a
+        link replaces the file later, opening the file fails: see `secure_files`.
         """
         quoted = escape_controls(path)
         name = self.paths.relpath(path)
@@ -244,7 +247,8 @@ class NotebookPaths:
     def _build_uncovered_error(self, path: str, real: str) -> UsageError:
         """Return the error for a path that matches no pattern of `notebooks:`.
 
-        The error is an UncoveredError unless only the target of a link is outside.
+        `real` is the real path. If `path` matches a pattern and only `real` does not,
+        the error is not an UncoveredError.
         """
         patterns = self.config.load_limits().patterns
         name = self.paths.relpath(path)
@@ -253,14 +257,16 @@ class NotebookPaths:
             suffix = "/" if notebook_globs.is_folder(pattern) else ""
             pattern_names.append(f"{pattern}{suffix}")
         listed_patterns = ", ".join(pattern_names)
-        message = (
-            f"{escape_controls(path)} is outside of `notebooks:` ({listed_patterns})"
-        )
-        if real != path:
-            message += f"; its real path is {escape_controls(real)}"
+        problem = f"does not match `notebooks:` ({listed_patterns})"
+        quoted = escape_controls(path)
+        quoted_real = escape_controls(real)
         hint = "move the notebook to a path that `notebooks:` includes"
         if notebook_globs.includes(patterns, name):
+            message = f"the real path of {quoted} {problem}: {quoted_real}"
             return UsageError(message, hint)
+        message = f"{quoted} {problem}"
+        if real != path:
+            message += f"; its real path is {quoted_real}"
         setting = notebook_globs.suggest_setting(patterns, [name])
         if setting:
             hint += f", or change .stepper/config.yaml: {setting}"

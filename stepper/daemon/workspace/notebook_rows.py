@@ -82,7 +82,10 @@ class NotebookRows:
     def _is_valid(
         self, cached: CachedRow, limits: Limits, notebook: tuple[int, ...]
     ) -> bool:
-        """Return whether the limits, the notebook and the journal are unchanged."""
+        """Return whether the limits, the notebook and the journal are unchanged.
+
+        A cached row is never valid for a notebook with an open session.
+        """
         if cached.row.notebook in self.notebooks.sessions:
             return False
         if cached.limits is not limits or cached.notebook != notebook:

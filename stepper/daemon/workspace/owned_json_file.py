@@ -16,7 +16,10 @@ class DaemonJsonFile:
         self._data: dict[str, Any] | None = None
 
     def read(self) -> dict[str, Any]:
-        """Return the object, which is empty if the file is missing or not valid."""
+        """Return the object in the file.
+
+        The object is empty if the file is missing, can't be read or is not valid.
+        """
         if self._data is not None:
             return self._data
         try:

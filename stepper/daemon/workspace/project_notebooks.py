@@ -58,7 +58,7 @@ class Workspace:
         self.config = Config(paths)
         self.notebook_paths = NotebookPaths(paths, self.config)
         self.resolve = self.notebook_paths.resolve
-        self.sessions: dict[str, Session] = {}  # the open ones, by notebook
+        self.sessions: dict[str, Session] = {}  # the open sessions, by notebook name
         self.currents = CurrentNotebooks(paths.state)
         self.restored_mtimes = RestoredMtimes(paths.batch_marker)
         self.rows = NotebookRows(self)
@@ -80,9 +80,9 @@ class Workspace:
         self.replay = replay
         # How the user's shell calls stepper, in the project's folder.
         self.program = PROGRAM
-        self._searched_path: str | None = None  # the PATH on which it was searched
-        # Whether more than one notebook is known, for these counts of folders and
-        # sessions.
+        self._searched_path: str | None = None  # the PATH that was searched for it
+        # Whether more than one notebook is known, and the numbers of folder reads and
+        # sessions when this was determined.
         self._has_several = False
         self._counts = (-1, -1)
         # Whether the commands of the sessions name their notebooks.
@@ -118,7 +118,7 @@ class Workspace:
         return session
 
     def get_session(self, path: str) -> Session:
-        """Return the session of a path, which is opened if necessary.
+        """Return the session of the notebook at a path, and open it if necessary.
 
         Unlike `open_session`, this function does not check for renamed notebooks.
         """
@@ -246,7 +246,7 @@ class Workspace:
         """Return the session of a notebook by its name or path, relative to `cwd`.
 
         Without a name, return the session of the current notebook of the client session
-        `owner`. Raise UsageError if the notebook does not exist.
+        `owner`. Raise UsageError if there is no such notebook or its path is not valid.
         """
         if not name:
             return self._open_current(owner)
@@ -285,14 +285,18 @@ class Workspace:
         return None
 
     def _add_rename(self, error: UncoveredError) -> UncoveredError:
-        """Add a note to the error if the notebook is probably a renamed notebook."""
+        """Add a note to an error if the notebook was probably renamed."""
         notice = self.renames.describe_uncovered(self._join(error.name))
         if notice:
             error.message = f"{error.message}. {notice}"
         return error
 
     def find_deleted(self, name: str | None) -> Session | None:
-        """Return the session of a deleted notebook that still has a kernel, or None."""
+        """Return the session of a deleted notebook, or None if there is none.
+
+        Sessions are opened for all notebooks with a kernel record. If the notebook was
+        renamed, its session moves to the new name, and the result is None.
+        """
         if not name:
             return None
         file_name = _add_suffix(name)
@@ -337,7 +341,7 @@ class Workspace:
 
     async def open_stopped_sessions(self) -> list[Session]:
         """Open the sessions of all stopped notebooks, and return them by name."""
-        # In a thread: there may be many journals, and long ones.
+        # Reading many or long journals would block the event loop.
         for path in await asyncio.to_thread(self._list_with_stop_event):
             with contextlib.suppress(UsageError):  # the path is no longer allowed
                 self.open_session(self.resolve(path))
@@ -354,7 +358,7 @@ class Workspace:
     def _list_with_stop_event(self) -> list[str]:
         """Return the paths of notebooks with a stop event in their journal.
 
-        Some of these notebooks may have been resumed since.
+        Some of these notebooks may have been resumed later.
         """
         root = Path(self.paths.journals)
         paths = []
@@ -382,10 +386,9 @@ class Workspace:
         if working - {owner}:
             current = self.currents.get(owner) if owner else None
             stopped = [session for session in stopped if session.name == current]
+        # The stop of a renamed notebook remains.
         for session in stopped:
-            self.renames.update_session(
-                session
-            )  # the stop of a renamed notebook remains
+            self.renames.update_session(session)
         lines = []
         for session in stopped:
             if self.has_file(session):
@@ -507,10 +510,10 @@ def parse_plan(problem: str, steps: list[Any]) -> Plan:
     `long`. Raise UsageError if a step is invalid.
     """
     try:
-        parsed = [_parse_step(number, step) for number, step in enumerate(steps, 1)]
+        plan_steps = [_parse_step(number, step) for number, step in enumerate(steps, 1)]
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return Plan(" ".join(problem.split()), tuple(parsed))
+    return Plan(" ".join(problem.split()), tuple(plan_steps))
 
 
 def _parse_step(number: int, step: Any) -> Step:

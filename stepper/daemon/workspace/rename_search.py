@@ -1,9 +1,9 @@
 """The search for the new path of a renamed notebook, or for its former session.
 
-A notebook counts as renamed if it contains the cells that ran in a session, by id, and
-the session's own notebook is missing or contains none of these cells. If the session
-knows the inode number of its notebook, the number decides: a rename keeps the inode, a
-copy has another one.
+A notebook counts as renamed if it contains cells that ran in a session, and the
+session's own notebook is missing or contains none of these cells. Cells are compared by
+id. If the session knows the inode number of its notebook, the number decides: a renamed
+file keeps its inode number, but a copy has a different inode number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FormerSession(NamedTuple):
 
 
 class RenameSearch:
-    """Finds the new path of a session, or the former session of a notebook."""
+    """Finds the new path of a session's notebook, or a notebook's former session."""
 
     def __init__(self, records: NotebookRecords) -> None:
         self.records = records
@@ -67,9 +67,10 @@ class RenameSearch:
         return best_paths[0]
 
     def find_former_session(self, path: str, cells: Hashes) -> FormerSession | None:
-        """Return the former session of the notebook at a path, with these cells.
+        """Return the former session of the notebook at a path.
 
-        Return None if no other session ran any of the cells.
+        `cells` are the notebook's cell hashes. Return None if no other session ran any
+        of these cells.
         """
         best_path = ""
         highest_count = 0
@@ -200,9 +201,10 @@ class RenameSearch:
         return candidates
 
     def _list_nearby(self, path: str) -> list[str]:
-        """Return the indexed notebooks and those in the folder of a path.
+        """Return the known notebooks and all notebooks in the folder of a path.
 
-        The most recently changed notebooks come first.
+        The most recently changed notebooks come first. The number is limited to
+        MAX_READ_NOTEBOOKS.
         """
         folder = os.path.dirname(path)
         paths = set[str]()
@@ -214,15 +216,19 @@ class RenameSearch:
                 if name.endswith(".ipynb"):
                     paths.add(os.path.join(folder, name))
         change_times: dict[str, int] = {}
-        for each in paths:
+        for notebook in paths:
             with contextlib.suppress(OSError, UsageError):
-                resolved = self.notebook_paths.resolve(each)
+                resolved = self.notebook_paths.resolve(notebook)
                 change_times[resolved] = os.stat(resolved).st_ctime_ns
         newest_first = sorted(change_times, key=change_times.__getitem__, reverse=True)
         return newest_first[:MAX_READ_NOTEBOOKS]
 
     def _has_own_session(self, path: str, cells: Hashes) -> bool:
-        """Return whether the session at a path ran the notebook, or has a kernel."""
+        """Return whether the session of the notebook at a path belongs to the notebook.
+
+        This is the case if it ran any of `cells`, the notebook's cells. A session
+        without runs belongs to the notebook if it has a kernel.
+        """
         run_cells = self.records.get_run_hashes(path)
         if run_cells:
             return not notebook_identity.is_different_notebook(cells, run_cells)

@@ -83,8 +83,9 @@ class RenamedNotebooks:
     def update_session(self, session: Session) -> None:
         """Detect whether another notebook was renamed to the path of a session.
 
-        If so, move the session of the renamed notebook to this path. This is cheap
-        unless the file has changed since the last call.
+        If so, move the session of the renamed notebook to this path. The first check of
+        a notebook that was renamed earlier adds the notice of the rename again. A call
+        is cheap unless the file has changed since the last call.
         """
         signature = get_signature(session.file.path)
         if not signature or signature == session.file.last_written:
@@ -111,7 +112,7 @@ class RenamedNotebooks:
         signature: Signature,
         last_check: CheckedFile | None,
     ) -> bool:
-        """Return whether a notebook is the same file as at the last check.
+        """Return whether a notebook is the file that was last checked or written.
 
         The file's contents may have been changed in place.
         """
@@ -144,8 +145,9 @@ class RenamedNotebooks:
     def _match_with_session(self, session: Session, cells: Sequence[Cell]) -> None:
         """Move the session that ran these cells to the path of `session`.
 
-        If the notebook of `session` was renamed to another path, move `session` there.
-        If the match is uncertain, only add a notice.
+        If the notebook of `session` was renamed to another path, move `session` to that
+        path. If the match is uncertain, don't move the session that ran the cells: move
+        `session` to a free name if it has runs, and call `_notify_of_possible_rename`.
         """
         hashes = notebook_identity.hash_code_cells(cells)
         if not hashes:
@@ -184,7 +186,8 @@ class RenamedNotebooks:
     def _notify_of_possible_rename(self, session: Session, former: Session) -> None:
         """Add a notice that the notebook of `session` was probably renamed.
 
-        If the notebook of `former` is stopped, also stop the notebook of `session`.
+        If the notebook of `former` is stopped, also stop the notebook of `session`. Do
+        nothing if the notebook of `session` is only a copy.
         """
         if self.search.is_copy(session.file.path, former):
             return
@@ -245,8 +248,8 @@ class RenamedNotebooks:
     def follow_missing(self, session: Session) -> bool:
         """Search for the notebook of a session if its file is missing.
 
-        If the notebook is found under another name, move the session to that name and
-        return True. Only the main thread moves sessions.
+        If the notebook is found under another name, move the session to that name.
+        Return whether the session was moved. Only the main thread moves sessions.
         """
         if threading.current_thread() is not threading.main_thread():
             return False
@@ -272,7 +275,7 @@ class RenamedNotebooks:
     def describe_uncovered(self, path: str) -> str:
         """Return a notice if an uncovered notebook was probably renamed.
 
-        Return an empty string if its cells are those of no missing notebook.
+        Return an empty string if no missing notebook contained any of its cells.
         """
         original = self.search.find_missing_original(path)
         if original is None:

@@ -116,8 +116,8 @@ class RenamesFile:
 def _select_valid(names: object) -> dict[str, str]:
     """Return the valid entries of a mapping from notebooks to names or stores.
 
-    Another person may have written the file, so paths outside of their folder are
-    invalid.
+    Another person may have written the file, so absolute paths and paths that start
+    with `..` are invalid.
     """
     if not isinstance(names, dict):
         return {}
@@ -138,7 +138,10 @@ def _map_stores_to_notebooks(stores: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether a value is a normalized relative path inside its folder."""
+    """Return whether a value is a normalized relative path without a leading `..`.
+
+    Names that are too long or contain control characters are rejected.
+    """
     if not isinstance(name, str):
         return False
     if not 0 < len(name) < MAX_NAME_CHARACTERS:

@@ -2,8 +2,8 @@
 
 After a cell has run, stepper restores the notebook's modification time, because the
 client would otherwise refuse further edits in the same message. When the message is
-complete, the notebook gets the current time. A file lists the notebooks until then, for
-the case that the daemon is killed. The hook script checks whether the file exists.
+complete, the notebook gets the current time. Until then, a file lists the notebook, in
+case the daemon is killed. The hook script checks whether the file exists.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _build_several_stopped_error(
 
 def _format_instruction(interface: str) -> str:
     if interface == "tool":
-        return "To ask the user about one of the notebooks, call one of these tools:"
+        return "To ask the user about one of the notebooks, make one of these calls:"
     verb = "type" if interface == "slash" else "run"
     return f"To resume one of the notebooks, {verb} one of these commands:"
 
