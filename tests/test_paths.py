@@ -164,11 +164,8 @@ def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) 
         assert not NAME_CONTROLS.search(answer.text.replace("\n", "")), answer.text
         assert "\nstepper: cell 1 ok" not in answer.text
         said = project.stepper("run", str(path), check=None).stderr
-        assert says.replace(
-            "does not match `notebooks:`", "does not match `notebooks:` (notebooks/"
-        ) in " ".join(said.split()) and not NAME_CONTROLS.search(
-            said.replace("\n", "")
-        ), said
+        assert says in " ".join(said.split()), said
+        assert not NAME_CONTROLS.search(said.replace("\n", "")), said
         if make in (hard_link, link_out):
             path.unlink()  # for those that follow
     assert (elsewhere.read_text(), elsewhere.stat().st_mtime_ns) == (TEXT, before)

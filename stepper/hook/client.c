@@ -1,13 +1,13 @@
-/* The compiled hook process. It does what process.py does if no error occurs, and saves the 8 ms
- * that a Python interpreter takes to start. In all other cases (no daemon, a daemon of another
- * version, a daemon that exited) it executes process.py, which reads the same standard input and
- * gets the result of the request so far as an argument.
+/* The compiled hook process. If no error occurs, it does the same as hook_process.py, and saves the
+ * 8 ms that a Python interpreter takes to start. In all other cases (no daemon, a daemon of another
+ * version, a daemon that exited) it executes hook_process.py, which reads the same standard input.
+ * An argument contains the result of the request so far.
  *
  *     hook PYTHON PACKAGES ROOT EVENT
  *
- * For the events Wake, `Wake again` and Rearm it waits for a message to the agent, possibly for
- * hours. It prints the message on standard error and exits with code 2, by which Claude Code
- * recognizes a message to the agent.
+ * For the events Wake, `Wake again` and Rearm, it waits for a message to the agent, possibly for
+ * hours. It prints the message on standard error and exits with code 2, so that Claude Code sends
+ * the message to the agent.
  *
  * PROTOCOL.md describes what both hook processes do; tests/test_hook_protocol.py runs its
  * scenarios with both.
@@ -31,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SILENCE_SECONDS 7 /* as in client.py */
+#define SILENCE_SECONDS 7 /* as in daemon_client.py */
 #define MAX_BYTES (1u << 30)
 #define RETRY_SECONDS 0.5      /* most cells have finished by then, so Wake sends no request */
 #define DAEMON_WAIT_SECONDS 20 /* for the daemon that the hook of the edit starts */
@@ -42,10 +42,10 @@ static struct {
     char *data;
     size_t size;
 } payload;
-static char **arguments; /* those of main() */
+static char **arguments; /* the arguments of main() */
 static int sock = -1;
-static int is_notifier;     /* whether the event is one that waits for a message to the agent */
-static int message_printed; /* whether there was such a message */
+static int is_notifier;     /* whether this process waits for a message to the agent */
+static int message_printed; /* whether the message to the agent was printed */
 static pid_t parent;
 static const char *const RUN =
     "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
@@ -72,8 +72,8 @@ static int write_temporary_file(const char *data, size_t size) {
     return file;
 }
 
-/* Replace this process by process.py. `result` is that of the request, NULL if process.py must
- * send it; `body` is the daemon's response. */
+/* Replace this process with hook_process.py. `result` is the result of the request, or NULL if
+ * hook_process.py must send the request. `body` is the daemon's response. */
 static void run_python(const char *result, const char *body, size_t size) {
     char *command[10];
     int count = 0;
@@ -108,7 +108,7 @@ static void run_python(const char *result, const char *body, size_t size) {
     signal(SIGXFSZ, SIG_DFL);
     execv(arguments[1], command);
     if (!strcmp(arguments[4], "PostToolUse"))
-        puts("{\"systemMessage\":\"stepper: its Python can't be started, so the cell was not run, "
+        puts("{\"systemMessage\":\"stepper: its Python can't be started. The cell did not run, "
              "or its report is lost. To fix this, run: uvx notebook-stepper install "
              "THIS_REPOSITORY (or, from a checkout of stepper: ./install.sh THIS_REPOSITORY)\"}");
     fflush(stdout);
@@ -192,12 +192,13 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* Whether the last call on the socket failed because it took longer than SILENCE_SECONDS. */
+/* Return whether the last call on the socket failed because of its timeout, SILENCE_SECONDS. */
 static int is_timeout(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK;
 }
 
-/* Return the environment as in wire_format.pack_environ and set its size; NULL without memory. */
+/* Return the environment in the format of wire_format.pack_environ, and set its size. Return NULL
+ * if there is not enough memory. */
 static char *pack_environ(size_t *size) {
     size_t capacity = 1;
     for (char **variable = environ; *variable; variable++)
@@ -252,8 +253,8 @@ static void send_request(const char *event, const char *project) {
     }
 }
 
-/* Return whether Claude Code exited or was killed. In the latter case, only its end of our standard
- * output is closed, or our parent has changed. */
+/* Return whether Claude Code exited or was killed. If it was killed, the other end of standard
+ * output is closed, or the parent process has changed. */
 static int is_abandoned(void) {
     struct pollfd output = {1, 0, 0};
     poll(&output, 1, 0);
@@ -282,8 +283,8 @@ static int receive(void *buffer, size_t size) {
     return 1;
 }
 
-/* Receive a response; return as `receive` does, and 0 for an invalid one. The caller frees `body`,
- * which ends with a NUL that is not part of it. */
+/* Receive a response. Return the same values as `receive`, or 0 if the response is invalid. The
+ * caller frees `body`. A NUL follows the `size` bytes of the body. */
 static int receive_response(char kind[16], char **body, size_t *size) {
     unsigned char head[5 + 16];
     memset(kind, 0, 16);
@@ -304,7 +305,7 @@ static int receive_response(char kind[16], char **body, size_t *size) {
     return receive(*body, body_size);
 }
 
-/* Print the final response; errors are ignored, because nobody could read about them. */
+/* Print the final response. Errors are ignored, because Claude Code no longer reads the output. */
 static void print_response(const char *body, size_t size) {
     while (size) {
         ssize_t written = write(1, body, size);
@@ -387,8 +388,8 @@ static void remove_notebook_copies(void) {
     payload.size = head_size + tail_size;
 }
 
-/* Return whether a process can still read standard input that is not a file or /dev/null. If
- * nothing is known about it, it may be a socket. */
+/* Return whether the standard input of a process is open, and is neither a file nor /dev/null.
+ * Return 1 if it can't be examined, because it may be a socket. */
 static int has_open_input(pid_t process) {
     char path[64];
     struct stat status;
@@ -404,8 +405,8 @@ static int has_open_input(pid_t process) {
     return is_known && !is_closed && !is_device && !is_file;
 }
 
-/* Return whether the client can notify its agent; can_notify in process.py has the same rule. With
- * `-p`, the client waits for this process to exit, unless it reads a stream of messages. */
+/* Return whether the client can notify its agent. can_notify in hook_process.py has the same rule.
+ * With `-p`, the client waits for this process to exit, unless it reads a stream of messages. */
 static int can_notify(void) {
     static const char option[] = "--input-format=stream-json";
     static const char separated[] = "--input-format\0stream-json";
@@ -433,8 +434,8 @@ static void sleep_seconds(double seconds) {
         ;
 }
 
-/* Connect to the daemon; return 0 if no daemon listens. If many clients connect at the same time,
- * wait for our turn, up to the time limit. */
+/* Connect to the daemon. Return 0 if no daemon listens. If many clients connect at the same time,
+ * wait for up to SILENCE_SECONDS. */
 static int connect_to_daemon(const char *project) {
     struct sockaddr_un address = {0};
     struct timeval limit = {SILENCE_SECONDS, 0};
@@ -464,8 +465,8 @@ static int wait_for_daemon(const char *project) {
     return 1;
 }
 
-/* Return whether process.py must handle an event: a prompt, or an event that matters only while a
- * notebook is in progress. */
+/* Return whether hook_process.py must handle an event: a prompt, or an event that matters only
+ * while a notebook is in progress. */
 static int needs_python(const char *event) {
     return !strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") ||
            !strcmp(event, "SessionStart");
