@@ -236,7 +236,7 @@ class FakeKernel:
     def describe(self) -> KernelDescription:
         return KernelDescription(self.place.python)
 
-    def get_connection_file(self) -> str:
+    def ensure_connection_file(self) -> str:
         return ""
 
     def measure_memory(self) -> int:

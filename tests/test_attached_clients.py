@@ -416,7 +416,7 @@ def test_cell_queued_behind_failed_external_execution_runs(
             LaunchConfig(sys.executable, str(tmp_path), dict(os.environ))
         )
         client = BlockingKernelClient()
-        client.load_connection_file(kernel.get_connection_file())
+        client.load_connection_file(kernel.ensure_connection_file())
         client.start_channels(stdin=False)
         try:
             await asyncio.to_thread(client.wait_for_ready, 30)

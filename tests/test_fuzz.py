@@ -835,10 +835,10 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
     if (
         watch.pattern.matches_longer_lines or not held or held[0] in lines[:-1]
     ):  # an end is looked at when it is there
-        assert bool(watch.matched) == bool(held) and (
-            not held or held[0].startswith(watch.matched)
+        assert bool(watch.matched_line) == bool(held) and (
+            not held or held[0].startswith(watch.matched_line)
         )
-    assert not watch.skipped
+    assert not watch.skipped_characters
 
 
 @make_settings(100, 3000)

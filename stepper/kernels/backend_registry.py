@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("stepper")
 ENTRY_POINTS = "stepper.kernel_backends"
-# The backend of kernels whose record names none.
+# The backend of kernels whose record names no backend.
 LOCAL = "local"
 
 
@@ -235,7 +235,7 @@ async def get_metadata(
 async def check_backend(
     backend: BackendConfig, environ: Environ, python: str
 ) -> BackendCheck:
-    """Check that a backend can be reached, and return what it offers.
+    """Check that a backend can be reached, and return the result of the check.
 
     Raise KernelError if the backend cannot be reached.
     """
@@ -271,7 +271,7 @@ async def remove_orphans(
                     orphan_count,
                 )
         except StepperError as error:
-            message = "could not remove orphaned kernels of %s: %s"
+            message = "kernel backend %s: orphaned kernels could not be removed: %s"
             log.warning(message, kind, error.message)
 
 
@@ -287,7 +287,8 @@ def read_record(path: str) -> Mapping[str, Any]:
 def kill_recorded_kernel(path: str) -> bool:
     """Kill a recorded kernel without a daemon, and return whether it was running.
 
-    Kernels that only a daemon can reach are not killed, and their records are kept.
+    `path` is the path of the kernel's record. Kernels that only a daemon can reach are
+    not killed, and their records are kept.
     """
     kind = str(read_record(path).get("kind", LOCAL))
     if kind not in BUILT_IN:

@@ -1,4 +1,4 @@
-"""The kernel client: connects to a kernel, executes code, and takes over a kernel.
+"""The kernel client, which connects to a kernel and executes code in it.
 
 A kernel keeps running when the daemon exits or the connection is lost. The helper in
 the kernel records the messages that are published meanwhile, and
@@ -108,7 +108,7 @@ class KernelClient(Connection):
     async def _receive(self, inbox: Inbox) -> bool:
         """Wait up to READ_SECONDS for messages of a channel, and handle them.
 
-        Return whether there were any.
+        Return whether messages were received.
         """
         if not await inbox.wait(READ_SECONDS):
             return False
@@ -162,7 +162,7 @@ class KernelClient(Connection):
         `scratch` execution is not added to the history. `request` is the message id to
         use, if any. `criterion` is an expression that the helper evaluates afterwards.
         `wake` is a pattern; the first printed line that matches is stored in the
-        partial output.
+        partial output. Raise KernelError if the kernel cannot be reached for too long.
         """
         self.widgets.limits = limits
         metadata = {"stepper_modules": limits.local_modules}
@@ -203,7 +203,11 @@ class KernelClient(Connection):
     async def _run(
         self, running: RunningExecution, code: str, **options: Any
     ) -> Execution:
-        """Run an execution, and mark the kernel as busy meanwhile."""
+        """Run an execution, and mark the kernel as busy meanwhile.
+
+        `options` are the keyword arguments of `RunningExecution.run`. If the connection
+        is lost, store the reason of an interrupt in `pending_interrupt`.
+        """
         self.is_busy = True
         self.interrupt_reason = ""
         try:
@@ -229,7 +233,10 @@ class KernelClient(Connection):
                 return await self._run(running, code, silent=True, metadata=metadata)
 
     def receive_pending(self) -> None:
-        """Handle the messages that arrived while no cell was running."""
+        """Handle the messages that arrived while no cell was running.
+
+        Do nothing if the kernel is busy or dead.
+        """
         if not self.is_busy and self.process.death is None:
             self.channels.open()
             for message in self.channels.iopub.take_messages():
@@ -256,11 +263,12 @@ class KernelClient(Connection):
                     break
 
     async def take_over(self) -> Death | None:
-        """Connect to a kernel of an earlier daemon, and interrupt its execution.
+        """Connect to a kernel of an earlier daemon.
 
-        Return how the kernel died, or None if it replies. Raise KernelUnreachableError
-        if the kernel cannot be reached, and KernelError if it is executing another
-        client's code.
+        If the kernel does not reply, interrupt its execution and try again. If it still
+        does not reply, shut it down. Return how the kernel died, or None if it replies.
+        Raise KernelUnreachableError if the kernel cannot be reached, and KernelError if
+        it is executing another client's code.
         """
         for _ in range(2):
             # The backend may need a token, which the current caller provides.
@@ -294,10 +302,11 @@ class KernelClient(Connection):
     ) -> Execution | None:
         """Wait for an execution of an earlier connection, and return its result.
 
-        `lost` is the execution if this daemon started it. The messages since then are
-        taken from the helper's record; without a helper, only messages that still
-        arrive are known. Return None if the execution never started. Raise KernelError
-        if the kernel does not reply.
+        `request` is the message id of the execution, which is interrupted after
+        `seconds`. `lost` is the execution if this daemon started it. The messages that
+        were missed are taken from the helper's record. Without a helper, only the
+        received messages are known. Return None if the execution never started. Raise
+        KernelError if the kernel does not reply.
         """
         patience = PATIENCE_SECONDS
         if lost:
@@ -317,14 +326,14 @@ class KernelClient(Connection):
         waited = await self._wait_for_earlier(running, earlier, pending_interrupt)
         if waited.death is not None:
             return waited
-        # These requests reset `self.interrupt_reason`.
-        interrupt_reason = self.interrupt_reason and (
-            pending_interrupt or self.interrupt_reason
-        )
+        # The requests below reset `self.interrupt_reason`.
+        interrupt_reason = ""
+        if self.interrupt_reason:
+            interrupt_reason = pending_interrupt or self.interrupt_reason
         await self._reconnect()
-        completed = (
-            lost if lost is not None and earlier.is_finished and lost.reply else None
-        )
+        completed = None
+        if lost is not None and earlier.is_finished and lost.reply:
+            completed = lost
         if not self.has_helper:
             self.interrupt_reason = interrupt_reason
             return await self._finish_without_record(completed, earlier, limits)
@@ -347,8 +356,10 @@ class KernelClient(Connection):
     ) -> Execution:
         """Wait until an earlier execution has finished or the kernel has died.
 
-        Return the result of `running`, with the outputs of the earlier execution if the
-        kernel has died.
+        `running` is an empty request, which the kernel handles after the earlier
+        execution. Return its result. If the kernel has died, the result contains the
+        outputs of the earlier execution. If the kernel cannot be reached, store
+        `pending_interrupt` again and raise KernelUnreachableError.
         """
         self.partial_output = earlier.area
         try:
@@ -363,9 +374,10 @@ class KernelClient(Connection):
         return result
 
     async def _fetch_record(self, request: str) -> dict[str, Any]:
-        """Return the helper's message with its record of a request.
+        """Fetch the helper's record of a request, and return the message with it.
 
-        Raise KernelError if the kernel does not return the message.
+        Also update the helper and the stored environment. Raise KernelError if the
+        kernel does not return the message.
         """
         reply = await self._execute_silently(
             helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
@@ -380,7 +392,11 @@ class KernelClient(Connection):
         return reply.diagnosis_data
 
     async def _reconnect(self) -> None:
-        """Wait until the kernel replies, and repeat this while it cannot be reached."""
+        """Wait until the kernel replies, even if the connection is lost meanwhile.
+
+        Raise KernelError if the kernel dies, does not reply, or cannot be reached for
+        too long.
+        """
         while True:
             try:
                 await self._wait_for_replies(GRACE_SECONDS)
@@ -417,10 +433,12 @@ class KernelClient(Connection):
                 running.earlier = earlier
 
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
-        """Return the messages that a finished request published without a daemon.
+        """Return the messages that a request published after it had finished.
 
-        They may include messages that an earlier daemon has already written to the
-        notebook, but none that this daemon has received.
+        The messages are taken from the helper's record. They may include messages that
+        an earlier daemon has already written to the notebook, but no messages that this
+        daemon has received. Return an empty list if the kernel has no helper or no
+        record of the request.
         """
         if not self.has_helper:
             return []

@@ -49,7 +49,7 @@ class Connection:
     """A connection to one kernel on any backend.
 
     `parts` maps the name of each part that the helper in the kernel may load to its
-    package. `folder` is where the connection file for other clients is written.
+    package. `folder` is the folder of the connection file for other clients.
     """
 
     def __init__(
@@ -72,7 +72,9 @@ class Connection:
         # The reason of an interrupt that may not have reached the kernel, because the
         # connection was lost.
         self.pending_interrupt = ""
-        # Called with each message that belongs to a cell other than the running one.
+        # Called with each message for a cell that is not running, and whether the
+        # message is late. A display of the running cell that updates other cells is not
+        # late. Returns whether the message was handled.
         self.on_display: Callable[[dict[str, Any], bool], bool] = _ignore_message
         self.received_ids: deque[str] = deque(maxlen=MAX_RECEIVED)
         self.widgets = Widgets()
@@ -96,8 +98,8 @@ class Connection:
     ) -> bool:
         """Handle a message that does not belong to the running execution.
 
-        `area` contains the outputs of the running execution. Return whether the message
-        was handled.
+        `area` contains the outputs of the running execution. Return False if the
+        message is an output that belongs to no other cell.
         """
         try:
             message_type = message["msg_type"]
@@ -112,14 +114,15 @@ class Connection:
                 if is_update or not self.widgets.capture(request, message):
                     return is_external or self.on_display(message, True)
         except MALFORMED_MESSAGE as error:
-            self.count_malformed(error)
+            self.record_malformed_message(error)
         return True
 
     def decode_namespace(self, content: dict[str, Any]) -> Namespace:
         """Return the namespace in a message of the helper, including the environment.
 
         The helper sends the environment only when it has changed, so the last one is
-        stored. Raise an error of `dataclass_decode` if the content is not valid.
+        stored. Raise KeyError, TypeError, ValueError or RecursionError if the content
+        is not valid.
         """
         environment = content.pop("lasting", None) or {}
         if len(environment) > 1:
@@ -133,7 +136,7 @@ class Connection:
             names = (*names, *current.builtins)
         return replace(namespace, names=names, lasting=current)
 
-    def count_malformed(self, error: Exception) -> None:
+    def record_malformed_message(self, error: Exception) -> None:
         """Log and count a malformed message, which any cell may send."""
         log.warning("received a malformed kernel message: %s", error)
         self.channels.iopub.unreadable_count += 1
@@ -162,7 +165,7 @@ class Connection:
                 if self.channels.is_open:
                     self.channels.send("comm_msg", content, parent=widget.parent)
 
-    def get_connection_file(self) -> str:
+    def ensure_connection_file(self) -> str:
         """Return the path of a connection file for other clients.
 
         Write the file if it does not exist; only the user can read it. Return an empty
@@ -170,7 +173,8 @@ class Connection:
         """
         if not self.channels.connection:
             return ""
-        # The kernel may run elsewhere, or ipykernel has removed the file.
+        # The file is missing if the kernel runs on another machine, or if ipykernel has
+        # removed it.
         if not os.path.exists(self.file):
             name = "python3" if self.language == "python" else self.language
             content = {**self.channels.connection, "kernel_name": name}
@@ -178,10 +182,10 @@ class Connection:
         return self.file
 
     async def interrupt(self, reason: str) -> None:
-        """Interrupt the running execution.
+        """Interrupt the running execution, or do nothing if there is none.
 
-        `reason` is "deadline", "memory" or who requested the interrupt. If the kernel
-        cannot be reached, the interrupt is sent after reconnecting.
+        `reason` is "deadline", "memory" or the source of the interrupt, such as "user".
+        If the kernel cannot be reached, the interrupt is sent after reconnecting.
         """
         if self.is_busy:
             self.interrupt_reason = self.interrupt_reason or reason

@@ -66,9 +66,9 @@ INTERRUPT_OUTCOMES = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 class EarlierRun:
     """An execution that started before the current connection, and its later messages.
 
-    `request` is its message id. `lost` is the execution if this daemon started it
-    before the connection was lost, or None if an earlier daemon started it. `error` is
-    the error in its messages, if any.
+    `request` is the message id of its request. `lost` is the execution if this daemon
+    started it before the connection was lost, or None if an earlier daemon started it.
+    `error` is the error in its messages, if any.
     """
 
     request: str
@@ -96,10 +96,10 @@ class ConnectionLostError(Exception):
 
 
 class RunningExecution:
-    """One execution that is interrupted after a number of seconds.
+    """One execution of code in a kernel, with a time limit.
 
-    If `limits` is None, the code is stepper's own. It has no memory limit and no wake
-    pattern.
+    The execution is interrupted after `seconds`. If `limits` is None, the code is
+    stepper's own and has no memory limit. `wake` is the wake pattern, if any.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RunningExecution:
         self.kernel = kernel
         self.limits = limits
         self.seconds = seconds
-        # `deadline` moves while the kernel cannot be reached, `original_deadline` not.
+        # `deadline` may be postponed, `original_deadline` is fixed.
         self.deadline = time.monotonic() + seconds
         self.original_deadline = self.deadline
         self.has_started = False
@@ -148,10 +148,12 @@ class RunningExecution:
         request: str = "",
         metadata: Mapping[str, Any] = {},
     ) -> Execution:
-        """Execute code and return the result, also if the code raises an exception.
+        """Execute code and return the result, even if the code raises an exception.
 
+        If `history` is true, the code is a cell and is added to the kernel's history.
         `request` is the message id to use; by default, a new one is created. Raise
-        ConnectionLostError if the connection is lost.
+        ConnectionLostError if the connection is lost, and KernelUnreachableError if the
+        kernel cannot be reached for too long.
         """
         self.is_cell = history
         content = {
@@ -191,7 +193,8 @@ class RunningExecution:
     async def _receive_all(self, disconnect_count: int) -> None:
         """Handle messages until the execution is finished or nothing more is expected.
 
-        Also return if the process's `disconnect_count` differs from the one given.
+        Also return if the connection is lost, which means that the `disconnect_count`
+        of the process differs from the argument.
         """
         process = self.kernel.process
         iopub = self.kernel.channels.iopub
@@ -217,10 +220,11 @@ class RunningExecution:
     async def finish_from_record(
         self, request: str, facts: dict[str, Any], reason: str
     ) -> Execution:
-        """Return the result of an execution from the helper's record of its messages.
+        """Build the result of an execution from the helper's record of its messages.
 
-        `facts` is the message of the helper that contains the record. `reason` says why
-        messages may be missing in the record.
+        `request` is the message id of the execution. `facts` is the content of the
+        helper's message that contains the record. `reason` says why output may be
+        missing in the record.
         """
         self.is_cell = True
         self.msg_id = request
@@ -251,7 +255,10 @@ class RunningExecution:
         return result
 
     async def finish_from_received(self, earlier: EarlierRun) -> Execution:
-        """Return the result of an execution whose first messages may be missing."""
+        """Build the result of an earlier run from the messages that were received.
+
+        The first messages may be missing, so the outcome may be unknown.
+        """
         self.is_cell = True
         self.area = earlier.area
         self.error = earlier.error
@@ -265,7 +272,10 @@ class RunningExecution:
         return result
 
     def handle_messages(self, inbox: Inbox) -> None:
-        """Handle the waiting messages of a channel, up to the end of this execution."""
+        """Handle the waiting messages of a channel, up to the end of this execution.
+
+        Messages of other executions are passed to the kernel connection.
+        """
         for message in inbox.take_messages():
             request = message["parent_header"].get("msg_id")
             if request == self.msg_id:
@@ -291,7 +301,7 @@ class RunningExecution:
         try:
             self._dispatch_message(message["msg_type"], message["content"], message)
         except MALFORMED_MESSAGE as error:
-            self.kernel.count_malformed(error)
+            self.kernel.record_malformed_message(error)
 
     def _dispatch_message(
         self, message_type: str, content: dict[str, Any], message: dict[str, Any]
@@ -376,7 +386,7 @@ class RunningExecution:
         return self.result.death is not None
 
     def _is_last_message_lost(self, now: float, is_quiet: bool) -> bool:
-        """Return whether to stop waiting for the reply or the idle status."""
+        """Return whether the reply or the idle status is considered lost."""
         is_silent = now - self.received_at > REPLY_SECONDS
         if self.reply is not None:
             is_lost = is_quiet and is_silent
@@ -422,9 +432,10 @@ class RunningExecution:
             await kernel.interrupt("deadline")
 
     async def _enforce_interrupt(self, now: float) -> None:
-        """Repeat the interrupt after half of the grace period; give up after all of it.
+        """Repeat the interrupt after half of the grace period.
 
-        Giving up means that the kernel is killed.
+        After the whole grace period, record that the kernel is dead; `finish` then
+        kills it.
         """
         kernel = self.kernel
         self.interrupted_at = self.interrupted_at or now
@@ -440,21 +451,41 @@ class RunningExecution:
             self.result.death = Death(reason, kernel.process.read_log_tail())
 
     async def finish(self) -> Execution:
-        """Return the result. If the kernel is dead, remove its processes and record."""
+        """Complete the result and return it.
+
+        If the kernel is dead or must be killed, shut it down.
+        """
         result = self.result
-        kernel = self.kernel
-        area = self.area
         reply = self.reply or {}
         payload = reply.get("payload") or []
         if result.death is None:
             await self._wait_for_exit(payload)
         if result.death is not None:
-            try:
-                await kernel.shutdown()
-            except KernelError as error:
-                texts = (error.message, error.hint)
-                result.notes.append(": ".join(filter(None, texts)))
-        kernel.sync_widgets()
+            await self._shut_down_kernel()
+        self.kernel.sync_widgets()
+        self._add_outputs()
+        # Jupyter would put these texts of `%load` and `set_next_input` into new cells.
+        result.next_inputs = [
+            str(item.get("text"))
+            for item in payload
+            if item.get("source") == "set_next_input"
+        ]
+        self._add_notes()
+        result.outcome = self._get_outcome(str(reply.get("status")))
+        return result
+
+    async def _shut_down_kernel(self) -> None:
+        """Kill the kernel, and add a note if it may still be running."""
+        try:
+            await self.kernel.shutdown()
+        except KernelError as error:
+            texts = (error.message, error.hint)
+            self.result.notes.append(": ".join(filter(None, texts)))
+
+    def _add_outputs(self) -> None:
+        """Add the outputs, the fault and the widgets to the result."""
+        result = self.result
+        area = self.area
         rendered = area.render()
         result.outputs = rendered.outputs
         result.left_out = rendered.omitted
@@ -467,21 +498,13 @@ class RunningExecution:
         result.fault = fault or parse_stack_sample(
             self.stack_sample, area.execution_count
         )
-        result.widgets = kernel.widgets.take_state() if self.is_cell else None
-        # Jupyter would put these texts of `%load` and `set_next_input` into new cells.
-        result.next_inputs = [
-            str(item.get("text"))
-            for item in payload
-            if item.get("source") == "set_next_input"
-        ]
-        self._add_notes()
-        result.outcome = self._get_outcome(str(reply.get("status")))
-        return result
+        if self.is_cell:
+            result.widgets = self.kernel.widgets.take_state()
 
     async def _wait_for_exit(self, payload: list[dict[str, Any]]) -> None:
         """Wait for the kernel to exit if the cell called exit() or quit().
 
-        The kernel replies `ok` before it exits. `payload` is that of the reply.
+        The kernel replies `ok` before it exits. `payload` is the payload of the reply.
         """
         if any(item.get("source") == "ask_exit" for item in payload):
             death = await self.kernel.wait_death()
@@ -494,10 +517,11 @@ class RunningExecution:
         if self.guard and self.guard.warning:
             notes.append(self.guard.warning)
         watch = self.area.watch
-        if watch and watch.skipped and not watch.matched:
+        if watch and watch.skipped_characters and not watch.matched_line:
+            skipped = format_count(watch.skipped_characters, "character")
             notes.append(
-                f"{watch.skipped:,} characters of output were not searched for the "
-                "wake pattern, because they arrived too fast"
+                f"{skipped} of output could not be searched for the wake pattern: the "
+                "output arrived too fast"
             )
         iopub = self.kernel.channels.iopub
         if iopub.unreadable_count:

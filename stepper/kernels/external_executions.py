@@ -48,16 +48,17 @@ class ExternalExecutions:
 
     @property
     def running_since(self) -> float:
-        """When the oldest running execution started, or 0 if there is none.
+        """The start time of the oldest running execution, or 0 if there is none.
 
-        The time is that of the monotonic clock.
+        The time is taken from the monotonic clock.
         """
         return min(self.busy.values(), default=0.0)
 
     def forget_before(self, before: float) -> None:
         """Treat executions that started at or before a time as finished.
 
-        Called after the kernel has replied to a later request.
+        `before` is the time of a request to which the kernel has replied, taken from
+        the monotonic clock. `on_finished` is not called.
         """
         for request, started_at in list(self.busy.items()):
             if started_at <= before:
@@ -106,7 +107,7 @@ class ExternalExecutions:
     def _finish(self, request: str) -> None:
         """Remove a finished execution and call `on_finished` with it.
 
-        If the execution was silent, its code is unknown and an empty string.
+        The code of a silent execution is unknown, so it is an empty string.
         """
         self.finished.append(request)
         execution = self.executions.pop(request, None)

@@ -69,8 +69,8 @@ PUBLISH_RECORD = HELPER + ".recall({!r})"
 def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:
     """Return the metadata of the request that installs the helper.
 
-    `parts` maps the name of a part, which the helper loads when needed, to its package.
-    `stack_path` is the file for stack samples.
+    `parts` maps each module that the helper may load later to its package. `stack_path`
+    is the file for stack samples.
     """
     packages = tuple(dict.fromkeys((HELPER_PACKAGE, *parts.values())))
     sources, version = _read_sources(packages)
@@ -79,7 +79,7 @@ def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:
 
 @functools.cache
 def _read_sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
-    """Return the sources of all modules in some packages by name, and their hash."""
+    """Return the sources of all modules in the packages by name, and a hash of them."""
     paths = [path for package in packages for path in files(package).iterdir()]
     sources = {}
     for path in sorted(paths, key=str):

@@ -1,9 +1,10 @@
 """The protocol that a kernel backend implements.
 
 stepper's own backends are in `backends/`. Other packages register a backend as an entry
-point in the group `stepper.kernel_backends`. The name of the entry point is the key in
-the configuration, its value is a class that is called without arguments. Methods with a
-body in KernelBackend are optional for subclasses.
+point in the group `stepper.kernel_backends`. The name of the entry point is the
+backend's key in the configuration. The entry point refers to a class, which is called
+without arguments. Methods that return a value in KernelBackend are optional for
+subclasses.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class KernelBackend(Protocol):
 
         `values` is the value of the backend's key in the configuration file, which may
         come from an untrusted repository. `path` is the sequence of keys that leads to
-        it, for error messages. Raise BackendConfigError if the value is not valid.
+        `values`, for error messages. Raise BackendConfigError if `values` is not valid.
         """
 
     def describe(self, settings: Any) -> BackendDescription:
@@ -85,7 +86,7 @@ class KernelBackend(Protocol):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Check that a backend can be reached, and return what it offers.
+        """Check that a backend can be reached, and return the result of the check.
 
         `python` is the path of the project's interpreter, or an empty string if the
         project has none. Raise KernelError if the backend cannot be reached.
@@ -96,8 +97,8 @@ class KernelBackend(Protocol):
     ) -> KernelMetadata:
         """Return the metadata of the backend's kernel for the notebook file.
 
-        Called only if the description of the backend has `is_python=False`. Raise
-        KernelError if the metadata cannot be determined.
+        This method is called only if the description of the backend has
+        `is_python=False`. Raise KernelError if the metadata cannot be determined.
         """
         return PYTHON
 

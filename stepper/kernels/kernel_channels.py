@@ -1,6 +1,6 @@
 """The protocol of a kernel's channels, which carry its messages.
 
-`zmq_channels` implements it over ZeroMQ. The backend `jupyter` has its own
+`zmq_channels` implements the protocol over ZeroMQ. The backend `jupyter` has its own
 implementation over a websocket.
 """
 

@@ -20,9 +20,10 @@ PATIENCE_SECONDS = 10.0  # how long to wait for an unreachable kernel
 class KernelProcess(Protocol):
     """The process of a kernel, on this machine or a remote one.
 
-    `death` is how the kernel died, or None while that is not known. `log_location` says
-    where the kernel's stderr is found. `stack_path` is the file for stack samples on
-    the kernel's machine, or an empty string.
+    `death` says how the kernel died. It is None if the kernel is not known to be dead.
+    `log_location` names the file or log with the kernel's stderr. `stack_path` is the
+    file for stack samples on the kernel's machine, or an empty string if the backend
+    takes no stack samples.
     """
 
     id: str
@@ -52,9 +53,10 @@ class KernelProcess(Protocol):
         """Return the kernel's interpreter and location, and its pid if it is local."""
 
     def prepare_run(self) -> None:
-        """Prepare an execution: its interrupt will spare processes that already run.
+        """Record the running processes before an execution.
 
-        Backends that cannot distinguish these processes do nothing.
+        An interrupt of the execution spares these processes. Backends that cannot
+        distinguish processes do nothing.
         """
 
     async def interrupt(self) -> None:
@@ -96,8 +98,8 @@ class KernelProcess(Protocol):
     def reset_oom_count(self) -> None:
         """Ignore the out-of-memory kills that have happened so far.
 
-        Called before and after an execution, because only a kill during the execution
-        explains the death of its kernel.
+        This method is called before and after an execution, because only a kill during
+        the execution explains the death of the kernel.
         """
 
     def trim_log(self) -> None:

@@ -14,12 +14,12 @@ ALLOWED_GROWTH = 0.05
 class MemoryUsage:
     """Total and used memory in bytes.
 
-    `where` names what has this memory in messages, for example "the machine".
+    `owner` names the machine or the cgroup in messages, for example "the machine".
     """
 
     total: int
     used: int
-    where: str
+    owner: str
 
     @property
     def percent(self) -> float:
@@ -30,8 +30,9 @@ class MemoryUsage:
 class MemoryGuard:
     """Checks memory use against the limit during one execution.
 
-    `max_percent` is the limit. If memory use was already above the limit before the
-    execution, `warning` is a message that says so.
+    `max_percent` is the limit, and `get_kernel_memory` returns the kernel's memory in
+    bytes. If memory use was already above the limit before the execution, `warning` is
+    a message that says so.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class MemoryGuard:
         if self.was_above:
             self.initial_memory = get_kernel_memory()
             self.warning = (
-                f"memory use of {usage.where} was at {usage.percent:.0f} % before the "
+                f"memory use of {usage.owner} was at {usage.percent:.0f} % before the "
                 f"cell ran (the limit is {max_percent:g} %)"
             )
 
@@ -69,7 +70,7 @@ class MemoryGuard:
         if self.was_above and growth <= ALLOWED_GROWTH * max_bytes:
             return ""
         return (
-            f"memory use of {usage.where} reached {usage.percent:.0f} % (the limit is "
+            f"memory use of {usage.owner} reached {usage.percent:.0f} % (the limit is "
             f"{self.max_percent:g} %); this kernel uses {kernel_memory / 1e6:,.0f} MB "
             f"of {usage.total / 1e6:,.0f} MB"
         )

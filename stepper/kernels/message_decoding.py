@@ -47,7 +47,10 @@ def read_message(frames: list[bytes]) -> Message | None:
 
 
 def _decode_frames(frames: list[bytes]) -> Message:
-    """Return the message in these frames; raise one of DECODE_ERRORS if not valid."""
+    """Return the message in these frames.
+
+    Raise one of DECODE_ERRORS if the frames are not valid.
+    """
     header = decode_json(frames[0])
     parent_header = decode_json(frames[1])
     raw_content = frames[3]
@@ -63,6 +66,7 @@ def _decode_frames(frames: list[bytes]) -> Message:
     is_nested = isinstance(data, dict) and not all(
         isinstance(value, str) for value in data.values()
     )
+    # orjson would have converted long integers to floats.
     if is_nested and LONG_INTEGER.search(raw_content):
         content = json.loads(raw_content.decode("utf-8", "replace"))
     return {

@@ -41,7 +41,7 @@ class NotebookLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the current start is waiting for, or None if it is not in a queue."""
+        """The queue status of the current start, or None if it is not in a queue."""
         return self.current.queue_status if self.current else None
 
     async def start(self, config: LaunchConfig) -> Kernel:
@@ -98,9 +98,10 @@ class NotebookLauncher:
             return await launcher.attach()
 
     async def cancel_request(self) -> None:
-        """Cancel a request that has not become a kernel yet, such as a queued job.
+        """Cancel a request for a kernel that has not started, such as a queued job.
 
-        Raise KernelError if the request cannot be cancelled.
+        If the record is not valid or the backend is not installed, only remove the
+        record. Raise KernelError if this fails.
         """
         kind = self._get_recorded_kind()
         launcher = None
@@ -110,7 +111,7 @@ class NotebookLauncher:
             except KernelError as error:
                 # `attach` has reported that nothing can reach this kernel any more.
                 log.warning(
-                    "removed the kernel record %s: %s", self.record, error.message
+                    "removing the kernel record %s: %s", self.record, error.message
                 )
         if launcher is not None:
             with backend_registry.report_errors(kind):

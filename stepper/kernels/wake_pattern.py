@@ -22,9 +22,9 @@ ADVANCE_SECONDS = 0.5
 class WakeWatcher:
     """Searches output for a wake pattern.
 
-    `matched` is the first matching line, or an empty string if no line has matched yet.
-    `skipped` is the number of characters that were not searched because the time limit
-    was reached.
+    `matched_line` is the first matching line, or an empty string if no line has matched
+    yet. `skipped_characters` is the number of characters that were not searched because
+    the time limit was reached.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -33,18 +33,18 @@ class WakeWatcher:
         self.finders = []
         for texts in self.pattern.required_texts:
             self.finders.append(re.compile("|".join(map(re.escape, texts))))
-        self.matched = ""
-        self.skipped = 0
+        self.matched_line = ""
+        self.skipped_characters = 0
         self.incomplete_lines: dict[str, str] = {}  # by stream
-        self.began = time.monotonic()
-        self.spent = 0.0
+        self.started_at = time.monotonic()
+        self.search_seconds = 0.0
 
     def search(self, stream: str, text: str) -> None:
         """Search the next piece of text of a stream (stdout or stderr)."""
-        if self.matched:
+        if self.matched_line:
             return
-        elapsed = time.monotonic() - self.began
-        budget = ADVANCE_SECONDS + TIME_SHARE * elapsed - self.spent
+        elapsed = time.monotonic() - self.started_at
+        budget = ADVANCE_SECONDS + TIME_SHARE * elapsed - self.search_seconds
         text = self.incomplete_lines.get(stream, "") + text
         if "\x1b" in text:
             text = ESCAPES.sub("", text)
@@ -53,19 +53,19 @@ class WakeWatcher:
         self.incomplete_lines[stream] = text[end : end + MAX_LINE]
         if self.pattern.matches_longer_lines:
             end += MAX_LINE
-        # Finding candidates is fast; only the time from the first one on counts.
-        first = 0.0
+        # The time until the first candidate is short and does not count.
+        first_candidate_at = 0.0
         for begin, line in self._find_candidates(text[:end]):
             now = time.monotonic()
-            first = first or now
-            if now - first > budget:
-                self.skipped += min(end, len(text)) - begin
+            first_candidate_at = first_candidate_at or now
+            if now - first_candidate_at > budget:
+                self.skipped_characters += min(end, len(text)) - begin
                 break
             if self._has_required_texts(line) and self.pattern.regex.search(line):
-                self.matched = line
+                self.matched_line = line
                 break
-        if first:
-            self.spent += time.monotonic() - first
+        if first_candidate_at:
+            self.search_seconds += time.monotonic() - first_candidate_at
 
     def _find_candidates(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that may match, each with its position in the text."""

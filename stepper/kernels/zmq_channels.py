@@ -1,7 +1,7 @@
 """The channels of a kernel over ZeroMQ, using Unix sockets or TCP ports.
 
-The sockets are not those of zmq.asyncio, which polls each socket three times for every
-message and keeps a callback registered while the socket is open.
+The sockets of zmq.asyncio are not used, because zmq.asyncio polls each socket three
+times for every message and keeps a callback registered while the socket is open.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Inbox:
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def take_messages(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, for at most BURST_SECONDS."""
+        """Yield and remove the messages that have arrived.
+
+        Stop after BURST_SECONDS, even if more messages are waiting.
+        """
         deadline = time.monotonic() + BURST_SECONDS
         while time.monotonic() < deadline and not self.socket.closed:
             try:
@@ -175,7 +178,8 @@ class Channels:
     def send_control(self, message_type: str, content: Message | None = None) -> None:
         """Send a request on the control channel, for example to interrupt the kernel.
 
-        The kernel handles the control channel even while a cell is running.
+        The kernel handles the control channel even while a cell is running. Do nothing
+        if the channels are not open.
         """
         if self.is_open:
             message = self.client.session.msg(message_type, content or {})

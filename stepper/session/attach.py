@@ -38,7 +38,7 @@ async def attach(session: Session) -> AttachResponse:
         description.location, description.walltime_left, description.problem
     )
     location = location or f"pid {description.pid}"
-    connection_file = kernel.get_connection_file()
+    connection_file = kernel.ensure_connection_file()
     if not connection_file:
         text = attached_clients.format_attach_by_url(
             session.name, location, kernel.id, description.url

@@ -157,8 +157,11 @@ class Kernel(Protocol):
         An unreachable kernel may still be running.
         """
 
-    def get_connection_file(self) -> str:
-        """Return the path of the connection file, or an empty string if none exists."""
+    def ensure_connection_file(self) -> str:
+        """Return the path of the connection file, which is written if it is missing.
+
+        Return an empty string if other clients cannot connect to the kernel directly.
+        """
 
     def measure_memory(self) -> int:
         """Return the resident memory of the kernel and its children, in bytes."""
@@ -259,9 +262,8 @@ class KernelLauncher(Protocol):
 class LateOutputs(Protocol):
     """The outputs that arrived after the run of their cell and are not written yet."""
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether there are outputs to write."""
+    def collect_pending(self) -> bool:
+        """Collect the outputs to write, and return whether there are any."""
 
     def add_message(
         self,

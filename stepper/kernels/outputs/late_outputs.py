@@ -48,11 +48,11 @@ class LateOutputs:
         # Written outputs that were removed when another program wrote the file.
         self.dropped: dict[CellVersion, Sequence[dict[str, Any]]] = {}
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether there are outputs to write.
+    def collect_pending(self) -> bool:
+        """Collect the outputs to write, and return whether there are any.
 
-        Raise NotebookError if the notebook cannot be read.
+        Written outputs that another program has removed are also collected. Raise
+        NotebookError if the notebook cannot be read.
         """
         self.dropped |= self.file.pop_dropped_outputs()
         return bool(self.pending or self.dropped)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from stepper.common.text import TRUNCATED
+from stepper.common.text import TRUNCATED, format_count
 from stepper.kernels.message_decoding import Message
 from stepper.kernels.outputs.output_images import (
     MAX_SAVED_IMAGES,
@@ -45,7 +45,7 @@ TIMING_NAMES = {
     "execute_reply": "shell.execute_reply",
 }
 OMITTED_OUTPUTS = re.compile(
-    rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(TRUNCATED)}\n"
+    rf"… ([\d,]+) outputs? \(([\d,]+) bytes?\) {re.escape(TRUNCATED)}\n"
 )
 # The beginning of a text that redraws a progress bar, or a text that only moves to the
 # next line.
@@ -166,7 +166,7 @@ class OutputArea:
     @property
     def matched_line(self) -> str:
         """The first printed line that matches the wake pattern, or an empty string."""
-        return self.watch.matched if self.watch else ""
+        return self.watch.matched_line if self.watch else ""
 
     def _iterate_entries(self) -> Iterator[Entry]:
         """Yield all entries, including those that are stored only for their image."""
@@ -254,7 +254,7 @@ class OutputArea:
         content = message["content"]
         display_id = get_display_id(message)
         shown = {
-            "metadata": as_object(content.get("metadata")),
+            "metadata": coerce_to_dict(content.get("metadata")),
             "data": build_mime_bundle(content.get("data")),
         }
         if display_id in self.displays:
@@ -367,10 +367,11 @@ class OutputArea:
         return self.render().outputs
 
     def render(self) -> RenderedOutputs:
-        """Return the outputs within the size limit, with their displays."""
+        """Return the outputs within the size limit, the omissions and the displays."""
         self._apply_updates()
         held = [*self.head, *self.entries]
         omitted = self.dropped
+        # Shorten the outputs. If they are still too large, omit those in the middle.
         for max_bytes in (self.limit, self.limit // 2):
             entries = [entry.shorten(max_bytes) for entry in held]
             size = sum(entry.size for entry in entries)
@@ -380,10 +381,9 @@ class OutputArea:
             middle = self._find_middle(entries)
             for entry in entries[middle]:
                 omitted += entry.total
-            count = omitted.outputs
-            size = omitted.bytes
-            description = f"{count:,} outputs ({size:,} bytes)"
-            note = Entry(build_omission_note(description), 0)
+            output_count = format_count(omitted.outputs, "output")
+            byte_count = format_count(omitted.bytes, "byte")
+            note = Entry(build_omission_note(f"{output_count} ({byte_count})"), 0)
             entries[middle] = [note]
             held[middle] = [note]
         omitted = sum_omitted(entries, omitted + self.unreported)
@@ -446,7 +446,7 @@ def get_display_id(message: Message) -> str:
     if message["msg_type"] not in DISPLAY_TYPES:
         return ""
     content = message["content"]
-    transient = as_object(content.get("transient"))
+    transient = coerce_to_dict(content.get("transient"))
     display_id = transient.get("display_id")
     return display_id if isinstance(display_id, str) else ""
 
@@ -469,7 +469,7 @@ def join_texts(output: Output) -> Output:
 
 
 def sum_omitted(entries: Iterable[Entry], start: OmittedOutput) -> OmittedOutput:
-    """Return the sum of `start` and of what is omitted in each entry."""
+    """Return the sum of `start` and the omissions of all entries."""
     return sum((entry.omitted for entry in entries), start)
 
 
@@ -479,7 +479,7 @@ def count_fitting(entries: list[Entry], max_bytes: int) -> int:
     return bisect_right(totals, max_bytes)
 
 
-def as_object(value: Any) -> dict[str, Any]:
+def coerce_to_dict(value: Any) -> dict[str, Any]:
     """Return a JSON object unchanged, and an empty dict for any other value."""
     return value if isinstance(value, dict) else {}
 
@@ -490,7 +490,7 @@ def build_mime_bundle(data: Any) -> dict[str, Any]:
     The content of a MIME type must be a string unless the type is JSON.
     """
     bundle = {}
-    for mime_type, content in as_object(data).items():
+    for mime_type, content in coerce_to_dict(data).items():
         is_json = mime_type.endswith("json")
         bundle[mime_type] = content if is_json else join_content(content)
     return bundle

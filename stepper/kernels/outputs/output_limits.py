@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from stepper.common.text import TRUNCATED
+from stepper.common.text import TRUNCATED, format_count
 from stepper.kernels.outputs.output_images import get_image, join_content
 from stepper.kernels.outputs.stream_text import (
     OMITTED_CHARACTERS,
@@ -112,7 +112,7 @@ class Entry:
         total = 0
         for mime_type, content in self.output["data"].items():
             size = len(join_content(content))
-            descriptions.append(f"{mime_type} of {size:,} bytes")
+            descriptions.append(f"{mime_type} of {format_count(size, 'byte')}")
             total += size
         note = build_omission_note(", ".join(descriptions))
         removed = OmittedOutput(0, 1, total)
@@ -137,7 +137,10 @@ class Entry:
 
 
 def get_error_texts(output: Output) -> list[str]:
-    """Return the message and the traceback of an error, or [] for other outputs."""
+    """Return the message and the traceback of an error.
+
+    Return an empty list for other outputs.
+    """
     if output["output_type"] != "error":
         return []
     parts = (output.get("evalue"), output.get("traceback"))

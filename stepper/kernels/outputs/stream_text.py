@@ -14,9 +14,9 @@ from collections.abc import MutableSequence
 from itertools import chain, islice
 from typing import TypeVar
 
-from stepper.common.text import TRUNCATED
+from stepper.common.text import TRUNCATED, format_count
 
-OMITTED_CHARACTERS = re.compile(rf"\n… ([\d,]+) characters {re.escape(TRUNCATED)}\n")
+OMITTED_CHARACTERS = re.compile(rf"\n… ([\d,]+) characters? {re.escape(TRUNCATED)}\n")
 CURSOR_UP = re.compile(r"\x1b\[(\d{0,3})A")
 # Backspaces and the text after them.
 BACKSPACES = re.compile(r"(\x08*)([^\x08]*)")
@@ -124,9 +124,9 @@ class BoundedText:
     def render(self) -> str:
         """Return the text, with a line that says how many characters were omitted."""
         pieces = [*self.head]
-        count = self.omitted_characters
-        if count:
-            pieces.append(f"\n… {count:,} characters {TRUNCATED}\n")
+        if self.omitted_characters:
+            count = format_count(self.omitted_characters, "character")
+            pieces.append(f"\n… {count} {TRUNCATED}\n")
         pieces.extend(self.tail)
         return "".join(pieces)
 

@@ -127,7 +127,7 @@ class Widgets:
     def capture(self, request: str | None, message: Message) -> bool:
         """Add an output message to the Output widget that captures its request.
 
-        Return whether there is such a widget.
+        Return whether a widget has captured the message.
         """
         for widget in reversed(self.capturing):
             if widget.request and widget.request == request:

@@ -267,7 +267,9 @@ class OutputWriter:
         if running and partial:
             version = (running.run, partial.change_count)
         has_new_outputs = version[1] > 0 and version != self._last_written
-        has_changes = self.late.has_pending or widgets is not None or has_new_outputs
+        has_changes = (
+            self.late.collect_pending() or widgets is not None or has_new_outputs
+        )
         # Pending outputs of earlier runs must be written first.
         if self.journal.state.pending_outputs or not has_changes:
             return
