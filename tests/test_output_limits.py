@@ -264,15 +264,15 @@ def test_progress_bar_leaves_one_line_and_traceback_keeps_colors(
 def test_matching_line_is_found_after_any_amount_of_output() -> None:
     """Only lines that hold all that a match must hold take of the time that there is for looking."""
     watch = WakeWatcher("loss.*nan")
-    watch.spent, watch.began = 0.4, watch.began - 0.1
+    watch.search_seconds, watch.started_at = 0.4, watch.started_at - 0.1
     for _ in range(30):
         watch.search("stdout", "epoch 1 loss=0.123 acc=0.9\n" * 100_000)
     watch.search("stdout", "epoch 2 loss=nan\n")
-    assert watch.matched == "epoch 2 loss=nan" and not watch.skipped
+    assert watch.matched_line == "epoch 2 loss=nan" and not watch.skipped_characters
 
 
 def test_lines_that_take_too_long_to_match_are_skipped_and_counted() -> None:
     watch = WakeWatcher(r"loss=\d\.\d+e")
-    watch.spent = 10.0
+    watch.search_seconds = 10.0
     watch.search("stdout", "loss=0.5 here\n" * 1000)
-    assert watch.matched == "" and watch.skipped == 14_000
+    assert watch.matched_line == "" and watch.skipped_characters == 14_000

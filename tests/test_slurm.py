@@ -618,7 +618,7 @@ def test_kernels_command_marks_only_checked_backends(
     assert re.search(r"(?m)^✓ fine .*\n(?: .+\n)* +not checked: python /", text)
     assert re.search(r"(?m)^✗ nowhere .*\n +sbatch: .*invalid partition", text)
     assert re.search(r"(?m)^✗ large .*\n +sbatch: .*not available", text)
-    absent = "/usr/bin/python3.99 does not exist on this machine; the compute nodes may have it"
+    absent = "/usr/bin/python3.99 cannot be executed on this machine; it may exist on the compute nodes"
     assert re.search(rf"(?m)^· old .*\n +{absent}$", text)
     assert re.search(r"(?m)^✗ held .*\n +SLURM does not know job 4711$", text)
     assert jobs_of(cluster, untouched.paths.runtime) == {}

@@ -62,9 +62,10 @@ class JupyterLauncher:
         self.get_environ = get_environ
 
     async def start(self, config: LaunchConfig) -> KernelClient:
-        """Start a kernel or attach to the configured one, and return it when ready.
+        """Start a kernel, or attach to the configured kernel.
 
-        Raise KernelError if the kernel cannot be started or reached.
+        Return the kernel when it is ready. Raise KernelError if the kernel cannot be
+        started or reached.
         """
         backend = config.backend
         assert backend is not None
@@ -146,17 +147,17 @@ class JupyterLauncher:
                 f" {', '.join(kernelspecs)}",
                 "set `kernel:` of the backend to one of them",
             )
-        reason = response.reason and f": {response.reason}"
         raise KernelError(
             f"{server.name} did not start a kernel {settings.kernel!r}"
-            f" ({response.code}){reason}"
+            f" ({response.code}){response.reason_suffix}"
         )
 
     async def _find_session_kernel(self, server: Server, session: str) -> str:
-        """Return the id of the kernel of a session, or an empty string.
+        """Return the id of the kernel of a session, or an empty string if it has none.
 
-        Used if the server's response to the start was lost. The id is empty if there is
-        no such kernel. Raise KernelError if the server cannot be reached.
+        This is necessary if the response to the start request was lost. If the server
+        does not list sessions, request the session again. Raise KernelError if the
+        server cannot be reached.
         """
         try:
             # A gateway fails once for each session whose kernel does not exist.
@@ -169,8 +170,8 @@ class JupyterLauncher:
         except StoppedError:
             return ""
         except KernelError:
-            # The server does not list sessions. A request for a session of that name
-            # returns the existing one.
+            # The server does not list sessions. A request for a session with the same
+            # name returns the existing session.
             return await self._request_kernel(server, {"session": session})
         name = _create_session_name(session)
         sessions = response.body if isinstance(response.body, list) else []
@@ -182,7 +183,7 @@ class JupyterLauncher:
         return ""
 
     async def cancel_request(self) -> None:
-        """Delete the recorded kernel.
+        """Delete the recorded kernel if stepper started it, and remove the record.
 
         Raise KernelError if the kernel may still be running.
         """
@@ -275,7 +276,7 @@ async def get_metadata(
         response = await server.request(f"/api/kernels/{settings.kernel_id}")
         is_found = isinstance(response.body, dict)
         name = str(response.body.get("name")) if is_found else ""
-        missing = f"kernel {settings.kernel_id}"
+        missing = f"kernel {settings.kernel_id} with an installed kernelspec"
     response = await server.request("/api/kernelspecs")
     try:
         spec = response.body["kernelspecs"][name]["spec"]
@@ -296,7 +297,8 @@ async def check_server(
 ) -> list[str]:
     """Check that the server can be reached and has the configured kernel.
 
-    Return a description of its kernelspecs. Raise KernelError if a check fails.
+    Return a list with a description of the server's kernelspecs. The list is empty if
+    the server has none. Raise KernelError if a check fails.
     """
     server = Server(settings, lambda: environ)
     kernelspecs = await list_kernelspecs(server)

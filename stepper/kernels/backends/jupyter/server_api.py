@@ -81,6 +81,11 @@ class Response:
         message = self.body.get("message") or self.body.get("reason")
         return one_line(str(message or ""), 300)
 
+    @property
+    def reason_suffix(self) -> str:
+        """The server's error message after a colon, or an empty string."""
+        return f": {self.reason}" if self.reason else ""
+
 
 class Server:
     """A Jupyter server.
@@ -125,10 +130,10 @@ class Server:
     async def explain_loss(
         self, kernel_id: str, seconds: float = REQUEST_SECONDS
     ) -> str:
-        """Return why the server no longer has a kernel.
+        """Return the reason why the server no longer has a kernel.
 
-        Return an empty string if it still has the kernel. Raise KernelError if the
-        server cannot be reached.
+        Return an empty string if the server still has the kernel. Raise KernelError if
+        the server cannot be reached or refuses the request.
         """
         path = f"/api/kernels/{kernel_id}"
         try:
@@ -147,7 +152,7 @@ class Server:
         seconds: float = REQUEST_SECONDS,
         base: str = "",
     ) -> Response:
-        """Send a request once and return the response, whatever its status is.
+        """Send a request once and return the response with any status code.
 
         Raise NoAnswerError if there is no response, and KernelError if the server
         cannot be reached.
@@ -205,7 +210,7 @@ class Server:
         )
 
     def explain_unreachable(self, error: Exception) -> str:
-        """Return a message that the server cannot be reached because of an error."""
+        """Return the message for an error that prevented a request to the server."""
         text = one_line(str(error), 200)
         if isinstance(error, ssl.SSLError):
             return f"{self.name}: TLS failed: {text}"
@@ -237,8 +242,9 @@ class Server:
                 HUB_HINT,
             )
         if code in UNAVAILABLE:
-            reason = response.reason and f": {response.reason}"
-            raise KernelError(f"{self.name} is not available ({code}){reason}")
+            raise KernelError(
+                f"{self.name} is not available ({code}){response.reason_suffix}"
+            )
 
     def _describe_token(self) -> tuple[str, str]:
         """Return a name for the token in messages, and a hint on how to set it."""
@@ -264,9 +270,10 @@ class Server:
         if code != 200:
             user = "the client"
             hint = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"
-        reason = response.reason and f": {response.reason}"
         return KernelError(
-            f"{self.name} does not permit {user} to do this (403){reason}", hint
+            f"{self.name} does not permit {user} to do this (403)"
+            f"{response.reason_suffix}",
+            hint,
         )
 
     async def _check_hub(self, has_json: bool, token: str, hint: str) -> None:
@@ -329,7 +336,7 @@ class Server:
             if not token:
                 raise KernelError(
                     f"the environment variable {settings.token_env}, which should"
-                    " contain a token, is not set",
+                    " contain a token, is not set or is empty",
                     f"export {settings.token_env}=…",
                 )
         elif settings.token_file:

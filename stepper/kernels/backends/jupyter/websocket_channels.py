@@ -268,7 +268,8 @@ class WebsocketChannels:
     async def _explain_refusal(self, code: int) -> str:
         """Return why the server refused the websocket, or an empty string if unknown.
 
-        If the server no longer has the kernel, record this. `code` is the HTTP status.
+        `code` is the HTTP status. If the server no longer has the kernel, record the
+        loss. If the token may have been refused, forget the token.
         """
         if code in (401, 403):
             self.server.token = ""  # the token may have changed
@@ -281,7 +282,8 @@ class WebsocketChannels:
     def record_loss(self, loss: str) -> None:
         """Record why the server no longer has the kernel, if `loss` is not empty.
 
-        No cell caused the loss.
+        The first recorded loss is kept. The cause is set to ENDED_OUTSIDE, because no
+        cell caused the loss.
         """
         if loss and not self.loss:
             self.loss = loss
@@ -307,14 +309,17 @@ class WebsocketChannels:
                 await asyncio.sleep(0.02)
 
     def _receive(self, channel: str, message: Message) -> None:
-        """Put a message into the inbox of its channel."""
+        """Put a message into the inbox of its channel.
+
+        Drop messages of a restarted kernel and replies to other clients.
+        """
         session = message["header"].get("session")
-        self._check_kernel_session(message, session)
+        self._update_kernel_state(message, session)
         if self.loss:
             return  # the messages of the new kernel are not for stepper
         parent_session = message["parent_header"].get("session") or self.session
         if parent_session != self.session:
-            # The reply or output of another client's request.
+            # Only the outputs of other clients' requests are needed, not the replies.
             if channel == "iopub":
                 self.iopub.add(message)
             return
@@ -330,8 +335,8 @@ class WebsocketChannels:
         if channel in self.inboxes:
             self.inboxes[channel].add(message)
 
-    def _check_kernel_session(self, message: Message, session: Any) -> None:
-        """Detect from a message that the kernel died or was restarted by the server."""
+    def _update_kernel_state(self, message: Message, session: Any) -> None:
+        """Record the kernel's session id, its death or its restart from a message."""
         content = message["content"]
         message_type = message["msg_type"]
         if message_type == "kernel_info_reply":
@@ -353,9 +358,9 @@ class WebsocketChannels:
             self.has_kernel_message = True
 
     def _count_message(self, request: Any) -> None:
-        """Count an iopub message of a request, and drop the oldest request's count.
+        """Count an iopub message of a request.
 
-        Counts are dropped only above MAX_COUNTED_REQUESTS requests.
+        If there are more than MAX_COUNTED_REQUESTS requests, drop the oldest count.
         """
         self.counts[request] = self.counts.pop(request, 0) + 1
         if len(self.counts) > MAX_COUNTED_REQUESTS:

@@ -55,7 +55,8 @@ class KernelspecBackend(KernelBackend):
     ) -> BackendCheck:
         """Check that the kernelspec and its provisioner are installed.
 
-        Return a description of the kernelspec. Raise KernelError if one is missing.
+        Return a description of the kernelspec. Raise KernelError if the kernelspec or
+        the provisioner is not installed.
         """
         from stepper.kernels.backends.kernelspec import kernelspecs
 

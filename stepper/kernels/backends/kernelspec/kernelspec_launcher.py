@@ -65,7 +65,7 @@ class KernelspecLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the provisioner is waiting for, or None if no provisioner is used."""
+        """The queue status of a provisioner's start, or None if there is none."""
         return self.provisioner.queue_status if self.provisioner else None
 
     async def start(self, config: LaunchConfig) -> Kernel:
@@ -86,7 +86,7 @@ class KernelspecLauncher:
         return await self.local.start(config)
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel that an earlier daemon started with a provisioner.
+        """Return the kernel that a provisioner of an earlier daemon started.
 
         Return how the kernel died if it is dead, or None if there is no recorded
         kernel. No request is sent to the kernel.
@@ -94,14 +94,14 @@ class KernelspecLauncher:
         return await self._get_provisioner_launcher().attach()
 
     async def cancel_request(self) -> None:
-        """End the recorded kernel if a provisioner started it.
+        """Stop the recorded kernel if a provisioner started it.
 
         Raise KernelError if the kernel may still be running.
         """
-        if os.path.exists(self.record) and self._is_of_provisioner():
+        if os.path.exists(self.record) and self._has_provisioner_record():
             await self._get_provisioner_launcher().cancel_request()
 
-    def _is_of_provisioner(self) -> bool:
+    def _has_provisioner_record(self) -> bool:
         """Return whether the record is a valid record of a provisioner's kernel."""
         try:
             record = json.loads(secure_files.read(self.record))
@@ -118,7 +118,7 @@ class LocalKernelspecLauncher(LocalLauncher):
     def _build_command(
         self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool
     ) -> KernelCommand:
-        """Return the command of the kernelspec.
+        """Return the command that starts the kernel of the kernelspec.
 
         The kernel uses TCP ports, because few kernels of other languages support Unix
         sockets. Raise KernelError if the kernelspec is not installed.

@@ -1,4 +1,4 @@
-"""The settings of a backend `kernelspec`: its value in the configuration, parsed.
+"""The parsed settings of the backend `kernelspec`.
 
 The module is imported with the configuration, so it must not do I/O or import large
 modules.

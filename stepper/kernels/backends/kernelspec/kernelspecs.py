@@ -121,7 +121,8 @@ def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Kerne
     if spec is None:
         names = ", ".join(specs) or "none"
         raise KernelError(
-            f"the kernelspec {name!r} is not installed; installed: {names}",
+            f"the kernelspec {name!r} is not installed"
+            f" (installed kernelspecs: {names})",
             "jupyter kernelspec list",
         )
     return spec

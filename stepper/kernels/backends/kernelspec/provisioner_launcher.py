@@ -32,7 +32,7 @@ from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
 READY_SECONDS = 60.0
-# A cancelled launch may finish within this time; then its kernel is ended.
+# How long a cancelled start may take to finish, so that its kernel can be stopped.
 CANCEL_SECONDS = 5.0
 QUEUE_SECONDS = 5.0  # after which a start is reported as waiting
 
@@ -54,9 +54,9 @@ class ProvisionerLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What a slow start is waiting for, or None.
+        """The queue status of a start that takes longer than QUEUE_SECONDS, or None.
 
-        A provisioner may need minutes. The status is set after QUEUE_SECONDS.
+        A provisioner may need minutes.
         """
         if not self.launched_at:
             return None
@@ -89,7 +89,7 @@ class ProvisionerLauncher:
             "python": config.python,
             "provisioner_name": kernelspec.provisioner,
         }
-        # Recorded first: the next daemon then ends the kernel of an unfinished start.
+        # Recorded first: the next daemon then stops the kernel of an unfinished start.
         sealed_kernel_records.save(self.record, data)
         spec = provisioner_manager.read_spec(kernelspec, config.python)
         connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
@@ -100,7 +100,7 @@ class ProvisionerLauncher:
             assert provisioner is not None
             data["connection"] = provisioner_manager.get_connection(manager)
             info = await provisioner.get_provisioner_info()
-            data["provisioner_info"] = provisioner_manager.decode_bytes(info)
+            data["provisioner_info"] = provisioner_manager.convert_to_json_value(info)
             sealed_kernel_records.save(self.record, data)
         except BaseException as error:
             await self._abandon(manager, data)
@@ -127,7 +127,7 @@ class ProvisionerLauncher:
         """Let the provisioner start the kernel.
 
         If the start is cancelled, wait up to CANCEL_SECONDS for the provisioner, so
-        that the kernel can be ended.
+        that the kernel can be stopped.
         """
         environ = kernel_command.remove_foreign_variables(config.environ)
         environ[process_identity.MARKER] = kernel_id
@@ -160,7 +160,7 @@ class ProvisionerLauncher:
     async def _abandon(
         self, manager: AsyncKernelManager, data: Mapping[str, Any]
     ) -> None:
-        """End a kernel whose start failed, and remove its record.
+        """Stop a kernel whose start failed, and remove its record.
 
         Raise KernelError and keep the record if the kernel may still be running.
         """
@@ -213,9 +213,9 @@ class ProvisionerLauncher:
         except Exception as error:
             reason = one_line(f"{type(error).__name__}: {error}", 300)
             raise KernelError(
-                f"stepper cannot reconnect to the kernel {data.get('kernel')} of the"
-                f" provisioner {data.get('provisioner_name')}, which may still be"
-                f" running: {reason}"
+                f"stepper cannot reconnect to kernel {data.get('kernel')} of the"
+                f" provisioner {data.get('provisioner_name')} (the kernel may still be"
+                f" running): {reason}"
             ) from error
 
     async def attach(self) -> KernelClient | Death | None:
@@ -249,8 +249,8 @@ class ProvisionerLauncher:
     async def _remove_unfinished_start(self, data: Mapping[str, Any]) -> Death | None:
         """Kill the kernel that an earlier daemon was starting, and remove its record.
 
-        Return None if its processes were found. Otherwise, return a Death whose reason
-        says that the kernel may be running.
+        Return None if a process was found and killed. Otherwise, return a Death with
+        the reason that the kernel may be running.
         """
         kernel_id = str(data["kernel"])
         killed_count = await asyncio.to_thread(
@@ -266,7 +266,7 @@ class ProvisionerLauncher:
         )
 
     async def cancel_request(self) -> None:
-        """End the recorded kernel and remove its record.
+        """Stop the recorded kernel and remove its record.
 
         Raise KernelError if the first attempt fails. If a second attempt fails, remove
         the record anyway.

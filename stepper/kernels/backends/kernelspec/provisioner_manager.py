@@ -29,7 +29,7 @@ class SingleSpecManager(KernelSpecManager):
     spec: KernelSpec | None = None
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """Return the given kernelspec, whatever the name is."""
+        """Return the given kernelspec for any name."""
         assert self.spec is not None
         return self.spec
 
@@ -98,12 +98,12 @@ async def restore_manager(
 
 
 def get_connection(manager: AsyncKernelManager) -> dict[str, Any]:
-    """Return the kernel's connection fields, with bytes decoded to strings."""
+    """Return the kernel's connection fields as values that JSON can represent."""
     connection = dict(manager.get_connection_info())
-    return {name: decode_bytes(value) for name, value in connection.items()}
+    return {name: convert_to_json_value(value) for name, value in connection.items()}
 
 
-def decode_bytes(value: Any) -> Any:
+def convert_to_json_value(value: Any) -> Any:
     """Return a value that can be encoded as JSON.
 
     Bytes are decoded, and values of other types are converted with `str`.
@@ -111,9 +111,9 @@ def decode_bytes(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, dict):
-        return {str(name): decode_bytes(item) for name, item in value.items()}
+        return {str(name): convert_to_json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [decode_bytes(item) for item in value]
+        return [convert_to_json_value(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)

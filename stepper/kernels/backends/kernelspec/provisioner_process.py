@@ -1,9 +1,9 @@
 """The process of a kernel that a kernel provisioner of jupyter_client started.
 
-Only the provisioner can reach the process, so it is asked for the state and to
-interrupt or end the kernel. After a restart of the daemon, a provisioner may not know
-the process any more (`has_process` is False). In this case, stepper uses the kernel's
-heartbeat and control channel.
+Only the provisioner can reach the process, so stepper lets the provisioner poll,
+interrupt and kill it. After a restart of the daemon, a provisioner may no longer know
+the process (`has_process` is False). In this case, stepper uses the kernel's heartbeat
+and control channel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stepper.session.protocols import KernelDescription
 log = logging.getLogger("stepper")
 POLL_SECONDS = 0.5  # between two queries of the provisioner
 QUERY_SECONDS = 0.2  # how long to wait for its answer
-KILL_SECONDS = 20.0  # for the provisioner to end the kernel
+KILL_SECONDS = 20.0  # for the provisioner to stop the kernel
 SHUTDOWN_SECONDS = 5.0  # for a kernel to exit after a shutdown request
 SILENT_SECONDS = 5.0  # without a heartbeat, the kernel counts as dead
 STDERR_CHARACTERS = 2000
@@ -158,11 +158,11 @@ class ProvisionerProcess(RemoteProcess):
             )
 
     async def kill(self) -> None:
-        """End the kernel through its provisioner.
+        """Stop the kernel through its provisioner.
 
         Raise KernelError if the kernel may still be running.
         """
-        had_ended = self.death is not None
+        was_dead = self.death is not None
         self.death = self.death or Death(
             "stepper stopped the kernel", self.read_log_tail()
         )
@@ -177,7 +177,7 @@ class ProvisionerProcess(RemoteProcess):
         # Also kill processes of this machine that the provisioner does not know. They
         # are found by an environment variable.
         await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
-        self.may_be_running = not (is_stopped or had_ended)
+        self.may_be_running = not (is_stopped or was_dead)
         if not self.may_be_running:
             return
         with contextlib.suppress(OSError):
@@ -210,12 +210,14 @@ class ProvisionerProcess(RemoteProcess):
     async def _request_shutdown(self) -> bool:
         """Send a shutdown request to the kernel, and return whether the kernel replied.
 
-        Used if the provisioner does not know the process. Also return True if the
-        kernel has processes on this machine, which the caller kills.
+        This is necessary if the provisioner does not know the process. If the kernel
+        has processes on this machine, return True without a request, because the caller
+        kills these processes.
         """
         if process_identity.find_kernel_processes(self.id):
-            return True  # processes of this machine, which are killed next
-        channels = Channels(self.data["connection"])  # closed ones cannot be reopened
+            return True
+        # Closed channels cannot be opened again.
+        channels = Channels(self.data["connection"])
         channels.open()
         control = channels.client.control_channel
         channels.send_control("shutdown_request", {"restart": False})

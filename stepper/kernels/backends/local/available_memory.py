@@ -1,4 +1,4 @@
-"""The memory that is available to a local kernel: the machine's and its cgroups'.
+"""The memory that is available to a local kernel on the machine and in its cgroups.
 
 The memory limit is checked from time to time. If memory runs out between two checks,
 the operating system kills a process. The kernel's out-of-memory score is raised, so
@@ -69,7 +69,7 @@ def list_cgroup_usages(
 
 
 def _read(path: Path) -> str:
-    """Return the content of a system file, without buffering for speed."""
+    """Return the content of a system file. Unbuffered reading is faster."""
     with open(path, "rb", 0) as stream:
         return stream.read().decode(errors="surrogateescape")
 
@@ -119,8 +119,10 @@ def _parse_groups(text: str, root: Path) -> Sequence[_Group]:
 
 
 def raise_oom_score(pid: int) -> None:
-    """Make the system kill this process before others if memory runs out."""
-    # Not on Linux, or not allowed: the system selects the process itself.
+    """Make the system kill a process before others if memory runs out.
+
+    Do nothing if the system does not support or allow this.
+    """
     with contextlib.suppress(OSError, ValueError):
         own_score = int((PROC / "self/oom_score_adj").read_text())
         score = min(1000, own_score + OOM_SCORE)
@@ -140,7 +142,7 @@ class OomKills:
         self.reset()
 
     def _count(self) -> int:
-        """Return the number of kills so far, or 0 if it is not available."""
+        """Return the number of kills so far, or 0 if the number is not available."""
         for path in self.counters:
             with contextlib.suppress(OSError, ValueError):
                 for line in _read(path).splitlines():
@@ -150,8 +152,8 @@ class OomKills:
 
     def reset(self) -> None:
         """Ignore the kills so far."""
-        self.before = self._count()
+        self.initial_count = self._count()
 
     def has_increased(self) -> bool:
         """Return whether a process has been killed since the last `reset`."""
-        return self._count() > self.before
+        return self._count() > self.initial_count

@@ -1,4 +1,4 @@
-"""The command that starts a local kernel, and the start of its process.
+"""The command that starts a local kernel, and a function that executes the command.
 
 jupyter_client's kernel manager is not used: importing it takes half as long as starting
 a kernel, and it cannot manage a process that another daemon started.
@@ -70,8 +70,8 @@ def build_ipykernel_command(
 ) -> KernelCommand:
     """Return the command that starts ipykernel with Unix sockets.
 
-    `bundled_ipykernel` is the folder of stepper's copies of ipykernel, or an empty
-    string if the interpreter has its own ipykernel.
+    `bundled_ipykernel` is the path of stepper's copies of ipykernel without the version
+    of Python, or an empty string if the interpreter has its own ipykernel.
     """
     ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
     sockets = get_socket_path(runtime, kernel_id)
@@ -94,9 +94,9 @@ def start_process(
 ) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, and return the process and its connection.
 
-    The process leads its own session, so it keeps running when the daemon exits. If
-    memory runs out, the system kills it first. Raise OSError if the process cannot be
-    started.
+    Also write the connection file. The process leads its own session, so it keeps
+    running when the daemon exits. If memory runs out, the system kills it first. Raise
+    OSError if the file cannot be written or the process cannot be started.
     """
     connection = {
         **command.connection,

@@ -53,7 +53,7 @@ class LocalBackend(KernelBackend):
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str
     ) -> BackendCheck:
-        """Return the project's interpreter. Nothing is checked."""
+        """Return a result with the project's interpreter, without any checks."""
         return BackendCheck([python])
 
     def kill_recorded_kernel(self, record: str) -> bool:

@@ -58,14 +58,15 @@ class LocalLauncher:
     async def start(self, config: LaunchConfig) -> KernelClient:
         """Start a kernel and return it when it is ready.
 
-        If the environment lacks ipykernel, start it with stepper's bundled copy. Raise
-        KernelError with the end of the kernel's stderr if it cannot be started.
+        If the environment lacks ipykernel, use stepper's bundled copy. Raise
+        KernelError with the end of the kernel's stderr if the kernel cannot be started.
         """
         try:
             return await self._start(config)
         except IpykernelMissingError as missing:
-            copies = config.bundled_ipykernel
-            if config.backend or not copies or not glob.glob(f"{glob.escape(copies)}*"):
+            prefix = config.bundled_ipykernel
+            has_copies = prefix and glob.glob(f"{glob.escape(prefix)}*")
+            if config.backend or not has_copies:
                 raise
             try:
                 return await self._start(config, missing.hint)
@@ -87,7 +88,7 @@ class LocalLauncher:
         kernel_id = uuid.uuid4().hex
         command = self._build_command(config, kernel_id, bool(install_command))
         # Start the process and connect to it later: importing the client takes time.
-        with self._open_stderr(kernel_id) as stderr:
+        with self._create_files(kernel_id) as stderr:
             try:
                 child, connection = kernel_command.start_process(
                     command, config, kernel_id, self.runtime, stderr
@@ -138,8 +139,8 @@ class LocalLauncher:
             config, kernel_id, self.runtime, bundled_ipykernel
         )
 
-    def _open_stderr(self, kernel_id: str) -> IO[bytes]:
-        """Write the first record of the kernel, and return an open file for its stderr.
+    def _create_files(self, kernel_id: str) -> IO[bytes]:
+        """Create the record and the files of the kernel, and return the stderr file.
 
         If the daemon is killed now, the next daemon finds the processes by the kernel's
         id. Raise KernelError if a file cannot be written.
@@ -219,7 +220,7 @@ class LocalLauncher:
             if not self._belongs_to_project(
                 data["kernel"], data["connection"], identity
             ):
-                raise ValueError("its sockets are not in this project's folder")
+                raise ValueError("the kernel does not belong to this project")
             kernel = self._create_client(data, identity)
         except FileNotFoundError:
             return None

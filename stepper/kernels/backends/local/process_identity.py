@@ -96,7 +96,10 @@ class _Start(NamedTuple):
 
 @cache
 def _get_boot_id() -> str:
-    """Return the id of the machine's current boot, or '' if there is none."""
+    """Return the id of the machine's current boot.
+
+    Return an empty string if the machine has no boot id.
+    """
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -60,8 +60,8 @@ def get_folder(settings: SlurmSettings, record: str) -> str:
 def write_files(file: Path, script: str) -> None:
     """Write the files that a job reads: keys, launcher and batch script.
 
-    `file` is the path of the future connection file. Raise KernelError if a file cannot
-    be written.
+    Also create empty files for the job's output and for stack samples. `file` is the
+    path of the future connection file. Raise KernelError if a file cannot be written.
     """
     public_key, secret_key = zmq.curve_keypair()
     keys = {
@@ -94,7 +94,7 @@ def remove_files(file: Path) -> None:
 
 
 def build_script(settings: SlurmSettings, python: str, file: Path, cwd: str) -> str:
-    """Return the batch script, which finally replaces itself with the kernel.
+    """Return the batch script. Its last command replaces the shell with the kernel.
 
     `file` is the path of the future connection file, `cwd` the kernel's working folder.
     """
@@ -121,7 +121,8 @@ def build_options(
     """Return the options for sbatch.
 
     `name` is the name of the job, `file` the path of the future connection file, and
-    `max_seconds` the time limit of the partition, or None if it is unknown.
+    `max_seconds` the time limit of the partition, or None if it is unlimited, unknown
+    or not needed.
     """
     minutes = DEFAULT_MINUTES
     if max_seconds is not None:
@@ -149,7 +150,7 @@ def build_options(
 def build_step_command(settings: SlurmSettings, name: str, file: Path) -> Sequence[str]:
     """Return a command that starts a step in the user's job in the background.
 
-    `name` is the name of the step, `file` the path of the future connection file.
+    `name` is the name of the step, and `file` the path of the future connection file.
     """
     srun = [
         "srun",
@@ -190,7 +191,7 @@ def is_written(file: Path) -> bool:
 def read_output(file: Path, size: int) -> str:
     """Return the last `size` bytes of the job's output as text.
 
-    Return an empty string if there is no output file.
+    Return an empty string if the output file cannot be read.
     """
     try:
         with open(file.with_suffix(".out"), "rb") as stream:

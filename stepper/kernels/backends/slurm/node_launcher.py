@@ -62,12 +62,12 @@ def find_free_ports(count: int, ip: str) -> list[int]:
     """Return `count` ports of an IP address that are currently free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:  # keep all open until each has its own port
-            each.bind((ip, 0))
-        return [each.getsockname()[1] for each in sockets]
+        for port_socket in sockets:  # keep all open until each has its own port
+            port_socket.bind((ip, 0))
+        return [port_socket.getsockname()[1] for port_socket in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for port_socket in sockets:
+            port_socket.close()
 
 
 def supports_curve() -> bool:
@@ -99,7 +99,11 @@ def set_environment() -> None:
 
 
 def main(file: str, address: str, command: list[str]) -> None:
-    """Write the connection file and become the kernel."""
+    """Write the connection file, and replace this process with the kernel.
+
+    `file` is the path of the connection file. `address` is a setting as in
+    `find_address`, and `command` starts the kernel.
+    """
     with open(file + ".key") as stream:
         keys = json.load(stream)
     if not supports_curve():

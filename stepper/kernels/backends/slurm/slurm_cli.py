@@ -98,7 +98,7 @@ class Contact:
             self.failed_at = self.failed_at or started_at
 
     def get_silence_start(self) -> float:
-        """Return since when the controller has not answered, or 0 if it answers."""
+        """Return the time since which the controller has not answered, or 0."""
         now = time.time()
         starts = [self.failed_at] if self.failed_at else []
         for started_at in self.pending.values():
@@ -272,7 +272,7 @@ class Slurm:
         """Return a job in its current state, or None if the controller does not answer.
 
         The state is UNKNOWN_JOB if SLURM does not know the job, or if the job with this
-        id has a different name.
+        id has a different name. Raise RefusedError if squeue fails for another reason.
         """
         try:
             output = await self.run(
@@ -299,7 +299,8 @@ class Slurm:
     async def find_step(self, job_id: int, name: str) -> slurm_job.Job | None:
         """Return the job of a step, or None if the controller does not answer.
 
-        The state is STEP_ENDED if the job is running but has no step of this name.
+        `job_id` is the id of the job, and `name` the name of the step. The state is
+        STEP_ENDED if the job is running but has no step with this name.
         """
         job = await self.find_job(job_id)
         if job is None or not job.is_running:
@@ -310,7 +311,7 @@ class Slurm:
         return job if steps else replace(job, state=slurm_job.STEP_ENDED)
 
     async def list_steps(self, job_id: int, name: str) -> list[str] | None:
-        """Return the ids of a job's steps that have a name.
+        """Return the ids of a job's steps with a name.
 
         Return None if the controller does not answer.
         """
@@ -321,9 +322,9 @@ class Slurm:
         return [step_id for step_id, _, step_name in rows if step_name == name]
 
     async def cancel(self, name: str, job_id: int = 0) -> bool:
-        """Cancel all jobs with a name, or the steps of this name if `job_id` is given.
+        """Cancel all jobs with a name, or the steps with this name in one job.
 
-        Return whether the controller answered.
+        `job_id` is the job of the steps, or 0. Return whether the controller answered.
         """
         try:
             targets: list[str] | None = ["--full", f"--jobname={name}"]
@@ -333,8 +334,8 @@ class Slurm:
                 return targets is not None
             return await self.run("scancel", *targets) is not None
         except KernelError as error:
-            # A hint means that there is no scancel. Other errors are answers, such as
-            # that there is no such job.
+            # Only the error for a missing command has a hint. Other errors are answers,
+            # for example that the job does not exist.
             return not error.hint
 
     def cancel_later(self, name: str, job_id: int = 0) -> None:
@@ -363,7 +364,10 @@ class Slurm:
                 pause = min(2 * pause, longest_pause)
 
     async def count_ahead(self, job: slurm_job.Job) -> int:
-        """Return the number of waiting jobs in the partition with a higher priority."""
+        """Return the number of waiting jobs in the partition with a higher priority.
+
+        Return 0 if the number is unknown.
+        """
         output = await self.run(
             "squeue",
             "-h",
@@ -382,16 +386,18 @@ class Slurm:
     async def list_own_jobs(self, prefix: str) -> list[str]:
         """Return the names of the user's jobs that start with a prefix.
 
-        Raise KernelError if squeue fails.
+        Return an empty list if the controller does not answer. Raise RefusedError if
+        squeue fails.
         """
         output = await self.run("squeue", "-h", "--me", "-o", "%j") or ""
         return [name for name in output.splitlines() if name.startswith(prefix)]
 
     async def get_time_limit(self, partition: str) -> float | None:
-        """Return the time limit of a partition in seconds, or None if it has none.
+        """Return the time limit of a partition in seconds.
 
         For several partitions, separated by commas, return the shortest limit. An empty
-        string means the default partition.
+        string means the default partition. Return None if there is no limit, or if the
+        limit is unknown, for example because the controller does not answer.
         """
         output = await self.run("sinfo", "-h", "-o", "%P|%l") or ""
         selected = set(partition.split(","))
@@ -418,7 +424,9 @@ class Slurm:
         for row in output.splitlines():
             fields = (row.split("|") + [""] * 6)[:6]
             name, availability, limit, node_count, state, gres = fields
-            details = f"{availability}, at most {limit}"
+            is_unlimited = limit == "infinite"
+            time_limit = "no time limit" if is_unlimited else f"time limit {limit}"
+            details = f"{availability}, {time_limit}"
             if gres not in NO_GRES:
                 details += f", {gres}"
             name = name.rstrip("*")

@@ -1,9 +1,10 @@
-"""A SLURM job as squeue lists it: its state, its times, and the texts on its state."""
+"""A SLURM job as squeue lists it, and descriptions of its state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from stepper.common.text import format_count
 
@@ -20,23 +21,35 @@ WAITING_STATES = (
 RUNNING_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job (any more)
 STEP_ENDED = "ENDED"  # the job runs, but the step does not
-# The final state of a job → its description, and the cause of the kernel's death or ''.
+
+
+class EndState(NamedTuple):
+    """A description of a job's final state, and the cause of the kernel's death.
+
+    `cause` is an empty string if it is unknown.
+    """
+
+    description: str
+    cause: str
+
+
+# By the name of the state.
 END_STATES = {
-    "TIMEOUT": ("it exceeded its walltime (TIMEOUT)", "WalltimeOver"),
-    "OUT_OF_MEMORY": (
+    "TIMEOUT": EndState("it exceeded its walltime (TIMEOUT)", "WalltimeOver"),
+    "OUT_OF_MEMORY": EndState(
         "the kernel used more memory than the job has (OUT_OF_MEMORY)",
         "OutOfMemory",
     ),
-    "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
-    "CANCELLED": ("the job was cancelled (CANCELLED)", "EndedOutside"),
-    "PREEMPTED": ("the job was preempted (PREEMPTED)", "EndedOutside"),
-    "DEADLINE": ("its deadline has passed (DEADLINE)", "WalltimeOver"),
-    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
-    "FAILED": ("the job failed (FAILED)", ""),
-    "COMPLETED": ("the job ended (COMPLETED)", ""),
-    "COMPLETING": ("the job is ending (COMPLETING)", ""),
-    STEP_ENDED: ("the kernel's step ended, but the job is still running", ""),
-    UNKNOWN_JOB: ("the job ended, and SLURM has no record of the reason", ""),
+    "NODE_FAIL": EndState("its node failed (NODE_FAIL)", "EndedOutside"),
+    "CANCELLED": EndState("the job was cancelled (CANCELLED)", "EndedOutside"),
+    "PREEMPTED": EndState("the job was preempted (PREEMPTED)", "EndedOutside"),
+    "DEADLINE": EndState("its deadline has passed (DEADLINE)", "WalltimeOver"),
+    "BOOT_FAIL": EndState("its node did not boot (BOOT_FAIL)", "EndedOutside"),
+    "FAILED": EndState("the job failed (FAILED)", ""),
+    "COMPLETED": EndState("the job ended (COMPLETED)", ""),
+    "COMPLETING": EndState("the job is ending (COMPLETING)", ""),
+    STEP_ENDED: EndState("the kernel's step ended, but the job is still running", ""),
+    UNKNOWN_JOB: EndState("the job ended, and SLURM has no record of the reason", ""),
 }
 
 
@@ -65,13 +78,13 @@ class Job:
 
     @property
     def left_seconds(self) -> float | None:
-        """The remaining walltime in seconds, or None if there is no limit."""
+        """The remaining walltime in seconds, or None if it is unlimited or unknown."""
         return parse_seconds(self.time)
 
     def format_waiting(self, ahead: int, now: datetime) -> str:
-        """Return the state and reason of a waiting job, and its expected start.
+        """Return a description of a waiting job with its state and expected start.
 
-        `ahead` is the number of jobs that are before it in the queue.
+        `ahead` is the number of jobs that are ahead of this job in the queue.
         """
         parts = [
             f"{self.state} ({self.reason})",

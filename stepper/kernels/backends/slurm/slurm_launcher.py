@@ -77,9 +77,9 @@ class SlurmLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the current start is waiting for, or None if it is not waiting.
+        """The queue status of the current start, or None if it is not waiting.
 
-        Mentions if SLURM's controller does not answer.
+        If SLURM's controller does not answer, the status contains a message about this.
         """
         silence = self.slurm.silence
         if self.pending is None or not silence:
@@ -148,9 +148,10 @@ class SlurmLauncher:
         return job is None or job.is_waiting or job.is_running
 
     async def cancel_request(self) -> None:
-        """Cancel the recorded job, also if it is running.
+        """Cancel the recorded job, even if it is running, and remove the record.
 
-        Raise KernelError if SLURM does not answer, because the job may continue.
+        Raise KernelError if SLURM does not answer. In this case, the job may continue,
+        and the record is kept.
         """
         data = self._read_record()
         if not data:
@@ -177,7 +178,8 @@ class SlurmLauncher:
     def _read_record(self) -> dict[str, Any]:
         """Return the content of the record, or an empty dict if it is not valid.
 
-        The paths of the job's files are computed and not taken from the record.
+        The paths of the job's files are computed and not taken from the record. SLURM's
+        commands use the environment in the record from now on.
         """
         try:
             data = json.loads(secure_files.read(self.record))
@@ -315,15 +317,15 @@ class SlurmLauncher:
         since: float,
         request: str = "",
     ) -> None:
-        """Update the description of the waiting job, or remove it if the job runs.
+        """Update the queue status, or remove it if the job is not waiting.
 
-        `since` is when the wait began (monotonic clock). `request` names what is
-        cancelled if the start is cancelled, for example "job request".
+        `since` is the start of the wait, taken from the monotonic clock. `request` is a
+        name for the request that the user may cancel, for example "job request".
         """
         if not job.is_waiting:
             self.wait = None
             return
-        # The old description stays valid while SLURM is asked.
+        # The old status stays valid during the query.
         ahead = await self.slurm.count_ahead(job)
         text = job.format_waiting(ahead, datetime.now())
         self.wait = QueueStatus(text, since, settings.queue_seconds, request=request)
@@ -365,7 +367,8 @@ class SlurmLauncher:
     ) -> slurm_job.Job | None:
         """Wait for the connection file, and return the job as it was last known.
 
-        Raise KernelError if the job has ended or does not write the file in time.
+        Return None if SLURM has not reported the state of the job. Raise KernelError if
+        the job has ended or does not write the file in time.
         """
         since = time.monotonic()
         running_since = 0.0
@@ -410,13 +413,13 @@ class SlurmLauncher:
     ) -> slurm_job.Job | None:
         """Return a starting job in its current state, or None if the state is unknown.
 
-        Also update the description of the wait. `since` is when the wait began, and
-        `has_started` means that the job was seen running.
+        Also update the queue status. `since` is the start of the wait, `last_job` the
+        job as it was last known, and `has_started` means that it was seen running.
         """
         job_id = int(data["job"])
         is_step = bool(data["step"])
         request = "job step" if is_step else "job request"
-        problem = self.slurm.no_answer
+        problem = ""
         job = None
         try:
             job = await self.slurm.find_job(job_id, "" if is_step else data["job_name"])
@@ -466,7 +469,8 @@ class SlurmLauncher:
         """Return the kernel that an earlier daemon started.
 
         Return how the kernel died if it is dead, or None if there is no started kernel.
-        No request is sent to the kernel.
+        A job whose submission or cancellation was interrupted is cancelled. No request
+        is sent to the kernel.
         """
         data = self._read_record()
         if not data:
@@ -528,8 +532,8 @@ async def check_cluster(
 ) -> list[str]:
     """Check the settings with SLURM, and return the partitions or the user's job.
 
-    Each item describes one of them for the user. Raise KernelError if SLURM does not
-    answer or refuses the settings.
+    Each item of the result describes a partition or the job. Raise KernelError if
+    SLURM does not answer or refuses the settings.
     """
     slurm = slurm_cli.Slurm(environ)
     try:
@@ -539,9 +543,9 @@ async def check_cluster(
 
 
 async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> list[str]:
-    """Return descriptions of the partitions, or of the user's job.
+    """Check the settings, and return descriptions of the partitions or the user's job.
 
-    Raise KernelError if SLURM refuses the settings.
+    Raise KernelError if SLURM does not answer or refuses the settings.
     """
     if not settings.jobid:
         partitions = await slurm.describe_partitions()
@@ -568,27 +572,33 @@ async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> li
 
 
 def explain_uncertainty(settings: SlurmSettings) -> str:
-    """Return a warning if this machine lacks the interpreter, or an empty string."""
+    """Return a warning if the interpreter cannot be executed on this machine.
+
+    Otherwise, return an empty string.
+    """
     python = settings.python
     if not os.path.isabs(python) or os.access(python, os.X_OK):
         return ""
-    return f"{python} does not exist on this machine; the compute nodes may have it"
+    return (
+        f"{python} cannot be executed on this machine; it may exist on the compute"
+        " nodes"
+    )
 
 
 def list_unchecked(settings: SlurmSettings) -> list[str]:
-    """Return what can be checked only on a compute node."""
-    parts = "the project's interpreter"
+    """Return a list of items that can be checked only on a compute node."""
+    items = "the project's interpreter"
     if settings.python:
-        parts = f"python {settings.python}"
+        items = f"python {settings.python}"
     if settings.setup:
-        parts += " and `setup`"
-    return [f"{parts} on the compute node"]
+        items += " and `setup`"
+    return [f"{items} on the compute node"]
 
 
 def _compute_pause(since: float, limits: tuple[float, float]) -> float:
     """Return the seconds until the next check: a tenth of the time waited so far.
 
-    `since` is when the wait began, and `limits` are the shortest and longest pause.
+    `since` is the start of the wait, and `limits` are the shortest and longest pause.
     """
     shortest, longest = limits
     waited = time.monotonic() - since
@@ -605,7 +615,7 @@ def _create_start_error(
     fix = suggest_ipykernel(python, output)
     if fix:
         return IpykernelMissingError(
-            f"{python} does not have ipykernel, in job {job_id}: {output}", fix
+            f"in job {job_id}, {python} does not have ipykernel: {output}", fix
         )
     state = slurm_job.STEP_ENDED
     if job is not None and not job.is_running:
@@ -621,7 +631,7 @@ def _create_start_error(
 
 
 def _describe_unshared(file: Path, node: str) -> str:
-    """Return an explanation why the node may not see the job's files."""
+    """Return the text that explains why a node cannot read the job's files."""
     folder = file.parent.parent
     return (
         f"{folder} is not on a file system that {node or 'the node'} shares (to use"

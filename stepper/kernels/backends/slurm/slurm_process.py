@@ -145,7 +145,7 @@ class SlurmProcess(RemoteProcess):
         self.channels.send_control("interrupt_request")
 
     async def kill(self) -> None:
-        """End the job, or the kernel directly if SLURM cannot end the job.
+        """Cancel the job, or stop the kernel directly if SLURM cannot cancel the job.
 
         Raise KernelError if the kernel may still be running.
         """
@@ -187,8 +187,8 @@ class SlurmProcess(RemoteProcess):
         if self.link is not None:
             self.link.restore_if_lost()
         interval = POLL_SECONDS if self._probe_heartbeat() else SILENT_POLL_SECONDS
-        is_due = time.monotonic() > self.queried_at + interval
-        if self.death is None and self.querying is None and is_due:
+        needs_query = time.monotonic() > self.queried_at + interval
+        if self.death is None and self.querying is None and needs_query:
             self.querying = asyncio.create_task(self._update_state())
             await asyncio.wait({self.querying}, timeout=seconds)
         if self.querying is not None and self.querying.done():
@@ -201,7 +201,7 @@ class SlurmProcess(RemoteProcess):
         return self.channels.is_open and self.channels.probe_heartbeat()
 
     async def _update_state(self) -> None:
-        """Ask SLURM for the job, and record its state or the end of the job."""
+        """Ask SLURM for the job, and record its state or the kernel's death."""
         # `describe` reports a query that takes too long.
         self.queried_at = time.monotonic()
         job = await self._find_job()
@@ -245,7 +245,7 @@ class SlurmProcess(RemoteProcess):
         return job
 
     def _is_ending(self, job: slurm_job.Job) -> bool:
-        """Return whether a job in the state COMPLETING has certainly ended."""
+        """Return whether a job is in the state COMPLETING and has certainly ended."""
         if job.state != "COMPLETING":
             return False
         # This state does not say why the job ends. Wait for the final state until the
@@ -254,11 +254,12 @@ class SlurmProcess(RemoteProcess):
         return is_repeated or bool(CANCELLED_MESSAGE.search(self.read_log_tail()))
 
     async def _shut_down_directly(self) -> bool:
-        """Send a shutdown request to the kernel, and return whether the kernel replied.
+        """Interrupt the kernel and shut it down, without SLURM.
 
-        Used if SLURM cannot end the job.
+        Return whether the kernel replied to both requests.
         """
-        channels = Channels(self.data["connection"])  # closed ones cannot be reopened
+        # Closed channels cannot be opened again.
+        channels = Channels(self.data["connection"])
         channels.open()
         control = channels.client.control_channel
         channels.send_control("interrupt_request")
@@ -279,7 +280,7 @@ class SlurmProcess(RemoteProcess):
         reasons = CANCELLED_MESSAGE.findall(output)
         if state in ("COMPLETING", slurm_job.UNKNOWN_JOB) and reasons:
             state = CANCEL_REASONS.get(reasons[-1], "CANCELLED")
-        unknown_state = (f"the job ended ({state})", "")
+        unknown_state = slurm_job.EndState(f"the job ended ({state})", "")
         reason, cause = slurm_job.END_STATES.get(state, unknown_state)
         # Without cgroups, SLURM does not report that memory was exceeded.
         is_unexplained = state in ("FAILED", slurm_job.UNKNOWN_JOB)

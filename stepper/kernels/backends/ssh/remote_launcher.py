@@ -30,18 +30,25 @@ END_SECONDS = 5.0
 
 
 def list_files(kernel_id: str) -> list[str]:
-    """Return the paths of a kernel's connection file, stderr file and stack file.
-
-    Their folder is created if necessary.
-    """
-    home = os.path.expanduser("~")
-    folder = os.path.join(home, ".local", "state", "stepper", "kernels")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    os.chmod(folder, 0o700)
+    """Return the paths of a kernel's connection file, stderr file and stack file."""
+    folder = get_kernel_folder()
     return [
         os.path.join(folder, kernel_id + suffix)
         for suffix in (".json", ".stderr", ".stack")
     ]
+
+
+def get_kernel_folder() -> str:
+    """Return the path of the folder with the files of all kernels."""
+    home = os.path.expanduser("~")
+    return os.path.join(home, ".local", "state", "stepper", "kernels")
+
+
+def create_kernel_folder() -> None:
+    """Create the folder of the kernels' files, which only the user can access."""
+    folder = get_kernel_folder()
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.chmod(folder, 0o700)
 
 
 def write_private(path: str, text: str) -> None:
@@ -55,19 +62,20 @@ def find_free_ports(count: int) -> list[int]:
     """Return `count` ports of this host that are currently free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:  # keep all open until each has its own port
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for port_socket in sockets:  # keep all open until each has its own port
+            port_socket.bind(("127.0.0.1", 0))
+        return [port_socket.getsockname()[1] for port_socket in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for port_socket in sockets:
+            port_socket.close()
 
 
 def start_kernel(request: dict[str, Any]) -> dict[str, Any]:
     """Start a kernel that keeps running if the connection is lost.
 
-    Return its pid, ports, files and interpreter. If ipykernel or the working folder is
-    missing, return the reason instead.
+    Return the kernel's pid, ports, stack file and interpreter, the host's boot id, and
+    whether messages are encrypted. If ipykernel or the working folder is missing,
+    return the reason instead.
     """
     spec = importlib.util.find_spec("ipykernel")
     if spec is None or not spec.origin:
@@ -79,6 +87,7 @@ def start_kernel(request: dict[str, Any]) -> dict[str, Any]:
     folder = os.path.expanduser(request["folder"] or "~")
     if not os.path.isdir(folder):
         return {"error": "the folder " + folder + " does not exist"}
+    create_kernel_folder()
     connection_file, stderr_file, stack_file = list_files(request["kernel"])
     names = [channel + "_port" for channel in CHANNELS]
     ports = dict(zip(names, find_free_ports(len(CHANNELS))))  # noqa: B905
@@ -144,7 +153,10 @@ def supports_curve(origin: str) -> bool:
 
 
 def get_boot_id() -> str:
-    """Return an id that changes when the host is booted, or '' if there is none."""
+    """Return an id that changes when the host is booted.
+
+    Return an empty string if the host has no boot id.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -169,18 +181,26 @@ def is_running(request: dict[str, Any]) -> bool:
 
 
 def query_kernel(request: dict[str, Any]) -> dict[str, Any]:
-    """Return whether the kernel is running and, if not, the end of its stderr."""
+    """Return whether the kernel is running, the end of its stderr and the boot id.
+
+    The stderr is an empty string while the kernel is running. The boot id shows whether
+    the host was restarted.
+    """
     alive = is_running(request)
     stderr = ""
     if not alive:
         stderr_file = list_files(request["kernel"])[1]
         with contextlib.suppress(OSError), open(stderr_file, "rb") as stream:
             stderr = stream.read()[-STDERR_SIZE:].decode("utf-8", "replace")
-    return {"alive": alive, "said": stderr, "boot": get_boot_id()}
+    return {"alive": alive, "stderr": stderr, "boot": get_boot_id()}
 
 
 def describe_python(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions of Python and ipykernel; '' means that it is missing."""
+    """Return the path and version of Python, and what is known about ipykernel.
+
+    The version of ipykernel is an empty string if ipykernel is missing. `installer` is
+    the result of `find_installer`.
+    """
     from importlib import metadata
 
     try:
@@ -220,12 +240,12 @@ def kill_kernel(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             os.killpg(request["pid"], signal.SIGKILL)
         time.sleep(0.02)
-    gone = not is_running(request)
-    if gone:
+    has_exited = not is_running(request)
+    if has_exited:
         for path in list_files(request["kernel"]):
             if os.path.exists(path):
                 os.unlink(path)
-    return {"gone": gone}
+    return {"has_exited": has_exited}
 
 
 def main(request: dict[str, Any]) -> None:

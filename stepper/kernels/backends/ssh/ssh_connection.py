@@ -55,7 +55,7 @@ NO_ERROR = SshError("", "")
 
 
 class SshConnection:
-    """A connection to a host.
+    """An ssh connection to a host.
 
     `control` is the path of the master's control socket. `sockets` is the prefix of the
     paths of the forwarded ports.
@@ -95,7 +95,7 @@ class SshConnection:
         Raise KernelError if the connection cannot be opened.
         """
         self.ports = ports
-        await self._end_master()
+        await self._stop_master()
         self.error_output = b""
         self.master = await _start_process(
             *self._build_command("-M", self.settings.host, "exec cat"),
@@ -174,8 +174,9 @@ class SshConnection:
     ) -> dict[str, Any]:
         """Run `remote_launcher` on the host and return its response.
 
-        `action` is a key of its handlers. Raise KernelUnreachableError if the host
-        cannot be reached, and KernelError if the response is not valid.
+        `action` is "start", "query", "kill" or "describe". Raise KernelUnreachableError
+        if the host cannot be reached or does not respond within `seconds`. Raise
+        KernelError if the response is not valid.
         """
         process = await _start_process(
             *self._build_command("-o", "ControlMaster=no", self.settings.host, SHELL),
@@ -229,10 +230,11 @@ class SshConnection:
             self.master._transport.close()  # type: ignore[attr-defined]
         self._remove_sockets()
 
-    async def _end_master(self) -> None:
-        """Stop the master of this daemon, or that of an earlier daemon.
+    async def _stop_master(self) -> None:
+        """Stop the master of this daemon or of an earlier daemon.
 
-        The master of an earlier daemon has the same control socket.
+        Also remove its sockets. The master of an earlier daemon has the same control
+        socket.
         """
         self.kill_master()
         if self.master is not None:
@@ -263,7 +265,7 @@ class SshConnection:
             "-O",
             command,
             *arguments,
-            "there",
+            "there",  # ssh requires a host, but does not connect to it
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -283,12 +285,15 @@ class SshConnection:
 
         The last OUTPUT_SIZE bytes are stored.
         """
-        assert master.stderr is not None  # as it was started
+        assert master.stderr is not None  # it is a pipe
         while data := await master.stderr.read(OUTPUT_SIZE):
             self.error_output = (self.error_output + data)[-OUTPUT_SIZE:]
 
     async def _create_error(self) -> KernelError:
-        """Return the error for a connection that could not be opened."""
+        """Return the error for a connection that could not be opened.
+
+        Also mark the connection as closed.
+        """
         self.is_connected = False
         has_exited = self.master is not None and self.master.returncode is not None
         if has_exited and self.reading is not None:

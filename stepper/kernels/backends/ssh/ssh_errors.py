@@ -58,14 +58,14 @@ def find_last_line(text: str) -> str:
 
 
 def explain_changed_key(text: str, settings: SshSettings, last_line: str) -> SshError:
-    """Return an explanation that the host key differs from the known host key.
+    """Return the explanation for a host key that differs from the known host key.
 
     `text` is the output of ssh, and `last_line` the last line that describes the error.
     """
     known_key = OFFENDING_KEY.search(text)
-    where = ""
+    known_location = ""
     if known_key:
-        where = (
+        known_location = (
             f" ({known_key['file']}, line {known_key['line']}, contains another key)"
         )
     remove = REMOVE_COMMAND.search(text)
@@ -76,7 +76,7 @@ def explain_changed_key(text: str, settings: SshSettings, last_line: str) -> Ssh
         fix = f"ssh-keygen -R {shlex.quote(name)}"
     command = format_ssh_command(settings)
     return SshError(
-        f"the host key of {settings.host} {KEY_CHANGED}{where}: {last_line}",
+        f"the host key of {settings.host} {KEY_CHANGED}{known_location}: {last_line}",
         f"{fix}; {command} true  # only if you know why the key changed",
     )
 

@@ -48,7 +48,7 @@ class SshLauncher:
     def _create_connection(
         self, settings: SshSettings, kernel_id: str
     ) -> SshConnection:
-        """Return a connection with the sockets of a kernel, which is not open yet."""
+        """Return a connection for the sockets of a kernel, without opening it."""
         sockets = os.path.join(self.runtime, f"k{kernel_id[:8]}")
         return SshConnection(settings, f"{sockets}.ssh", sockets)
 
@@ -107,8 +107,8 @@ class SshLauncher:
     async def cancel_request(self) -> None:
         """Kill the recorded kernel and remove its record.
 
-        Raise KernelError if the host cannot be reached at the first attempt. If a
-        second attempt fails, remove the record anyway.
+        Raise KernelError if the first attempt to kill the kernel fails. If a second
+        attempt fails, remove the record anyway.
         """
         try:
             data = json.loads(secure_files.read(self.record))
@@ -137,7 +137,9 @@ class SshLauncher:
             data["kernel"] = uuid.UUID(data["kernel"]).hex
             link = self._create_connection(settings, data["kernel"])
             if data["connection"]["ip"] != link.sockets:
-                raise ValueError("its sockets are not in this project's folder")
+                raise ValueError(
+                    "the kernel's sockets are not in this project's folder"
+                )
             process = SshProcess(data, link, self.record)
             ports = [int(port) for port in data["ports"]]
         except FileNotFoundError:
@@ -164,7 +166,7 @@ def _create_curve_keys() -> dict[str, str]:
 def _build_connection(sockets: str, key: str) -> dict[str, Any]:
     """Return the connection fields for the local sockets of forwarded ports.
 
-    `sockets` is the prefix of their paths, and `key` signs the messages.
+    `sockets` is the prefix of the socket paths, and `key` signs the messages.
     """
     ports = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
     return {

@@ -113,18 +113,18 @@ class SshProcess(RemoteProcess):
 
         Raise KernelError if the kernel may still be running.
         """
-        had_ended = self.death is not None
+        was_dead = self.death is not None
         self.death = self.death or Death("SIGKILL", self.stderr)
         reason = ""
         try:
             response = await self.link.send_request(
                 "kill", self.remote_process, RESPONSE_SECONDS
             )
-            self.may_be_running = not response.get("gone")
+            self.may_be_running = not response.get("has_exited")
         except KernelError as error:
             self.may_be_running = True
             reason = f": {error.message}"
-        if had_ended or not self.may_be_running:
+        if was_dead or not self.may_be_running:
             self.may_be_running = False
             return
         with contextlib.suppress(OSError):
@@ -183,7 +183,7 @@ class SshProcess(RemoteProcess):
         self.last_sign_at = self.checked_at
         if response["alive"] or self.death is not None:
             return
-        stderr = ESCAPES.sub("", str(response["said"])).strip()
+        stderr = ESCAPES.sub("", str(response["stderr"])).strip()
         self.stderr = stderr[-STDERR_CHARACTERS:]
         has_rebooted = response["boot"] != self.data.get("boot", response["boot"])
         if has_rebooted:
@@ -200,7 +200,7 @@ class SshProcess(RemoteProcess):
         return self.stderr
 
     def remove_record(self) -> None:
-        """Disconnect, and remove the record unless the kernel may still be running."""
+        """Disconnect. Also remove the record unless the kernel may still be running."""
         if not self.may_be_running:
             secure_files.remove(self.record)
         self.link.close()
