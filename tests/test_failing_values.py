@@ -322,7 +322,10 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
 # --- in real kernels -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
+)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if request.param == "Python 3.9" else sys.executable
     if not python:

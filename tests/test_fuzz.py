@@ -71,7 +71,7 @@ def make_settings(ci: int, nightly: int) -> Callable[[Any], Any]:
         else (Phase.explicit, Phase.generate)
     )
     return settings(
-        max_examples=nightly if NIGHTLY else ci,
+        max_examples=nightly if NIGHTLY else max(2, ci // 3),
         derandomize=not NIGHTLY,
         deadline=None,
         database=None,

@@ -376,6 +376,7 @@ def was_cancelled(project: Project) -> None:
     assert project.json("eval", "x")["text"].endswith("1")
 
 
+@ONE_CLIENT
 @pytest.mark.parametrize("pair", mark_nightly([os.pipe, socket.socketpair], os.pipe))
 def test_hook_exits_when_its_output_is_closed(
     project: Project, pair: Callable[[], tuple[Any, Any]]
@@ -461,6 +462,7 @@ def test_hook_retries_once(project: Project) -> None:
     was_cancelled(project)
 
 
+@ONE_CLIENT
 def test_connection_lost_to_an_exiting_daemon_is_retried(project: Project) -> None:
     notebook = project.new()
     project.stepper("shutdown")
@@ -482,6 +484,7 @@ def test_connection_lost_to_an_exiting_daemon_is_retried(project: Project) -> No
     assert "| ran once" in answer.text
 
 
+@ONE_CLIENT
 def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
     project.paths.create_runtime_folder()
     with contextlib.ExitStack() as links:
@@ -510,6 +513,7 @@ def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
                 assert hook.stdout.read() == b"its turn"
 
 
+@ONE_CLIENT
 def test_broken_stdin_or_stdout_is_not_a_failure(
     project: Project,
 ) -> None:

@@ -48,7 +48,6 @@ LIMITS = Limits(max_memory_percent=100)
 GAP = re.compile(
     r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n"
 )
-ELSEWHERE = ("slurm", "ssh", "jupyter", "r")
 
 
 class Room:
@@ -199,7 +198,7 @@ def text(done: Execution, name: str = "") -> str:
     return "".join(out["text"] for out in streams if name in ("", out["name"]))
 
 
-@contract("values", by_day=ELSEWHERE)
+@contract("values", by_day=("r",))
 def test_successful_cell_has_outputs_and_execution_count(
     room: Room, cells: Cells
 ) -> None:
@@ -284,7 +283,7 @@ def test_kernel_without_helper_reports_no_helper_data(room: Room, cells: Cells) 
     )
 
 
-@contract("helper", by_day=("slurm",))
+@contract("helper")
 def test_error_has_line_and_frames(room: Room) -> None:
     room.run("def divide(by):\n    return 1 / by")
     done = room.run("print('before')\n\ndivide(0)\nprint('after')")
@@ -310,7 +309,7 @@ def test_syntax_error_has_its_line(room: Room) -> None:
     assert done.fault.mro[0] == "SyntaxError" and done.fault.line == 2
 
 
-@contract("bounds", by_day=("jupyter",))
+@contract("bounds")
 def test_outputs_over_the_limit_are_counted(room: Room, cells: Cells) -> None:
     limits = Limits(max_memory_percent=100, max_output_bytes=4000)
     done = room.wait(room.kernel.execute(cells.many, 60, limits))
@@ -324,7 +323,7 @@ def test_outputs_over_the_limit_are_counted(room: Room, cells: Cells) -> None:
     ) + len(tail) + done.left_out[0] == len(whole)
 
 
-@contract("helper", by_day=("jupyter",))
+@contract("helper")
 def test_displays_are_updated_by_id(room: Room) -> None:
     heard: list[tuple[str, bool]] = []
     room.kernel.on_display = lambda message, late: (
@@ -347,7 +346,7 @@ def test_displays_are_updated_by_id(room: Room) -> None:
     assert heard == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
 
 
-@contract("widgets", by_day=("jupyter",))
+@contract("widgets")
 def test_widget_state_includes_binary_buffers(room: Room) -> None:
     done = room.run(
         "from comm import create_comm\n"
@@ -364,7 +363,7 @@ def test_widget_state_includes_binary_buffers(room: Room) -> None:
     assert buffer["path"] == ["pixels"] and buffer["data"].startswith("AAECAwQFBgcI")
 
 
-@contract(by_day=ELSEWHERE)
+@contract(by_day=("r",))
 def test_timeout_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
     room.run(cells.assign)
     done = room.run(cells.endless, timeout=0.5)
@@ -423,7 +422,7 @@ def test_line_is_known_for_cell_that_catches_its_interrupt(room: Room) -> None:
 
 
 @pytest.mark.nightly_after(3)
-@contract(by_day=ELSEWHERE)
+@contract(by_day=("r",))
 def test_kernel_dies_during_a_cell(room: Room, cells: Cells) -> None:
     done = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
     assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
@@ -450,7 +449,7 @@ def test_kernel_describes_itself(room: Room) -> None:
     assert isinstance(room.kernel.measure_memory(), int)
 
 
-@contract(lacks="watched", by_day=("slurm", "ssh", "jupyter"))
+@contract(lacks="watched", by_day=("slurm",))
 def test_backend_reports_unsupported_features(room: Room) -> None:
     about = room.kernel.describe()
     assert (
@@ -475,7 +474,7 @@ def test_kernel_lists_its_namespace(room: Room) -> None:
     assert room.kernel.take_widget_state() is None
 
 
-@contract("connection file", by_day=("slurm", "ssh", "r"))
+@contract("connection file", by_day=("ssh",))
 def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -> None:
     file = room.kernel.get_connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
@@ -629,7 +628,7 @@ def test_new_daemon_gets_missed_messages(room: Room) -> None:
 
 
 @pytest.mark.nightly_after(2)
-@contract("helper", by_day=("slurm", "ssh", "jupyter"))
+@contract("helper")
 def test_run_without_daemon_is_recovered(room: Room, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
     for request, gone in (
@@ -726,7 +725,7 @@ def test_unrequested_running_execution_is_interrupted(room: Room, cells: Cells) 
     assert text(room.run(cells.say)) == "20\n"
 
 
-@contract(by_day=ELSEWHERE)
+@contract(by_day=("r",))
 def test_shut_down_kernel_is_not_found(room: Room) -> None:
     room.wait(room.kernel.shutdown())
     assert room.wait(room.kernel.check_death()) is not None

@@ -9,22 +9,9 @@ import pytest
 
 from benchmarks import readability
 
-# Rooms that are not rewritten yet. Remove a room from this list as soon as it passes; never add one.
-UNFINISHED: set[str] = set()
-ROOMS = {
-    path.relative_to(readability.PACKAGE).parts[0]
-    for path in readability.list_modules()
-} - {"__init__.py"}
-FINISHED = [
-    path
-    for path in readability.list_modules()
-    if path.relative_to(readability.PACKAGE).parts[0] not in UNFINISHED
-]
-IDS = [str(path.relative_to(readability.PACKAGE)) for path in FINISHED]
-
 
 def list_problems(path: Path) -> list[str]:
-    """Return all that a rewritten module must not contain."""
+    """Return outdated idioms, vague names, long lines and dense code in a module."""
     density = readability.measure_density(path)
     problems = [
         *readability.find_idioms_in_module(path),
@@ -37,19 +24,10 @@ def list_problems(path: Path) -> list[str]:
     return messages
 
 
-@pytest.mark.parametrize("path", FINISHED, ids=IDS)
-def test_module_has_no_outdated_idioms_vague_names_or_dense_lines(path: Path) -> None:
-    assert list_problems(path) == []
-
-
-def test_finished_packages_are_not_exempt() -> None:
-    assert UNFINISHED <= ROOMS
-    finished = {
-        room
-        for room in UNFINISHED
-        if not any(map(list_problems, (readability.PACKAGE / room).rglob("*.py")))
-    }
-    assert finished == set(), "remove these rooms from UNFINISHED"
+def test_no_module_has_outdated_idioms_vague_names_or_dense_lines() -> None:
+    modules = readability.list_modules()
+    problems = {str(path): list_problems(path) for path in modules}
+    assert {path: found for path, found in problems.items() if found} == {}
 
 
 @pytest.mark.parametrize(
