@@ -233,7 +233,7 @@ def _ssh(name: str, folder: Path) -> Place:
 def _jupyter(name: str, folder: Path) -> Place:
     facts = service(name)
     return Place(
-        name, PYTHON, facts["definition"], facts["environ"], "its process died"
+        name, PYTHON, facts["definition"], facts["environ"], "process died"
     )
 
 

@@ -294,7 +294,7 @@ def test_agent_is_not_continued_to_cells_that_need_approval(
     stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {
         "permission_mode": mode
     }
-    assert ("1 of 1 steps" in shared.hook("Stop", stop).text) == sent
+    assert ("1 of 1 step of" in shared.hook("Stop", stop).text) == sent
 
 
 def test_kernel_environment_excludes_listed_variables(

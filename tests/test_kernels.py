@@ -628,7 +628,7 @@ def test_notebook_keeps_its_kernel_and_records_its_language(
         and "kernel" not in shell.raw["metadata"]["stepper"]
     )
     wrong = project.stepper("use", shell.path.stem, "--kernel", "gpu", check=2).stderr
-    assert "no kernel backend 'gpu'" in wrong and "(sh, box, local)" in wrong
+    assert "no kernel backend 'gpu'" in wrong and "available: sh, box, local" in wrong
     assert (
         "no kernel backend 'gpu'"
         in project.stepper("new", "x", "--kernel", "gpu", check=2).stderr

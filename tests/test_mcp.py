@@ -376,7 +376,7 @@ def test_each_tool_works(project: Project, protocol_era: str) -> None:
             "change_cells", {"action": "move", "cell_ids": [-1], "after": "top"}
         )
         assert "1 cell moved" in text(moved)
-        assert "nothing to run" in text(await client.call_tool("run_notebook", {}))
+        assert "has no cells to run" in text(await client.call_tool("run_notebook", {}))
         ran = await client.call_tool("run_notebook", {"which": "all"})
         assert text(ran).count(") ran ok in ") == 3
         assert [block.type for block in ran.content] == ["text", "image"]
@@ -1465,7 +1465,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            url = process.stdout.readline().split(" at ")[1].split(",")[0]
+            url = process.stdout.readline().split(" at ")[1].split(". ")[0]
             key = process.stdout.readline().split("Bearer ")[1].strip()
             assert url.startswith("http://127.0.0.1:")
             home = Path(project.paths.install_record).parent / "mcp-key"
@@ -1670,7 +1670,7 @@ def test_client_entry_is_added_and_removed(shop: Project, name: str) -> None:
         path.parent.mkdir(exist_ok=True) if before is not None else None
         path.write_text(before) if before is not None else None
         assert (
-            "made" in shop.stepper("mcp", "--config", name, "--install").stdout
+            "created" in shop.stepper("mcp", "--config", name, "--install").stdout
             or before is not None
         )
         text = path.read_text()

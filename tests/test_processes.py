@@ -517,11 +517,11 @@ def test_identity_matches_one_process() -> None:
         for born in others:
             other = Identity(process.pid, born, own.created)
             assert not other.is_running()
-            other.send(signal.SIGKILL)
+            other.send_signal(signal.SIGKILL)
         assert Identity(process.pid, "", own.created).is_running()
         assert not Identity(process.pid, "", own.created - 2).is_running()
         assert process.poll() is None
-        own.send(signal.SIGKILL)
+        own.send_signal(signal.SIGKILL)
         wait_until_met(
             lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE,
             "not killed",
@@ -539,7 +539,7 @@ def test_special_pids_are_never_signalled(pid: int, born: str) -> None:
     """To signal pid 0 or -1 is to signal the own group, or all."""
     identity = Identity(pid, born, 0.0)
     assert not identity.is_running()
-    identity.send(signal.SIGKILL)
+    identity.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

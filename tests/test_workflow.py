@@ -560,6 +560,9 @@ def test_agent_command_that_lifts_a_stop_asks_the_user(project: Project) -> None
 
 
 def test_plain_text_commands_and_near_misses(project: Project) -> None:
+    for row in project.json("list"):
+        if row["state"] == "stopped":  # by another test
+            project.stepper("continue", row["notebook"])
     notebook = project.new("One", "Two")
     cell_id, answer = notebook.insert(
         "raise RuntimeError('STOP: which of the two columns?')"

@@ -232,7 +232,7 @@ def test_plugin_without_installation(
     ).startswith("rows")
     # the stop names the command that there is
     assert (
-        "which one?" in result.stdout and "Type /stepper:continue here" in result.stdout
+        "which one?" in result.stdout and "Type /stepper:continue instead of" in result.stdout
     )
 
     model = scripted_model()
