@@ -114,7 +114,7 @@ if [ -z "$base" ] && [ -n "$uv" ]; then
 fi
 if [ -z "$base$bare" ]; then
   fail "stepper needs Python 3.10 or newer: ${old:-python3 is not on the PATH}" \
-    "install Python or uv (https://docs.astral.sh/uv/), then run this again"
+    "install Python or uv (https://docs.astral.sh/uv/), then run install.sh again"
 fi
 
 # `plan` and `uninstall`. -I and -c: ignore PYTHONPATH and modules in the current folder.

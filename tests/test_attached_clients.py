@@ -225,7 +225,7 @@ def test_external_execution_is_reported_once_and_journaled(
         _, answer = notebook.insert("z = x + y[0]\nprint(z)")
         assert "ran ok" in answer.text
         assert (
-            "Note: 3 executions by other clients; assigned variables: x, y (1 failed)."
+            "Note: 3 executions by other clients (1 failed); assigned variables: x, y."
             in answer.text
         )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text

@@ -124,7 +124,7 @@ def test_local_modules_warn_and_off(project: Project) -> None:
     (folder / "features.py").write_text(NEW)
     _, answer = notebook.insert("add(1)")
     assert (
-        "Warning: warned.features changed since it was imported" in answer.text
+        "Warning: warned.features has changed since it was imported" in answer.text
         and "| 2" in answer.text
     )
     (folder / "features.py").write_text("def add(x:\n")
@@ -163,7 +163,7 @@ def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> N
     (folder / "features.py").write_text(NEW + "# a comment\n")
     name = notebook.path.name
     replayed = project.stepper("verify", name, check=None).stdout
-    assert "module replayed.features changed since the recorded run" in replayed
+    assert "module replayed.features has changed since the recorded run" in replayed
     changed = "Changed since the recorded runs: replayed.features. The outputs may differ for this reason."
     values = "cell 1: 1 line differs:\n| - 2\n| + 3\n"
     assert values + changed in project.stepper("restore", name).stdout
@@ -199,7 +199,7 @@ def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
     name = notebook.path.name
     stale = project.json("status", name)["stale"]
     assert [(each["cell_id"], each["why"]) for each in stale] == [
-        (second, "stale: used `used.features`, which changed since")
+        (second, "stale: used `used.features`, which has changed since")
     ]
     assert project.json("run", name, "--stale")["ran"] == 1
     assert project.json("status", name)["stale"] == []
@@ -242,12 +242,12 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     notebook.insert("other = 1")
     (folder / "features.py").write_text(NEW + "# longer\n")
     _, answer = notebook.insert("other")
-    stale = "used `indirect.features` (imported by `indirect.report`), which changed"
-    assert f"Stale: cell 2 {stale} after it ran." in answer.text
+    used = "used `indirect.features` (imported by `indirect.report`), which"
+    assert f"Stale: cell 2 {used} changed after it ran." in answer.text
     name = notebook.path.name
     told = project.json("status", name)["stale"]
     assert [(each["cell_id"], each["why"]) for each in told] == [
-        (second, f"stale: {stale} since")
+        (second, f"stale: {used} has changed since")
     ]
     ran = project.json("run", name, "--stale")
     assert [each["output"] for each in ran["results"]] == ["(2, 3)"]

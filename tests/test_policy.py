@@ -595,6 +595,25 @@ def test_user_line_of_a_write_counts_its_cells() -> None:
     assert joined.line.startswith(
         "✗ cell not run: no interpreter; to fix this, run: stepper doctor; before it: ✓ 2 of 2"
     )
+    with_sentence = run_report.format_not_run(
+        "there is no cell 'x' in a.ipynb", "Read the notebook again"
+    )
+    assert with_sentence.text == (
+        "stepper: the cell was NOT run: there is no cell 'x' in a.ipynb\n"
+        "Read the notebook again"
+    )
+    assert with_sentence.line.endswith("in a.ipynb; read the notebook again")
+    not_repeated = run_report.format_not_run(
+        "the connection was lost: the code was NOT run", "stepper status"
+    )
+    assert not_repeated.text == (
+        "stepper: the connection was lost: the code was NOT run\n"
+        "To see the cause, run: stepper status"
+    )
+    assert not_repeated.line == (
+        "✗ the connection was lost: the code was NOT run;"
+        " to see the cause, run: stepper status"
+    )
 
 
 def test_completion_summary() -> None:

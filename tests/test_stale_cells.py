@@ -37,7 +37,7 @@ def test_replaced_provider_makes_its_readers_stale_until_they_run(
     assert found["hidden"] == []
     assert (
         project.stepper("status").stdout.count(
-            "stale: read `df`, which cell 2 changed since"
+            "stale: read `df`, which cell 2 has changed since"
         )
         == 2
     )

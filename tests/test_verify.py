@@ -399,7 +399,7 @@ def test_status_shows_the_last_verdict_and_marks_it_outdated(
     )
     project.kill_daemon()
     change(notebook, lambda cells: cells[0].update(source="print(3)"))
-    assert "outdated: a cell changed since" in project.stepper("status", "a").stdout
+    assert "outdated: a cell has changed since" in project.stepper("status", "a").stdout
     assert (
         run_verify(project, check=1)
         and not project.json("status", "a")["verified"]["reproduces"]

@@ -59,5 +59,5 @@ def _import_server(paths: Paths, name: str) -> Any:
         format_command = import_object("stepper.install.doctor:format_install_command")
         raise StepperError(
             f"the MCP extra is not installed: the module {module} is missing",
-            format_command(paths, more=" --mcp"),
+            format_command(paths, options=" --mcp"),
         ) from None

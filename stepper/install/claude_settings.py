@@ -178,14 +178,15 @@ def is_plugin_enabled(data: Data) -> bool:
     """Return whether the settings enable stepper's plugin from any marketplace."""
     enabled = data.get("enabledPlugins")
     return isinstance(enabled, dict) and any(
-        name.startswith("stepper@") and on for name, on in enabled.items()
+        name.startswith("stepper@") and is_enabled
+        for name, is_enabled in enabled.items()
     )
 
 
 def add_hooks(data: Data) -> Data:
-    """Add stepper's handlers to the settings, after all other handlers.
+    """Return the settings with stepper's handlers, after all other handlers.
 
-    Return settings that already contain exactly these handlers unchanged.
+    If the settings already contain exactly these handlers, nothing is changed.
     """
     count = _count_our_handlers(data)
     if count == len(HANDLERS) and not list_missing_handlers(data):
@@ -210,7 +211,7 @@ def _count_our_handlers(data: Data) -> int:
 
 
 def add_rules(data: Data, rules: list[str]) -> tuple[Data, list[str]]:
-    """Add permission rules; return the new settings and the list of added rules."""
+    """Return the settings with permission rules, and the rules that were missing."""
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
     new_rules = [rule for rule in rules if rule not in allow]
@@ -221,7 +222,7 @@ def add_rules(data: Data, rules: list[str]) -> tuple[Data, list[str]]:
 
 
 def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
-    """Remove stepper's handlers and `rules` from the settings.
+    """Return the settings without stepper's handlers and without `rules`.
 
     Objects and lists that become empty are also removed, unless the original settings
     `before` contain them.
@@ -308,6 +309,7 @@ def parse(text: str) -> Json:
 
 
 def _build_object(pairs: list[tuple[str, Json]]) -> Data:
+    """Return the dictionary of a JSON object; raise ValueError for a duplicate key."""
     names = [name for name, _ in pairs]
     if len({*names}) < len(names):
         duplicate = max(names, key=names.count)
@@ -332,8 +334,8 @@ def render(data: Data, old: str = "{}\n") -> str:
     )
     new = new.replace("\n", "\r\n") if "\r\n" in old else new
     # A key may have the text of a mark, but only values are marks.
-    mark = rf'"{MARK}(\d+)"(?!:)'
-    new = re.sub(mark, lambda match: texts[int(match[1])], new)
+    mark_pattern = rf'"{MARK}(\d+)"(?!:)'
+    new = re.sub(mark_pattern, lambda match: texts[int(match[1])], new)
     return before + new + after
 
 
@@ -372,30 +374,31 @@ def _split_members(source: str) -> dict[Json, str]:
     """Return the texts of the members of a JSON object or array, by key or index."""
     decoder = json.JSONDecoder()
     parts: dict[Json, str] = {}
-    at = _skip_separators(source, 1)
-    while source[at] not in "]}":
+    start = _skip_separators(source, 1)
+    while source[start] not in "]}":
         name: Json = len(parts)
         if source[0] == "{":
-            name, at = decoder.raw_decode(source, at)
-            at = _skip_separators(source, at)
-        _, end = decoder.raw_decode(source, at)
-        parts[name] = source[at:end]
-        at = _skip_separators(source, end)
+            name, start = decoder.raw_decode(source, start)
+            start = _skip_separators(source, start)
+        _, end = decoder.raw_decode(source, start)
+        parts[name] = source[start:end]
+        start = _skip_separators(source, end)
     return parts
 
 
-def _skip_separators(source: str, at: int) -> int:
-    """Return the index of the next key, value or closing bracket at or after `at`."""
-    while source[at] in " \t\r\n,:":
-        at += 1
-    return at
+def _skip_separators(source: str, start: int) -> int:
+    """Return the index of the next key, value or closing bracket from `start` on."""
+    index = start
+    while source[index] in " \t\r\n,:":
+        index += 1
+    return index
 
 
 # --- .gitignore: bytes, because the file may have any encoding
 
 
 def add_ignore_line(content: bytes) -> bytes:
-    """Add the line `.stepper/` to the contents of a .gitignore, if it is missing.
+    """Return the contents of a .gitignore with the line `.stepper/`.
 
     If the file does not end with a newline, the result does not either: this allows
     `remove_ignore_line` to restore the original bytes.
@@ -409,7 +412,7 @@ def add_ignore_line(content: bytes) -> bytes:
 
 
 def remove_ignore_line(content: bytes) -> bytes:
-    """Remove the line of `add_ignore_line` from the contents of a .gitignore."""
+    """Return the contents of a .gitignore without the line of `add_ignore_line`."""
     lines = content.split(b"\n")
     rest = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]
     if len(rest) == len(lines):

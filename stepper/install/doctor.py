@@ -109,10 +109,11 @@ def format_coverage(project: str, patterns: Sequence[str]) -> str:
     return text
 
 
-def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
-    """Return the patterns that include all notebooks of the project.
+def suggest_patterns(project: str, patterns: Sequence[str]) -> list[str]:
+    """Return patterns that include all notebooks of the project.
 
-    The list is empty if `patterns` already include all notebooks.
+    The list is empty if `patterns` already include all notebooks, or if no pattern can
+    include the other notebooks.
     """
     excluded = []
     for name in project_walk.find_notebooks(project, [""]).files:
@@ -151,12 +152,12 @@ def is_untrusted_python(paths: Paths, python: str) -> bool:
     return os.path.lexists(python) and not paths.trusts_python(python)
 
 
-def format_install_command(paths: Paths, broken: str = "", more: str = "") -> str:
+def format_install_command(paths: Paths, broken: str = "", options: str = "") -> str:
     """Return the shell command that installs stepper in this project again.
 
     `broken` is the path with the problem: if it is in the main checkout of this
-    worktree, the command installs stepper in the main checkout. `more` contains further
-    options.
+    worktree, the command installs stepper in the main checkout. `options` are further
+    options of the command, after a space.
     """
     candidates = [
         folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)
@@ -166,12 +167,12 @@ def format_install_command(paths: Paths, broken: str = "", more: str = "") -> st
     record = read_install_record(paths.checkouts[-1])
     source = str(record.get("source", ""))
     if record.get("plugin"):
-        more += " --plugin"
+        options += " --plugin"
     if record.get("mcp_only"):
-        more += " --mcp-only"
+        options += " --mcp-only"
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
-        return f"{shlex.quote(str(script))} {folder}{more}"
+        return f"{shlex.quote(str(script))} {folder}{options}"
     # Installed by uvx, pipx or pip: use the same command.
     words = shlex.split(source) if source.endswith(" install") else []
     absolute_paths = [word for word in words if os.path.isabs(word)]
@@ -181,12 +182,12 @@ def format_install_command(paths: Paths, broken: str = "", more: str = "") -> st
         commands = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
         default = "pip install notebook-stepper && notebook-stepper"
         command = commands.get(words[0], default)
-        return f"{command} install {folder}{more}  # {missing} does not exist"
+        return f"{command} install {folder}{options}  # {missing} does not exist"
     if words:
-        return f"{source} {folder}{more}"
+        return f"{source} {folder}{options}"
     return (
-        f"./install.sh {folder}{more}  # in a checkout of stepper; without one: "
-        f"uvx notebook-stepper install {folder}{more}"
+        f"./install.sh {folder}{options}  # in a checkout of stepper; without one: "
+        f"uvx notebook-stepper install {folder}{options}"
     )
 
 
@@ -438,11 +439,12 @@ def _check_mcp(paths: Paths) -> str:
     """Check the package of the MCP server; return the names of configured clients."""
     record = read_install_record(paths.environment_checkout)
     if not record.get("mcp"):
-        return "not installed (to install MCP support, use install.sh --mcp)"
+        command = format_install_command(paths, options=" --mcp")
+        return f"not installed (to install MCP support, run: {command})"
     if importlib.util.find_spec("mcp") is None:
         raise StepperError(
             "the package `mcp` is not installed in stepper's environment",
-            format_install_command(paths, more=" --mcp"),
+            format_install_command(paths, options=" --mcp"),
         )
     clients = ", ".join(record.get("clients", {}))
     if not clients:
@@ -485,8 +487,9 @@ def _check_command(paths: Paths) -> str:
     """Check the command `stepper` of the user's shell, which --link installs."""
     state = user_script.get_script_state()
     path = user_script.get_script_path()
+    command = format_install_command(paths, options=" --link")
     if state == "missing":
-        return f"{path} is not installed (to install this command, use --link)"
+        return f"{path} is not installed (to install it, run: {command})"
     if state == "foreign":
         return f"{path} belongs to another program"
     if state == "outdated":
@@ -495,7 +498,6 @@ def _check_command(paths: Paths) -> str:
         problem = "not executable"
     else:
         return f"{path} runs the stepper of the current project"
-    command = format_install_command(paths, more=" --link")
     raise StepperError(f"{path} is {problem}", command)
 
 

@@ -84,15 +84,16 @@ def check_target(target: str) -> None:
         ) from None
 
 
-def check_links(project: Path, *more: str, claude: bool = True) -> None:
-    """Raise StepperError if a link leads one of stepper's paths out of the project.
+def check_links(project: Path, *other_names: str, claude: bool = True) -> None:
+    """Raise StepperError if one of stepper's paths leads out of the project.
 
-    `more` are further paths to check. `claude` says whether stepper uses .claude/.
+    `other_names` are further paths to check, relative to the project. `claude` says
+    whether stepper uses .claude/.
     """
-    names = (".stepper", ".gitignore", *STEPPER_PATHS, *more)
+    names = (".stepper", ".gitignore", *STEPPER_PATHS, *other_names)
     if claude:
         skills = (f"{SKILLS}/{name}" for name in load_shipped_skills())
-        names = (*FOLDERS, *FILES, *STEPPER_PATHS, *skills, *more)
+        names = (*FOLDERS, *FILES, *STEPPER_PATHS, *skills, *other_names)
     for name in names:
         path = project / name
         target = Path(os.path.realpath(path))
@@ -105,7 +106,7 @@ def check_links(project: Path, *more: str, claude: bool = True) -> None:
         is_home_link = name == ".stepper" and path.is_symlink()
         if not is_inside or is_home_link:
             raise StepperError(
-                f"{path} is a link or is below a link, which leads to {target}",
+                f"{path} is a link or is below a link: it leads to {target}",
                 f"ls -ld {shlex.quote(str(path))}  # remove the link, not {target}",
             )
 
@@ -121,7 +122,7 @@ def check_paths(project: Path, *names: str) -> None:
         kind = "file" if is_file else "folder"
         if not has_type:
             raise StepperError(
-                f"{path} is not a {kind}", f"move {path} away, then run this again"
+                f"{path} is not a {kind}", f"move {path} away, then install again"
             )
         permissions = os.W_OK | (os.R_OK if is_file else os.X_OK)
         if not os.access(path, permissions):
@@ -131,12 +132,12 @@ def check_paths(project: Path, *names: str) -> None:
 
 
 def check_owners(project: Path) -> None:
-    """Raise StepperError if the hook script would replace a file of another program."""
+    """Raise StepperError if another program has a file at the hook script's path."""
     script = project / claude_settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
         raise StepperError(
             f"{script} belongs to another program",
-            f"move {script} away, then run this again",
+            f"move {script} away, then install again",
         )
 
 
@@ -195,7 +196,7 @@ def check_interpreter(choice: InterpreterChoice) -> Interpreter:
     if not interpreter.modules and not shutil.which("uv"):
         raise StepperError(
             f"{name} has neither ipykernel nor pip, and uv is not on the PATH",
-            f"{shlex.quote(choice.python)} -m ensurepip  # then run this again",
+            f"{shlex.quote(choice.python)} -m ensurepip  # then install again",
         )
     return interpreter
 
@@ -290,11 +291,11 @@ def _check_no_hooks(paths: Paths) -> None:
         return
     if not (project / claude_settings.SCRIPT).exists():
         return
-    command = doctor.format_install_command(paths)
+    command = doctor.format_install_command(paths, options=" --uninstall")
     raise StepperError(
         f"you installed stepper's hooks in {project}; to support MCP clients too, use"
         " --mcp instead of --mcp-only",
-        f"{command} --uninstall  # removes the hooks; then run this again",
+        f"{command}  # removes the hooks; then install again",
     )
 
 

@@ -41,7 +41,8 @@ def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
     if path.exists() and not path.is_file():
         # Reading a FIFO would block until something writes to it.
         raise StepperError(
-            f"{path} is not a file", f"move {path} away, then run this again"
+            f"{path} is not a file",
+            f"move {path} away, then repeat the command that failed",
         )
     try:
         text = path.read_bytes().decode("utf-8")
@@ -54,13 +55,13 @@ def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
             reason = f"the file is not valid JSON: {error}"
         raise StepperError(
             f"{path} can't be read: {reason}",
-            f"{format_editor_command(path)}  # then run this again",
+            f"{format_editor_command(path)}  # then repeat the command that failed",
         ) from None
     problem = claude_settings.find_shape_problem(data)
     if problem:
         raise StepperError(
             f"{path}: {problem}",
-            f"{format_editor_command(path)}  # then run this again",
+            f"{format_editor_command(path)}  # then repeat the command that failed",
         )
     return text, data
 

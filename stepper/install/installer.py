@@ -264,10 +264,10 @@ def _print_notebooks(paths: Paths, limits: Limits) -> None:
     coverage = doctor.format_coverage(paths.project, limits.patterns)
     if coverage:
         print_line("notebooks", coverage)
-    missing = doctor.list_missing_patterns(paths.project, limits.patterns)
+    missing = doctor.suggest_patterns(paths.project, limits.patterns)
     if missing:
         option = f" --notebooks {shlex.join(missing)}"
-        command = doctor.format_install_command(paths, more=option)
+        command = doctor.format_install_command(paths, options=option)
         print_line("", f"To include them, run: {command}")
 
 
@@ -501,10 +501,11 @@ def _write_record(
 def _forget_mcp_only(
     project: Path, record: claude_settings.Data, names: tuple[str, ...]
 ) -> claude_settings.Data:
-    """Convert the record of an `--mcp-only` installation for one with hooks.
+    """Convert the record of an `--mcp-only` installation when hooks are installed.
 
-    The result lists the paths of `names` that exist. It does not contain the original
-    settings, because .claude/ is still in its original state.
+    `found` lists the paths of `names` that existed before stepper was installed. The
+    result does not contain the original settings, because .claude/ is still in its
+    original state.
     """
     existing = [name for name in names if name in record.get("found", ())]
     for name in names:
@@ -597,7 +598,7 @@ def _install_skills(project: Path) -> None:
             print_line("", f"instead of /{name}, use in a terminal: {command}")
         else:
             print_line(
-                "", f"to install {name}, rename {SKILLS}/{name} and run this again"
+                "", f"to install {name}, rename {SKILLS}/{name} and install again"
             )
 
 
@@ -612,7 +613,8 @@ def main() -> int:
     except (StepperError, OSError) as error:
         message = str(error)
         if not isinstance(error, StepperError):
-            message = f"{error.filename or ''}: {error.strerror or error}"
+            reason = error.strerror or str(error)
+            message = f"{error.filename}: {reason}" if error.filename else reason
         source = "/"
         if "--source" in arguments:
             source = arguments[arguments.index("--source") + 1]

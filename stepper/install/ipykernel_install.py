@@ -102,6 +102,11 @@ def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
 
 def check_add(project: Path) -> None:
     """Raise UsageError if the project does not support `--add-ipykernel`."""
+    if not shutil.which("uv"):
+        raise UsageError(
+            "--add-ipykernel: uv is not on the PATH",
+            "install uv: https://docs.astral.sh/uv/",
+        )
     if not is_uv_project(project):
         raise UsageError(
             f"--add-ipykernel: uv does not manage {project}, because the project has no"
@@ -109,15 +114,10 @@ def check_add(project: Path) -> None:
             "install without --add-ipykernel: ipykernel is then installed into the"
             " kernel's environment",
         )
-    if not shutil.which("uv"):
-        raise UsageError(
-            "--add-ipykernel: uv is not on the PATH",
-            "install uv: https://docs.astral.sh/uv/",
-        )
 
 
 def suggest_dependency(project: Path) -> list[str]:
-    """Return lines that suggest to add ipykernel to the dependencies of a uv project.
+    """Return lines that suggest adding ipykernel to the dependencies of a uv project.
 
     The list is empty if this is not necessary.
     """
@@ -155,11 +155,11 @@ def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
     if result.returncode:
         remove(new_folder)
         return (
-            "ipykernel could not be copied for the case that the environment loses it:"
+            "stepper could not install its own copy of ipykernel:"
             f" {get_output_tail(result)}"
         )
     new_folder.replace(folder)
     return (
-        f"stepper keeps a copy of ipykernel for Python {interpreter.version}, for the"
-        " case that the environment loses it"
+        f"stepper keeps its own copy of ipykernel for Python {interpreter.version}, in"
+        " case ipykernel is removed from the environment"
     )

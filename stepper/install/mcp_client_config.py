@@ -39,10 +39,11 @@ class Removal(NamedTuple):
 def print_or_add_entry(
     paths: Paths, name: str, http: int | None, install: bool
 ) -> dict[str, str]:
-    """Return the server entry for a client as text, or add the entry to its file.
+    """Return the response of `stepper mcp --config`: the entry for a client as text.
 
-    The entry is added if `install` is true; the text is then a message on the change.
-    `name` is the name of the client, `http` the port of a server that uses HTTP.
+    If `install` is true, add the entry to the client's file and return a message on
+    the change. `name` is the name of the client. `http` is the port of `--http`, or
+    None.
 
     Raises:
         UsageError: `http` is not None.
@@ -87,7 +88,7 @@ def add_entry(paths: Paths, name: str) -> str:
     if not record:
         raise StepperError(
             "you have not set up stepper in this project",
-            doctor.format_install_command(paths, more=" --mcp"),
+            doctor.format_install_command(paths, options=" --mcp"),
         )
     if not client.for_user:
         folder = str(Path(client.file).parent)
@@ -171,7 +172,10 @@ def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
 def _write_remaining(
     client: Client, path: Path, text: str | None, original: dict[str, Any]
 ) -> None:
-    """Write a file without stepper's entry, or remove a file that stepper created."""
+    """Write the rest of a client's file, or remove the file if `text` is None.
+
+    The backup and the folders that stepper created are also removed.
+    """
     if text is not None:
         write(path, text.encode())
     else:
@@ -314,7 +318,7 @@ def _add_to_object(
 def _make_name_error(path: Path, name: str) -> StepperError:
     return StepperError(
         f"{path} contains another server called {name}",
-        f"{format_editor_command(path)}  # rename this server, then run this again",
+        f"{format_editor_command(path)}  # rename this server, then repeat the command",
     )
 
 
@@ -324,7 +328,7 @@ def _remove_from_text(
     """Return the text of a client's file without stepper's entries.
 
     `original` is the text before stepper's first change, or None if stepper created the
-    file. Return `original` if there were no other changes since.
+    file. Return `original` if stepper's entries are the only change.
     """
     if client.is_toml:
         remaining = toml_config.remove_table(text, paths)

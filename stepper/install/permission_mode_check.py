@@ -49,9 +49,8 @@ def get_config_folder() -> Path:
 def find_mode(project: Path) -> tuple[str, str]:
     """Return the configured mode and the settings file that sets the mode.
 
-    The file is an empty string if no file sets a mode.
-
-    The settings of the project take precedence over those of the user.
+    The project's settings take precedence over the user's settings. If no file sets a
+    mode, return Claude Code's default and an empty string.
 
     Raises:
         StepperError: A settings file can't be read.
@@ -72,7 +71,10 @@ def find_mode(project: Path) -> tuple[str, str]:
 
 
 def describe_mode(project: Path, limits: Limits) -> str:
-    """Return a description of the permission mode and of its effect on edits."""
+    """Return a description of the permission mode and of its effect on edits.
+
+    If a settings file can't be read, the description says so.
+    """
     try:
         mode, file = find_mode(project)
         files = [
@@ -87,12 +89,11 @@ def describe_mode(project: Path, limits: Limits) -> str:
         for rule in data.get("permissions", {}).get("allow", [])
         if isinstance(rule, str)
     }
-    usual, asking = MODES.get(
-        "default" if mode == "manual" else mode,
-        ("stepper does not know this mode", "stepper does not know this mode"),
-    )
+    known_mode = "default" if mode == "manual" else mode
+    unknown = "stepper does not know this mode"
+    usual, asking = MODES.get(known_mode, (unknown, unknown))
     if (
-        mode in ("default", "manual")
+        known_mode == "default"
         and limits.auto_run != "ask"
         and {*claude_settings.list_permission_rules(limits.patterns)} <= allowed
     ):

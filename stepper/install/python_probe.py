@@ -31,7 +31,10 @@ sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % values)
 
 
 class Interpreter(NamedTuple):
-    """The version of an interpreter, and which of ipykernel and pip it contains."""
+    """The version of an interpreter, and the names of some installed modules.
+
+    `modules` contains `ipykernel` and `pip` if the interpreter can import them.
+    """
 
     version: str
     modules: tuple[str, ...]

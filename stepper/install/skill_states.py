@@ -1,6 +1,7 @@
 """The skills of this package, and the states of a project's skills.
 
-A skill is represented by the contents of its files, by relative name.
+A skill is represented as a mapping from the relative names of its files to their
+contents.
 """
 
 from __future__ import annotations
@@ -133,7 +134,10 @@ def load_shipped_skills() -> dict[str, dict[str, bytes]]:
 
 
 def read_skill_files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a skill by name, except hidden files and bytecode."""
+    """Return the contents of a skill's files by name.
+
+    Hidden files and bytecode are left out.
+    """
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

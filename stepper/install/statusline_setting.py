@@ -116,6 +116,6 @@ def _read_user_setting() -> dict[str, Any]:
         setting = json.loads(read(path) or b"{}").get(KEY)
     except (OSError, ValueError, AttributeError) as error:
         raise StepperError(
-            f"{path} can't be read: {error}", f"fix {path}, then run this again"
+            f"{path} can't be read: {error}", f"fix {path}, then install again"
         ) from None
     return setting if isinstance(setting, dict) else {}

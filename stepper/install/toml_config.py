@@ -95,8 +95,8 @@ def add_table(
     Keys that the user added to the server are kept. `path` is the file.
 
     Raises:
-        StepperError: The file is not valid, or another server has the name. The second
-            error is `name_error`.
+        StepperError: The file is not valid, or another server has the name; in this
+            case, the error is `name_error`.
     """
     tomlkit = load_tomlkit(paths)
     table = format_table(entry)
@@ -190,7 +190,8 @@ def remove_table(text: str, paths: Paths) -> str:
 def _replace_server(body: list[Any], make_whitespace: Callable[[str], Any]) -> None:
     """Replace stepper's server by a placeholder in each table of servers.
 
-    `body` is the body of a document, which may contain several tables of servers.
+    `body` is the body of a document, which may contain several tables of servers. From
+    an inline table, the server is deleted without a placeholder.
     """
     for key, table in body:
         if key is None or key.key != SERVERS or NAME not in table:
@@ -202,8 +203,8 @@ def _replace_server(body: list[Any], make_whitespace: Callable[[str], Any]) -> N
             continue
         for index, (name, item) in enumerate(inner_body):
             if name is not None and name.key == NAME:
-                kept = PLACEHOLDER + _pop_comments_below(item)
-                inner_body[index] = (None, make_whitespace(kept))
+                text = PLACEHOLDER + _pop_comments_below(item)
+                inner_body[index] = (None, make_whitespace(text))
 
 
 def _pop_comments_below(item: Any) -> str:

@@ -144,18 +144,20 @@ def examine(paths: Paths) -> Offer:
     from stepper.daemon import config
 
     limits = config.load(paths)
-    asked = limits.python
-    kernels = {name: dict(place.definition) for name, place in limits.kernels.items()}
-    python = paths.find_python(asked)
+    configured_python = limits.python
+    kernels = {
+        name: dict(backend.definition) for name, backend in limits.kernels.items()
+    }
+    python = paths.find_python(configured_python)
     installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
     env = ""
     if os.path.exists(paths.env_link):
         env = paths.env if installed else paths.env_link
     if not os.path.exists(python):
-        if asked or not (env or kernels):
+        if configured_python or not (env or kernels):
             raise UsageError(
                 f"there is no interpreter to accept: {python} does not exist",
-                "./install.sh  # creates an interpreter",
+                "./install.sh  # sets up an interpreter for the kernels",
             )
         python = ""
     names = ("bin/python", "packages", "session.sh") if env else ()
@@ -172,7 +174,7 @@ def examine(paths: Paths) -> Offer:
     }
     return Offer(
         python,
-        bool(asked),
+        bool(configured_python),
         env,
         tuple(env_files),
         kernels,
@@ -200,7 +202,8 @@ def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
     if offer.env == paths.env_link:
         with report_write_errors(paths.env):
             link(Path(paths.env), Path(os.path.realpath(offer.env)))
-    interpreter, environment = None, None
+    interpreter = None
+    environment = None
     if offer.python:
         interpreter = {"path": offer.python, "is": os.path.realpath(offer.python)}
     if offer.env:
@@ -219,6 +222,7 @@ def trust(paths: Paths) -> dict[str, Any]:
     """Accept the programs of a checkout; return the response of the command.
 
     Raises:
+        UsageError: The configuration is invalid, or nothing can be accepted.
         StepperError: Another user could change a program, or the record can't be
             written.
     """

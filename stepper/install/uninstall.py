@@ -171,7 +171,10 @@ def _stop_kernels(paths: Paths) -> None:
 def _remove_settings(
     project: Path, record: Record, text: str | None, data: claude_settings.Data
 ) -> None:
-    """Remove hooks, rules and the status line from Claude Code's settings."""
+    """Remove hooks, rules and the status line from Claude Code's settings.
+
+    `text` and `data` are the current settings; `text` is None if there is no file.
+    """
     original_text = record.get("settings")
     original = {}
     if isinstance(original_text, str):

@@ -171,7 +171,7 @@ def build_wheel(folder: Path) -> None:
 
 
 def _is_in_wheel(file: metadata.PackagePath, info: str) -> bool:
-    """Return whether an installed file belongs into the wheel.
+    """Return whether an installed file belongs in the wheel.
 
     `info` is the name of the metadata folder.
     """

@@ -98,7 +98,7 @@ class DaemonRequest:
 
 
 class Daemon:
-    """The daemon of a project, as used by one session of a client."""
+    """A connection to the daemon of a project, for one session of a client."""
 
     def __init__(self, project: str, session: str) -> None:
         self.paths = HookPaths(project)
@@ -113,7 +113,8 @@ class Daemon:
     ) -> Any:
         """Send a command and return the response.
 
-        If no daemon is running, start a daemon or, if `launch` is false, return None.
+        If no daemon is running, start one if `launch` is true; otherwise return None.
+        If the task is cancelled, cancel the request.
 
         Raises:
             StepperError: The command failed, or the daemon can't be reached.

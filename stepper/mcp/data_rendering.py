@@ -79,8 +79,8 @@ def format_plan(response: Data) -> str:
 def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     """Return the status of a notebook with its last runs and the last report.
 
-    `report` is the last report, or an empty string. Lines of the stop that a report
-    contains are not repeated.
+    `report` is the last report, or an empty string. The lines on the stop are left out
+    if a report already contains them.
     """
     if status["notebook"] is None:
         return status_text.format_no_notebook()

@@ -74,8 +74,9 @@ class StopQuestions:
     ) -> CallToolResult | InputRequiredResult:
         """Ask the user how a stopped notebook continues, and run the chosen command.
 
-        If the client repeats the call with the user's answer, run the command without
-        asking.
+        Since protocol version 2026, return the question first. When the client repeats
+        the call with the user's answer, run the command. If the client can't ask its
+        user, return an error result.
         """
         name = (params.arguments or {}).get("notebook")
         status = await daemon.ask(

@@ -133,7 +133,7 @@ TEXT_KEYS = (
 
 
 class ToolCall(NamedTuple):
-    """A call of a tool in a text.
+    """A call of a tool that replaces a command in a text.
 
     `arguments` are texts such as `which: all`. `name` is empty if no tool replaces the
     command.
@@ -210,7 +210,7 @@ def _replace_resume_command(match: re.Match[str]) -> str:
 
 
 def _replace_with_decision(match: re.Match[str]) -> str:
-    """Return the replacement of a slash command: its decision in the form."""
+    """Return the replacement of a slash command: the decision that the form offers."""
     return f"`{match[1]}`"
 
 

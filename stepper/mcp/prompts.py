@@ -164,7 +164,11 @@ def _check_arguments(
     name: str, template: Template, arguments: Mapping[str, str]
 ) -> None:
     """Raise MCPError if a required argument is missing or an argument is unknown."""
-    unknown = [each for each in arguments if each != template.argument]
+    unknown = [
+        argument_name
+        for argument_name in arguments
+        if argument_name != template.argument
+    ]
     if unknown:
         accepted = template.argument or "no arguments"
         raise MCPError(

@@ -105,7 +105,10 @@ def parse_uri(uri: str) -> CellAddress:
 
 
 async def list_resources(daemon: Daemon) -> list[Resource]:
-    """Return the available resources: at most MAX_ROWS notebooks and the two lists."""
+    """Return the resources: the list of notebooks, the status and the first notebooks.
+
+    There are at most MAX_ROWS resources of single notebooks.
+    """
     notebooks = await daemon.ask("list", {})
     resources = [
         Resource(

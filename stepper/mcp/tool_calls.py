@@ -154,14 +154,14 @@ async def _run_handler(tool_call: ToolCall) -> CallToolResult:
     if can_wait and _runs_in_background(tool_call.ctx):
         arguments = {"wait_seconds": MAX_WAIT_SECONDS, **tool_call.arguments}
         tool_call = replace(tool_call, arguments=arguments)
-    handle_call = HANDLERS.get(tool.name, _run_cells)
+    handler = HANDLERS.get(tool.name, _run_cells)
     try:
-        return await handle_call(tool_call)
+        return await handler(tool_call)
     except DaemonExitedError:
         if not tool.reads:
             raise
         # The next daemon has the same data.
-        return await handle_call(tool_call)
+        return await handler(tool_call)
 
 
 async def _add_undelivered(
@@ -193,16 +193,15 @@ def find_problems(tool: Tool, arguments: Values) -> list[str]:
         key=lambda error: [*map(str, error.path)],
     )
     problems = []
-    has_unknown_argument = False
     for error in errors[:MAX_PROBLEMS]:
         path = ".".join(map(str, error.path))
         message = error.message[:PROBLEM_LIMIT]
         if path:
             message = f"{path}: {message}"
         problems.append(message)
-    for error in errors:
-        if error.validator == "additionalProperties" and not error.path:
-            has_unknown_argument = True
+    has_unknown_argument = any(
+        error.validator == "additionalProperties" and not error.path for error in errors
+    )
     if has_unknown_argument:
         names = ", ".join(tool.arguments)
         problems.append(f"the arguments of {tool.name} are {names}")

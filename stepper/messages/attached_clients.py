@@ -61,13 +61,14 @@ def format_executions(state: State) -> list[str]:
     names = dict.fromkeys(name for execution in executions for name in execution.bound)
     shown = [one_line(name, 60) for name in [*names][:MAX_NAMES]]
     text = f"{format_count(len(executions), 'execution')} by other clients"
+    failed_count = sum(1 for execution in executions if execution.error)
+    if failed_count:
+        text += f" ({failed_count} failed)"
     if shown:
-        hidden = len(names) - len(shown)
-        more = f", and {hidden} more" if hidden else ""
-        text += f"; assigned variables: {', '.join(shown)}{more}"
-    failed = sum(1 for execution in executions if execution.error)
-    if failed:
-        text += f" ({failed} failed)"
+        text += f"; assigned variables: {', '.join(shown)}"
+        hidden_count = len(names) - len(shown)
+        if hidden_count:
+            text += f", and {hidden_count} more"
     return [text]
 
 
@@ -78,9 +79,15 @@ def format_not_reloaded(urls: Sequence[str]) -> str:
     """
     if not urls:
         return ""
-    servers = one_line(", ".join(urls), 300)
+    subject = "server"
+    verb = "does"
+    if len(urls) > 1:
+        subject = "servers"
+        verb = "do"
+    addresses = one_line(", ".join(urls), 300)
     return (
-        f"the Jupyter server at {servers} does not reload an open notebook that stepper"
-        " has written. To reload it there: File > Reload Notebook from Disk. With the"
-        f" package {COLLABORATION_PACKAGE}, the server reloads notebooks automatically"
+        f"the Jupyter {subject} at {addresses} {verb} not reload an open notebook that"
+        " stepper has written. To reload it there: File > Reload Notebook from Disk."
+        f" With the package {COLLABORATION_PACKAGE}, a server reloads notebooks"
+        " automatically"
     )

@@ -40,7 +40,7 @@ QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells wait in lin
 
 
 def _format_stop_hint(commands: CommandLines) -> str:
-    """Return a sentence without its period on how to stop a background cell."""
+    """Return a sentence on how to stop a background cell, without the period."""
     return (
         f"To stop the cell: `{commands.shell('interrupt')}`, or the user types"
         " `stop the cell`"
@@ -147,8 +147,8 @@ def format_in_line(name: str, behind: str) -> Report:
 def format_queue_state(reason: str, until: str) -> str:
     """Return the state of a cell that waits for its kernel, for a `reason`.
 
-    `until` is the condition on which the cell runs, or an empty string if the cell will
-    not run.
+    `until` is the condition under which the cell runs, or an empty string if the cell
+    will not run.
     """
     when = f"has NOT run; it runs when {until}" if until else "does NOT run"
     return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {when}"
@@ -194,7 +194,7 @@ def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -
 def format_refused_queued(
     name: str, commands: CommandLines, reason: str, is_notified: bool
 ) -> str:
-    """Return the reason against a code cell while another cell waits for its kernel."""
+    """Return the message on a refused code cell while another cell waits to run."""
     return (
         f"A cell of {one_line(name)} waits for its kernel"
         f" ({one_line(reason, QUEUE_LIMIT)}): this code cell was NOT written;"
@@ -211,7 +211,7 @@ def format_refused(
     deadline: str,
     is_notified: bool,
 ) -> str:
-    """Return the reason against a code cell while another cell is running.
+    """Return the message on a code cell that is refused while another cell is running.
 
     `running` names the running cell, and `deadline` is the text from `format_deadline`.
     """
@@ -251,7 +251,7 @@ def _format_match(line: str) -> str:
 
 
 def format_finished_meanwhile(name: str, text: str) -> str:
-    """Return the late report on a background cell that nobody was notified of."""
+    """Return the report on a background cell for a session that was not notified."""
     return (
         f"stepper: the background cell in {one_line(name)} finished in the meantime."
         f"\n{text}"

@@ -48,7 +48,7 @@ RERUN_REASONS = {
 OPEN_CELL_PREDICATES = {
     "failed": "failed",
     "interrupted": "was interrupted",
-    "changed": "was changed since it ran",
+    "changed": "has changed since it ran",
     "pending": "has not run",
     "stale": "is stale",
 }
@@ -132,7 +132,7 @@ def format_open_cells(state: State) -> str:
 
 
 def format_next(state: State) -> str:
-    """Return the line on the next step."""
+    """Return the line on the next step, or on open cells if no step is left."""
     if not state.plan.steps:
         return "There is no plan; add the next cell at the end."
     if not state.open_steps:
@@ -261,7 +261,7 @@ def format_context(
 def format_rebuild(state: State) -> str:
     """Return a clause on the origin of the lost variables and on how to restore them.
 
-    The clause is an empty string if no cell succeeded in this kernel.
+    Return an empty string if no cell succeeded in this kernel.
     """
     if not state.succeeded_sources:
         return ""
@@ -613,7 +613,7 @@ def format_stopped_line(name: str, state: State) -> str:
 
 
 def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:
-    """Return the text for the agent on a prompt that does not resume the notebook."""
+    """Return the text for the agent after a prompt that did not resume the notebook."""
     commands = state.commands
     reason = one_line(stop.error, 300)
     question = error_classification.extract_question(stop.error)
@@ -635,8 +635,8 @@ def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:
     else:
         command = commands.slash("fix", "HINT")
     return (
-        f"{first} The user's message does not resume the notebook, and neither can you."
-        f" Ask the user to type: `{command}`."
+        f"{first} The user's message does not resume the notebook, and you can't resume"
+        f" it yourself. Ask the user to type: `{command}`."
     )
 
 
@@ -778,11 +778,11 @@ def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
     Late outputs arrived after the cell's run.
     """
     labels = {cell.id: cell.label for cell in cells if cell.id in state.late_outputs}
-    sentences = []
+    clauses = []
     for cell_id, outputs in state.late_outputs.items():
         label = labels.get(cell_id, f"a deleted cell (id {one_line(cell_id, 100)})")
-        sentences.append(_format_late_output(label, outputs))
-    return sentences
+        clauses.append(_format_late_output(label, outputs))
+    return clauses
 
 
 def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
@@ -797,8 +797,8 @@ def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
     arrived = f"{received} arrived for {label} after its run"
     if outputs.is_outdated:
         return (
-            f"{arrived}; the notebook was not updated, because the cell was changed or"
-            " deleted since"
+            f"{arrived}; the notebook was not updated, because the cell has since been"
+            " changed or deleted"
         )
     omitted = ""
     if outputs.left_out:

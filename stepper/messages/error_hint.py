@@ -28,6 +28,7 @@ INSPECTION_COMMANDS = (
     "stepper status",
 )
 REPAIR_PROGRAMS = (
+    "${EDITOR:-vi}",
     "chmod",
     "chown",
     "claude",
@@ -43,6 +44,7 @@ REPAIR_PROGRAMS = (
     "python",
     "rm",
     "scancel",
+    "ssh-keygen",
     "stepper",
     "sudo",
     "unset",
@@ -56,8 +58,8 @@ PROGRAM_PATH = re.compile(r"'?[\w.~-]*/\S+")
 def format_hint(hint: str) -> str:
     """Return the sentence for a hint.
 
-    The purpose of a command is added. Other hints and hints of several lines are
-    returned unchanged.
+    The sentence for a command says what the command is for. A hint that is a sentence
+    or has several lines is returned unchanged.
     """
     if "\n" in hint:
         return hint

@@ -41,7 +41,7 @@ def format_changed(
 def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
     """Return a message on a notebook that looks like a renamed one.
 
-    `former` is the old name. `has_kernel` says whether a kernel runs under this name.
+    `former` is the old name. `has_kernel` says whether the former name has a kernel.
     """
     new_path = shell_quote(name)
     old_path = shell_quote(former)
@@ -126,7 +126,8 @@ def format_unreadable(name: str, reason: str) -> str:
 def format_cells(cells: Sequence[Cell]) -> str:
     """Return a phrase that names cells by number and id.
 
-    More than MAX_CELLS cells are named by the first and the last number.
+    For more than MAX_CELLS cells, the phrase contains only the first and the last
+    number, and ends with a comma.
     """
     if len(cells) == 1:
         return cells[0].label

@@ -16,9 +16,9 @@ NO_RETRY = "the cell is not retried; the kernel keeps its variables"
 
 
 def format_withdrawn(result: str) -> str:
-    """Return a message on a cell that does not run, because its start was cancelled.
+    """Return a message on a cell whose kernel was not started, because of an interrupt.
 
-    `result` is the result of the cancellation.
+    `result` is the result of cancelling the start.
     """
     return f"the cell did not run: {NO_KERNEL_YET}; {result}"
 

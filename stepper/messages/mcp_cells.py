@@ -56,9 +56,10 @@ class CellRead:
 
 
 def format_unexpected_source(name: str, cell: Cell, expected: str, present: str) -> str:
-    """Return the error on a cell that was not changed: its source was unexpected.
+    """Return the error for a change of a cell with an unexpected source.
 
-    `expected` and `present` are the hashes of the expected and the current source.
+    The cell was not changed. `expected` and `present` are the hashes of the expected
+    and the current source.
     """
     lines = [f"| {line}" for line in clean(cell.source[:PART_SIZE]).splitlines()]
     hidden = len(cell.source) - PART_SIZE
@@ -174,7 +175,7 @@ def format_not_run(cells: Sequence[Cell]) -> str:
 
 
 def format_busy(name: str, running: str, seconds: float, timeout: float) -> str:
-    """Return the reason against writing a code cell while another cell is running.
+    """Return the reason why a code cell is refused while another cell is running.
 
     `seconds` is the elapsed time, `timeout` the deadline in seconds.
     """
@@ -199,7 +200,7 @@ def split_cell(cell: CellRead) -> Iterator[CellRead]:
     The parts contain the source, followed by the outputs. The last part also has the
     paths of the pictures.
     """
-    # Pairs of whether a line belongs to the source, and its text.
+    # Each line, after a flag that is true for lines of the source.
     lines: list[tuple[bool, str]] = []
     for line in cell.source.splitlines(keepends=True):
         for start in range(0, len(line), PIECE_SIZE):

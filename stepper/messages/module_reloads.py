@@ -33,7 +33,7 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
         )
     run_all = CommandLines(notebook).shell("run --all")
     for module in changes.old[:MAX_MODULES]:
-        lines.append(_warn_not_reloaded(module, run_all))
+        lines.append(_format_not_reloaded(module, run_all))
     hidden = len(changes.old) - MAX_MODULES
     if hidden > 0:
         modules = format_count(hidden, "more changed module")
@@ -56,7 +56,7 @@ def _join_names(names: Sequence[str]) -> str:
     return ", ".join(shown) + more
 
 
-def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
+def _format_not_reloaded(module: OldModule, run_all: str) -> str:
     """Return the warning on a module that was not reloaded.
 
     `run_all` is the command that runs all cells in a new kernel.
@@ -69,12 +69,12 @@ def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
     if module.why == "deleted":
         return (
             f"Warning: {name} was not reloaded: {file} was deleted; {old_code}."
-            " To fix this, restore the file or remove its imports."
+            " To fix this, restore the file or remove the imports of this module."
         )
     if module.why == "compiled":
         return (
-            f"Warning: {name} changed ({file}) and can't be reloaded, because it is a"
-            f" compiled module; {old_code}. To fix this, run: `{run_all}`"
+            f"Warning: {name} has changed ({file}) and can't be reloaded, because it is"
+            f" a compiled module; {old_code}. To fix this, run: `{run_all}`"
         )
     if module.why in ("syntax", "raised"):
         return (
@@ -98,8 +98,9 @@ def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
             f" reload this module; {old_code}."
         )
     return (
-        f"Warning: {name} changed since it was imported ({file}) and was not reloaded"
-        f" (`local_modules: warn`); {old_code}. To load the new code, run: `{run_all}`"
+        f"Warning: {name} has changed since it was imported ({file}) and was not"
+        f" reloaded (`local_modules: warn`); {old_code}. To load the new code, run:"
+        f" `{run_all}`"
     )
 
 

@@ -45,8 +45,8 @@ class Completeness(Enum):
 class _QuotedLine:
     """A line of a report.
 
-    `lines` and `characters` count the original lines and characters that `text` stands
-    for.
+    `text` represents one or more lines of the original text. `lines` and `characters`
+    are the numbers of these lines and of their characters.
     """
 
     text: str
@@ -244,19 +244,21 @@ def get_output_text(output: Mapping[str, Any]) -> str:
 
 
 def take_new_lines(
-    outputs: Sequence[Mapping[str, Any]], line_counts: dict[int, int], has_ended: bool
+    outputs: Sequence[Mapping[str, Any]],
+    line_counts: dict[int, int],
+    has_finished: bool,
 ) -> list[str]:
     """Return the quoted lines that were added since the last call.
 
     `line_counts` maps the index of each output to the number of lines returned so far,
     and this function updates it. A last line without a line break may still change and
-    is returned only if the run `has_ended`.
+    is returned only if the run has finished.
     """
     lines = []
     for index, output in enumerate(outputs):
         text = _render_text(get_output_text(output))
         *complete, last = text.split("\n")
-        if has_ended and last:
+        if has_finished and last:
             complete.append(last)
         start = line_counts.get(index, 0)
         if start > len(complete):  # the output was cleared
@@ -341,7 +343,8 @@ def format_location(where: str, left: float | None, trouble: str) -> str:
 def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the quoted text of a cell's outputs, in pages of PAGE_SIZE characters.
 
-    Pages are separated between lines; very long lines are split.
+    A page contains whole lines; very long lines are split first. There is at least one
+    page: if the outputs have no text, the page says so.
     """
     text = "".join(map(get_output_text, outputs))
     text = _render_text(text).rstrip("\n")

@@ -13,6 +13,7 @@ from typing import Any
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_suggestion
+from stepper.messages.error_hint import format_hint
 from stepper.messages.marks import (
     CRITERION_FALSE_MARK,
     FAILED_MARK,
@@ -61,6 +62,8 @@ CRITERION_WORDS = 14
 CONTEXT_LINES = 2  # above and below a failing line
 MAX_CAUSES = 3  # of an error's chain
 OMITTED_WARNINGS = re.compile(r"… and [\d,]+(?: or)? more warnings?")
+# In a reason that already says that the cell or the code did not run.
+NOT_RUN = re.compile(r"\b(?:cell|code) (?:was NOT run|did not run)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class RunSummary:
     attempts: int = 0  # retries so far
     max_retries: int = 3
     timeout: float = 0  # seconds
-    max_timeout: float = 0  # seconds that a cell may ask for
+    max_timeout: float = 0  # seconds that a cell may request
     notes: Sequence[str] = ()  # the most important facts, such as lost variables
     tail: Sequence[str] = ()  # lines at the end, such as the completion
     completion: str = ""  # short text on the completion
@@ -184,9 +187,9 @@ def get_error(summary: RunSummary) -> tuple[str, str]:
 def format_stop_block(summary: RunSummary, retries: int, suggestion: str = "") -> str:
     """Return the lines that report a stop.
 
-    The user sees the lines immediately, the agent with the next prompt. `retries` is
-    the number of attempted fixes. If `suggestion` is empty, the suggestion is derived
-    from the error.
+    The user sees the lines immediately, and the agent sees them with the next prompt.
+    `retries` is the number of attempted fixes. If `suggestion` is empty, the suggestion
+    is derived from the error.
     """
     run = summary.run
     name, message = get_error(summary)
@@ -219,7 +222,8 @@ def format_question(summary: RunSummary) -> str:
 def join_reports(reports: Sequence[Report]) -> Report:
     """Join the reports on successive runs.
 
-    The verdict and the stop are taken from the last report, whose line comes first.
+    The verdict and the stop are taken from the last report. The user's lines are joined
+    in reverse order: the line of the last report comes first.
     """
     lines = [report.line for report in reversed(reports) if report.line]
     text = limit_report("\n".join(report.text for report in reports))
@@ -368,7 +372,10 @@ def _format_preflight(summary: RunSummary) -> list[str]:
 
 
 def _format_warnings(summary: RunSummary, label: str) -> list[str]:
-    """Return the warnings after their label, and the number of omitted warnings."""
+    """Return the warnings, each after `label`.
+
+    The last text may be the number of omitted warnings, which needs no label.
+    """
     lines = []
     for warning in summary.warnings:
         is_count = OMITTED_WARNINGS.fullmatch(warning)
@@ -377,7 +384,7 @@ def _format_warnings(summary: RunSummary, label: str) -> list[str]:
 
 
 def _format_inserted_cells(summary: RunSummary) -> list[str]:
-    """Return the sources of cells that Jupyter would insert below the cell."""
+    """Return a paragraph for each cell that Jupyter would insert below the cell."""
     title = "Jupyter would insert a cell below with this source; stepper does not:"
     sources = summary.inserted_sources[:MAX_INSERTED_CELLS]
     return [f"{title}\n{quote(source, INSERTED_CELL_LIMIT)}" for source in sources]
@@ -469,10 +476,11 @@ def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
 def format_line(
     summary: RunSummary, prefix: str = "", warnings: Sequence[str] = ()
 ) -> str:
-    """Return the user's line: step, title, outcome, duration, warnings.
+    """Return the user's line: step or cell, outcome, duration and warnings.
 
-    The line ends with the first line of the cell's output, after `| ` as in reports.
-    `prefix` precedes the name of the step. `warnings` are warnings of earlier cells.
+    After a success, the line ends with a line of the cell's output, after `| ` as in
+    reports. `prefix` precedes the name of the step or cell. `warnings` are warnings of
+    earlier cells.
     """
     run = summary.run
     is_fine = run.verdict is Verdict.FINE
@@ -509,9 +517,9 @@ def format_line(
 
 
 def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first line of a cell's result, or else its last printed line.
+    """Return the first line of a cell's result, or the last line that it printed.
 
-    Return an empty string if the cell has no output.
+    Return an empty string if the cell has no result and printed nothing.
     """
     results = [
         get_output_text(output)
@@ -534,13 +542,19 @@ def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
 def format_not_run(reason: str, hint: str = "") -> Report:
     """Return the report on a cell that did not run.
 
-    `hint` is the command that fixes the problem, or an empty string.
+    `hint` is the hint of an error: a command, a sentence or an empty string.
     """
-    text = f"stepper: the cell was NOT run: {quote_message(reason)}"
-    line = f"{FAILED_MARK} cell not run: {one_line(reason, REASON_LIMIT)}"
+    message = quote_message(reason)
+    short_message = one_line(reason, REASON_LIMIT)
+    if not NOT_RUN.search(reason):
+        message = f"the cell was NOT run: {message}"
+        short_message = f"cell not run: {short_message}"
+    text = f"stepper: {message}"
+    line = f"{FAILED_MARK} {short_message}"
     if hint:
-        text += f"\nTo fix this, run: {one_line(hint)}"
-        line += f"; to fix this, run: {one_line(hint, 120)}"
+        text += f"\n{format_hint(one_line(hint))}"
+        short_hint = format_hint(one_line(hint, 120))
+        line += f"; {short_hint[0].lower()}{short_hint[1:]}"
     return Report(limit_report(text), line, ok=False)
 
 
@@ -562,8 +576,7 @@ def format_runs(
 ) -> Report:
     """Return the report on cells that ran in order, with the last run in full.
 
-    `planned` is the number of cells to run. `noun` is the plural noun for them in the
-    report.
+    `planned` is the number of cells to run. `noun` is a plural noun for these cells.
     """
     last = format_run(runs[-1])
     if planned == 1:

@@ -134,11 +134,13 @@ def _explain(causes: Sequence[Cause]) -> str:
     clauses = []
     for names, origin in _group_names(causes):
         if origin.where == MODULE:
-            clauses.append(f"used {names}, which changed since")
+            clauses.append(f"used {names}, which has changed since")
         elif origin.where:
             clauses.append(f"read {names} from {_describe_origin(origin)}")
         else:
-            clauses.append(f"read {names}, which cell {origin.number} changed since")
+            clauses.append(
+                f"read {names}, which cell {origin.number} has changed since"
+            )
     return _join_clauses(clauses)
 
 
@@ -191,8 +193,9 @@ def format_order(
 ) -> str:
     """Return the sentences on whether a run from top to bottom gives the same results.
 
-    `unbound` are cells with the name that they read and no cell binds. `stale_count` is
-    the number of stale cells.
+    `unresolved` are names that a cell reads and no cell above binds. `stale_count` is
+    the number of stale cells. `unbound` contains pairs of a cell and a name that the
+    cell reads, but that no cell binds.
     """
     stale = ""
     if stale_count:

@@ -51,7 +51,7 @@ def _format_package(package: PackageChange) -> str:
     name = one_line(package.name, 200)
     is_module = package.then.startswith(SOURCE_PREFIX)
     if is_module and package.now.startswith(SOURCE_PREFIX):
-        return f"  {NOTE_MARK} module {name} changed since the recorded run"
+        return f"  {NOTE_MARK} module {name} has changed since the recorded run"
     return f"  {NOTE_MARK} package {name}: {package.then} then, {package.now} now"
 
 
@@ -166,7 +166,7 @@ def format_last_verdict(
     """Return the line on the last verdict.
 
     `counts` is the text of `format_recorded`, `seconds` the age of the verdict.
-    `is_current` says whether no cell changed since.
+    `is_current` says whether no cell has changed since.
     """
     when = "just now"
     if seconds >= 1:
@@ -174,4 +174,4 @@ def format_last_verdict(
         when = f"{age} ago"
     verdict = "reproduces" if reproduces else "DOES NOT REPRODUCE"
     text = f"verified {when}: {verdict} ({counts})"
-    return text if is_current else f"{text}; outdated: a cell changed since"
+    return text if is_current else f"{text}; outdated: a cell has changed since"

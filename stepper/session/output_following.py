@@ -46,14 +46,14 @@ async def follow_output(
             outputs = partial.get_outputs()
             lines = []
             if not _is_long(outputs):
-                lines = take_new_lines(outputs, positions, has_ended=False)
+                lines = take_new_lines(outputs, positions, has_finished=False)
             last_line = one_line(partial.get_last_line(), status_queries.LINE_LIMIT)
             report_progress(progress_events.OutputPrinted(lines=lines, last=last_line))
         await asyncio.sleep(POLL_SECONDS)
     page = status_queries.get_output(session, name, 1)
     outputs = session.file.read_outputs(CellVersion.from_cell(cell))
     is_long = _is_long(outputs)
-    lines = [] if is_long else take_new_lines(outputs, positions, has_ended=True)
+    lines = [] if is_long else take_new_lines(outputs, positions, has_finished=True)
     report_progress(progress_events.OutputPrinted(lines=lines, last=""))
     finished_run = session.state.find_run(run.run)
     text = f"{cell.label} did not run"

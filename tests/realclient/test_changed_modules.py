@@ -108,7 +108,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
     client.prompt("Correct it.", "--continue")
     name = f"notebooks/{notebook.name}"
     assert (
-        "\nWarning: salesproj.features changed since it was imported"
+        "\nWarning: salesproj.features has changed since it was imported"
         " (salesproj/features.py) and was not reloaded (`local_modules: warn`); the"
         f" kernel still has the old code. To load the new code, run: `stepper run {name} --all`"
         "\nOutput:\n| 40.0"

@@ -149,7 +149,7 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
     )
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
-    assert f"{HELD}; outdated: a cell changed since" in text_of
+    assert f"{HELD}; outdated: a cell has changed since" in text_of
 
 
 def test_escape_cancels_a_replay(

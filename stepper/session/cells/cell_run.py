@@ -181,8 +181,8 @@ def _check_language(session: Session, kernel: Kernel) -> None:
     """Raise KernelError if a Python notebook has a kernel of another language."""
     if session.language.is_python and kernel.language not in ("", *PYTHON_LANGUAGES):
         raise KernelError(
-            f"the cell was NOT run: {session.name} is a Python notebook, but its kernel"
-            f" runs {one_line(kernel.language, 50)}",
+            f"{session.name} is a Python notebook, but its kernel runs"
+            f" {one_line(kernel.language, 50)}",
             CommandLines(session.name).shell("use --kernel NAME"),
         )
 
