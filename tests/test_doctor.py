@@ -398,7 +398,10 @@ def test_configured_backends(project, monkeypatch):
         "'nothing' is not installed" in checks["kernels.sh"].detail
         and "jupyter" in checks["kernels.sh"].mend
     )
-    assert "the command `sinfo` was not found on this machine" in checks["kernels.gpu"].detail
+    assert (
+        "the command `sinfo` was not found on this machine"
+        in checks["kernels.gpu"].detail
+    )
     spec = write(
         project,
         "share/kernels/nothing/kernel.json",

@@ -568,7 +568,9 @@ def test_invalid_job_requests_are_reported(
         make_backend(address="nosuch0")
     )
     other.environ["PATH"] = "/nowhere"
-    assert "the command `sbatch` was not found on this machine" in other.fails(make_backend())
+    assert "the command `sbatch` was not found on this machine" in other.fails(
+        make_backend()
+    )
     with pytest.raises(KernelError, match="the command `sinfo` was not found"):
         other.wait(check_backend(make_backend(), other.environ, ""))
     assert other.ours == {}
