@@ -28,8 +28,8 @@ def find_or_unpack_program(program: str, *packages: str, file: str = "") -> str:
         # Taken before the first look: dpkg unpacks a program before it configures it, and
         # sshd does not start until its user exists.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if found := find_program(program, file):
-            return found
+        if found_program := find_program(program, file):
+            return found_program
         wanted = f"apt-get install {' '.join(packages)}"
         if shutil.which("apt-get") is None or os.geteuid() != 0:
             raise Unavailable(
@@ -37,22 +37,22 @@ def find_or_unpack_program(program: str, *packages: str, file: str = "") -> str:
             )
         environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         install = [*APT, "install", "-y", "--no-install-recommends", *packages]
-        said = ""
+        text = ""
         for command in ([*APT, "update"], install):
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
             )
-            said += f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        if not (found := find_program(program, file)):
-            raise Unavailable(f"{program} could not be installed:\n{said}")
-    return found
+            text += f"{' '.join(command)}: exit code {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+        if not (found_program := find_program(program, file)):
+            raise Unavailable(f"{program} could not be installed:\n{text}")
+    return found_program
 
 
 def find_program(program: str, file: str = "") -> str:
     """The path of a program, '' where it, or that file, is not there."""
-    found = shutil.which(program, path=PATH)
-    return found if found and (not file or Path(file).exists()) else ""
+    executable = shutil.which(program, path=PATH)
+    return executable if executable and (not file or Path(file).exists()) else ""

@@ -232,9 +232,7 @@ def _ssh(name: str, folder: Path) -> Place:
 
 def _jupyter(name: str, folder: Path) -> Place:
     facts = service(name)
-    return Place(
-        name, PYTHON, facts["definition"], facts["environ"], "process died"
-    )
+    return Place(name, PYTHON, facts["definition"], facts["environ"], "process died")
 
 
 def _bash(name: str, folder: Path) -> Place:

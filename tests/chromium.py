@@ -73,12 +73,12 @@ class Browser:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.links: list[Link] = []
-        told = Path(self.folder, "profile", "DevToolsActivePort")
+        path = Path(self.folder, "profile", "DevToolsActivePort")
         wait_until(
-            lambda: told.exists() and told.read_text().count("\n"),
+            lambda: path.exists() and path.read_text().count("\n"),
             lambda: Path(self.said.name).read_text()[-2000:],
         )
-        self.port = int(told.read_text().split("\n")[0])
+        self.port = int(path.read_text().split("\n")[0])
 
     def page(self, context: str = "") -> Page:
         """Open a page with cookies of its own, or with those of a context."""
@@ -138,17 +138,17 @@ class Link:
     def _take(self, message: Any) -> None:
         if message is None:
             return
-        told = json.loads(message)
+        data = json.loads(message)
         with self.came:
-            if "id" in told:
-                self.answers[told["id"]] = told
+            if "id" in data:
+                self.answers[data["id"]] = data
             else:
-                self.events.append(told)
+                self.events.append(data)
             self.came.notify_all()
 
-    def send(self, method: str, **given: Any) -> Any:
+    def send(self, method: str, **values: Any) -> Any:
         number = next(self.numbers)
-        message = json.dumps({"id": number, "method": method, "params": given})
+        message = json.dumps({"id": number, "method": method, "params": values})
         self.browser.loop.call_soon_threadsafe(self.link.write_message, message)
         with self.came:
             assert self.came.wait_for(lambda: number in self.answers, WAIT_SECONDS), (
@@ -236,25 +236,25 @@ class Page(Link):
 
     def errors(self) -> list[str]:
         """Return what went wrong on the page: exceptions, refused loads, violations of its policy."""
-        found = []
+        results = []
         for event in list(self.events):
             if event["method"] == "Runtime.exceptionThrown":
-                found.append(json.dumps(event["params"]["exceptionDetails"])[:600])
+                results.append(json.dumps(event["params"]["exceptionDetails"])[:600])
             if (
                 event["method"] == "Log.entryAdded"
                 and event["params"]["entry"]["level"] == "error"
             ):
-                found.append(json.dumps(event["params"]["entry"])[:600])
-        return found
+                results.append(json.dumps(event["params"]["entry"])[:600])
+        return results
 
     def requests(self) -> set[str]:
         """Return the addresses that were asked for."""
-        asked = [
-            each["params"]["request"]["url"]
-            for each in self.events
-            if each["method"] == "Network.requestWillBeSent"
+        requests = [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event["method"] == "Network.requestWillBeSent"
         ]
-        return {re.sub(r"\?.*", "", url) for url in asked}
+        return {re.sub(r"\?.*", "", url) for url in requests}
 
     def click(self, what: str) -> None:
         """Click as a mouse does."""
@@ -273,14 +273,14 @@ class Page(Link):
 
     def memory(self) -> int:
         """Return the bytes that the largest of the browser's processes for pages has for itself alone."""
-        found = []
+        results = []
         for process in psutil.Process(self.browser.process.pid).children(
             recursive=True
         ):
             with contextlib.suppress(psutil.Error):
                 if "--type=renderer" in process.cmdline():
-                    found.append(process.memory_full_info().uss)
-        return max(found)
+                    results.append(process.memory_full_info().uss)
+        return max(results)
 
     def picture(self, path: Path, whole: bool = False) -> None:
         told = self.send(

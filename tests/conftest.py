@@ -73,20 +73,22 @@ class Project:
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
-        done = forked.run(
+        result = forked.run(
             list(arguments), cwd or self.folder, timeout=120, daemons=self.daemons
         )
-        assert check is None or done.returncode == check, done.stdout + done.stderr
-        return done
+        assert check is None or result.returncode == check, (
+            result.stdout + result.stderr
+        )
+        return result
 
     def json(self, *arguments: str, check: int | None = 0) -> Any:
         return json.loads(self.stepper(*arguments, "--json", check=check).stdout)
 
     def new(self, *steps: str, problem: str = "a problem") -> Notebook:
-        made = self.json(
+        response = self.json(
             "new", problem, *(part for step in steps for part in ("--step", step))
         )
-        return Notebook(self, self.folder / made["notebook"])
+        return Notebook(self, self.folder / response["notebook"])
 
     def notebook(
         self,
@@ -113,9 +115,11 @@ class Project:
 
     def ask(self, command: str, **arguments: Any) -> None:
         """Ask the running daemon for something, whatever the answer is."""
-        told = json.dumps(arguments).encode()
+        payload = json.dumps(arguments).encode()
         with contextlib.suppress(StepperError, OSError):
-            daemon_client.send_request(self.paths, command.encode(), told, launch=False)
+            daemon_client.send_request(
+                self.paths, command.encode(), payload, launch=False
+            )
 
     def kill_kernels(self) -> None:
         """Kill all kernels, and have the daemon notice their death."""
@@ -160,16 +164,16 @@ class Project:
     ) -> Answer:
         """Run the hook process as the hook script does."""
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        done = subprocess.run(
+        result = subprocess.run(
             self.client(event),
             input=data,
             capture_output=True,
             timeout=timeout,
             cwd=self.folder,
         )
-        assert done.returncode == 0, done.stderr.decode()
-        assert done.stderr == b"", done.stderr.decode()
-        return Answer(done.stdout)
+        assert result.returncode == 0, result.stderr.decode()
+        assert result.stderr == b"", result.stderr.decode()
+        return Answer(result.stdout)
 
 
 class Answer:
@@ -218,7 +222,7 @@ class Notebook:
         return next(cell for cell in self.raw["cells"] if cell.get("id") == cell_id)
 
     def payload(
-        self, event: str, tool: str, given: dict[str, Any], **more: Any
+        self, event: str, tool: str, given: dict[str, Any], **extra: Any
     ) -> dict[str, Any]:
         return {
             "session_id": self.session,
@@ -229,7 +233,7 @@ class Notebook:
             "tool_name": tool,
             "tool_input": given,
             "tool_use_id": f"toolu_{uuid.uuid4().hex}",
-            **more,
+            **extra,
         }
 
     def edited(
@@ -239,7 +243,10 @@ class Notebook:
         before = self.path.read_text(encoding="utf-8")
         raw = json.loads(before)
         cells, ids = raw["cells"], [cell.get("id") for cell in raw["cells"]]
-        given: dict[str, Any] = {"notebook_path": str(self.path), "new_source": source}
+        tool_input: dict[str, Any] = {
+            "notebook_path": str(self.path),
+            "new_source": source,
+        }
         index = (
             int(cell_id[5:])
             if cell_id and cell_id.startswith("cell-")
@@ -255,9 +262,9 @@ class Notebook:
             "error": "",
         }
         if cell_id:
-            given["cell_id"] = cell_id
+            tool_input["cell_id"] = cell_id
         if mode == "insert":
-            given |= {"cell_type": kind, "edit_mode": "insert"}
+            tool_input |= {"cell_type": kind, "edit_mode": "insert"}
             made: dict[str, Any] = {"cell_type": kind, "source": source, "metadata": {}}
             if raw["nbformat_minor"] >= 5:
                 made = {
@@ -275,7 +282,7 @@ class Notebook:
             cells[index] |= {"execution_count": None, "outputs": []}
             answered["cell_id"] = cell_id
         else:
-            given["edit_mode"] = "delete"
+            tool_input["edit_mode"] = "delete"
             del cells[index]
             answered["cell_id"] = cell_id
         after = json.dumps(raw, indent=1, ensure_ascii=False)
@@ -286,7 +293,11 @@ class Notebook:
             "updated_file": after,
         }
         return self.payload(
-            "PostToolUse", "NotebookEdit", given, tool_response=answered, duration_ms=8
+            "PostToolUse",
+            "NotebookEdit",
+            tool_input,
+            tool_response=answered,
+            duration_ms=8,
         )
 
     def insert(
@@ -312,27 +323,27 @@ class Notebook:
             {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
         )
         self.path.write_text(text)
-        given = {"file_path": str(self.path), "content": text}
+        tool_input = {"file_path": str(self.path), "content": text}
         answered = {"type": "update", "filePath": str(self.path), "content": text}
         return self.project.hook(
             "PostToolUse",
-            self.payload("PostToolUse", "Write", given, tool_response=answered),
+            self.payload("PostToolUse", "Write", tool_input, tool_response=answered),
         )
 
     def before(
         self, mode: str, source: str, cell_id: str | None = None, kind: str = "code"
     ) -> Answer:
         """Ask the gate, without changing anything."""
-        given = {
+        tool_input = {
             "notebook_path": str(self.path),
             "new_source": source,
             "cell_type": kind,
             "edit_mode": mode,
         }
         if cell_id:
-            given["cell_id"] = cell_id
+            tool_input["cell_id"] = cell_id
         return self.project.hook(
-            "PreToolUse", self.payload("PreToolUse", "NotebookEdit", given)
+            "PreToolUse", self.payload("PreToolUse", "NotebookEdit", tool_input)
         )
 
     def batch_end(self, *tools: str) -> Answer:
@@ -482,19 +493,19 @@ def usual_client() -> str:
 
 def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
     """Yield a project in that folder, for fixtures of any scope; its hooks are run by one of the CLIENTS."""
-    made = Project(folder)
-    made.compiled = compiled_client() if client == "compiled" else ""
+    new_project = Project(folder)
+    new_project.compiled = compiled_client() if client == "compiled" else ""
     try:
-        yield made
+        yield new_project
     finally:  # also where a fixture that wraps this one fails
-        made.stepper("shutdown", check=None)
-        shutil.rmtree(made.paths.runtime, ignore_errors=True)
-    log = made.folder / ".stepper" / "daemon.log"
+        new_project.stepper("shutdown", check=None)
+        shutil.rmtree(new_project.paths.runtime, ignore_errors=True)
+    log = new_project.folder / ".stepper" / "daemon.log"
     if log.exists() and "Traceback" in log.read_text():
         raise AssertionError(
             "the daemon's log holds a traceback:\n" + log.read_text()[-3000:]
         )
-    assert os.path.exists(made.folder)
+    assert os.path.exists(new_project.folder)
 
 
 @pytest.fixture(scope="module")

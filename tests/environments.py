@@ -55,23 +55,23 @@ def environment(python: str, *requirements: str) -> str:
         / "environments"
     )
     home = cache / key
-    made, inner = home / "made", str(home / "bin" / "python")
+    path, inner = home / "made", str(home / "bin" / "python")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{key}.lock").open("w") as lock:
         fcntl.flock(
             lock, fcntl.LOCK_EX
         )  # let go when the file closes, or the process dies
-        if not made.exists() or not os.path.exists(
+        if not path.exists() or not os.path.exists(
             inner
         ):  # the Python that it was made from may be gone
-            said = []
+            messages = []
             for commands in list_install_commands(python, home, requirements):
                 shutil.rmtree(home, ignore_errors=True)
-                said.append(failure(commands))
-                if not said[-1]:
+                messages.append(failure(commands))
+                if not messages[-1]:
                     break
-            assert not said[-1], "\n".join(said)
-            made.write_text(version + "\n".join(requirements) + "\n")
+            assert not messages[-1], "\n".join(messages)
+            path.write_text(version + "\n".join(requirements) + "\n")
     if requirements == HOUSE:
         forked_kernels.start_server(inner)
     return inner
@@ -82,7 +82,7 @@ def list_install_commands(
 ) -> list[list[list[str]]]:
     """The commands that make an environment: uv's, which take a tenth of the time, and pip's, which may know an index."""
     inner = str(home / "bin" / "python")
-    found = [
+    results = [
         [
             [python, "-m", "venv", str(home)],
             [inner, "-m", "pip", "install", "--quiet", *requirements],
@@ -94,19 +94,19 @@ def list_install_commands(
     )
     if uv:
         install = [uv, "pip", "install", "--quiet", "--python", inner, *requirements]
-        found.insert(
+        results.insert(
             0,
             [[uv, "venv", "--quiet", "--seed", "--python", python, str(home)], install],
         )
-    return found
+    return results
 
 
 def failure(commands: list[list[str]]) -> str:
     """Run the commands; return what the first that fails says, or ''."""
     for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            return f"{' '.join(command)}\n{result.stdout}{result.stderr}"
     return ""
 
 

@@ -94,12 +94,16 @@ class FakeRun:
             for name in ATTRIBUTES
             if isinstance(value := getattr(error, name, None), int | str)
         }
-        told = "".join(traceback.format_exception(error))
+        message = "".join(traceback.format_exception(error))
         self.outcome, self.fault = (
             Outcome.ERROR,
-            Fault(name, str(error), classes, line, frames, attributes, told),
+            Fault(name, str(error), classes, line, frames, attributes, message),
         )
-        raised = {"ename": name, "evalue": str(error), "traceback": told.splitlines()}
+        raised = {
+            "ename": name,
+            "evalue": str(error),
+            "traceback": message.splitlines(),
+        }
         self.outputs.append({"output_type": "error", **raised})
 
 
@@ -126,10 +130,10 @@ class FakePartialOutput:
     def get_outputs(self) -> list[dict[str, Any]]:
         skip = dict(enumerate(self.skipped))
         return [
-            {**each, "text": each["text"][skip.get(place, 0) :]}
-            if "text" in each
-            else each
-            for place, each in enumerate(self.run.outputs)
+            {**item, "text": item["text"][skip.get(index, 0) :]}
+            if "text" in item
+            else item
+            for index, item in enumerate(self.run.outputs)
         ]
 
     def get_last_line(self) -> str:
@@ -151,7 +155,7 @@ class FakeExternalExecutions:
     """Executions of other clients, as a test sets them."""
 
     running_since: float = 0.0
-    on_finished: Callable[[ExternalExecution], None] = lambda done: None
+    on_finished: Callable[[ExternalExecution], None] = lambda result: None
 
     def forget_before(self, before: float) -> None:
         self.running_since = 0.0
@@ -266,12 +270,12 @@ class FakeKernel:
         self.now = self.runs[run.request] = run
         self.interrupted, self.listens = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
-        done = await self._until_over(run, timeout, FakePartialOutput(run, wake))
-        if criterion and done.outcome is Outcome.OK:
+        response = await self._until_over(run, timeout, FakePartialOutput(run, wake))
+        if criterion and response.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
                 holds = eval(criterion, self.names)
-                done.diagnosis_data["criterion"] = {"holds": holds}
-        return done
+                response.diagnosis_data["criterion"] = {"holds": holds}
+        return response
 
     async def take_over(self) -> Death | None:
         if not self.now.over.is_set():
@@ -444,8 +448,8 @@ class FakeKernelLauncher:
 
     queue_status: QueueStatus | None = None
 
-    def __init__(self, left: dict[str, FakeKernel], record: str) -> None:
-        self.left, self.record = left, record
+    def __init__(self, remaining: dict[str, FakeKernel], record: str) -> None:
+        self.left, self.record = remaining, record
 
     async def start(self, place: LaunchConfig) -> FakeKernel:
         self.left[self.record] = kernel = FakeKernel(place)

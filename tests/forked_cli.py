@@ -75,9 +75,9 @@ class Nursery:
 @functools.cache
 def nursery(pid: int) -> Nursery:
     """Return this process's own; a fork of it has another pid."""
-    made = Nursery()
-    atexit.register(made.close)
-    return made
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    return nursery
 
 
 def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -> Done:
@@ -108,9 +108,9 @@ def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -
             for _, write in pipes:
                 os.close(write)
         pid = int.from_bytes(link.recv(8), "big")
-        said = ["", ""]
+        messages = ["", ""]
         readers = [
-            threading.Thread(target=read, args=(said, n, pipes[n][0]), daemon=True)
+            threading.Thread(target=read, args=(messages, n, pipes[n][0]), daemon=True)
             for n in (0, 1)
         ]
         for reader in readers:
@@ -124,13 +124,13 @@ def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -
         for reader in readers:
             reader.join(timeout)
     return subprocess.CompletedProcess(
-        ["stepper", *arguments], int.from_bytes(code, "big", signed=True), *said
+        ["stepper", *arguments], int.from_bytes(code, "big", signed=True), *messages
     )
 
 
-def read(said: list[str], number: int, pipe: int) -> None:
+def read(message: list[str], number: int, pipe: int) -> None:
     with open(pipe, encoding="utf-8") as stream:
-        said[number] = stream.read()
+        message[number] = stream.read()
 
 
 # --- in the process that was imported once ------------------------------------------------------------------
@@ -138,8 +138,8 @@ def read(said: list[str], number: int, pipe: int) -> None:
 
 def serve(listener: int) -> None:
     """Fork for each that asks, until the one that was asked for ends this process."""
-    for each in IMPORTED:
-        importlib.import_module(each)
+    for item in IMPORTED:
+        importlib.import_module(item)
     importlib.import_module("nbformat").validate(
         {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     )

@@ -51,9 +51,9 @@ async def main(url: str, token: str, path: str) -> None:
         headers={"Authorization": f"token {token}"},
         body=json.dumps({"format": "json", "type": "notebook"}),
     )
-    told = json.loads(session.body)
-    room = f"json:notebook:{told['fileId']}"
-    address = f"ws{url[4:]}api/collaboration/room/{room}?sessionId={told['sessionId']}&token={token}"
+    parsed_json = json.loads(session.body)
+    room = f"json:notebook:{parsed_json['fileId']}"
+    address = f"ws{url[4:]}api/collaboration/room/{room}?sessionId={parsed_json['sessionId']}&token={token}"
     document = YNotebook()
     async with Provider(
         document.ydoc, Channel(await websocket_connect(address), room)
@@ -61,11 +61,11 @@ async def main(url: str, token: str, path: str) -> None:
         await provider.synced.wait()
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
-            asked: dict[str, Any] = json.loads(line)
+            data: dict[str, Any] = json.loads(line)
             for cell in document.ycells:
-                if "type" in asked and cell["id"] == asked["cell"]:
+                if "type" in data and cell["id"] == data["cell"]:
                     text = cell["source"]
-                    text += asked["type"]
+                    text += data["type"]
             sys.stdout.write(
                 json.dumps({"notebook": document.get(), "saved": document.hash}) + "\n"
             )

@@ -113,14 +113,14 @@ class Hub:
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """Ask its REST interface; return what it says."""
         data = json.dumps(body or {}).encode() if method == "POST" else None
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"{self.root}hub/api/{path}",
             data,
             {"Authorization": f"token {ADMIN}"},
             method=method,
         )
-        with urllib.request.urlopen(asked, timeout=60) as said:
-            text = said.read()
+        with urllib.request.urlopen(request, timeout=60) as response:
+            text = response.read()
         return json.loads(text) if text else None
 
     def server(self, method: str) -> None:
@@ -152,9 +152,9 @@ class Hub:
     def kill_proxy(self) -> None:
         """Have it killed; none is there until `proxy_again`."""
         (proxy,) = (
-            each
-            for each in psutil.Process(self.process.pid).children()
-            if "node" in each.name()
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if "node" in child.name()
         )
         self.process.send_signal(signal.SIGSTOP)
         proxy.kill()

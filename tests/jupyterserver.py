@@ -173,16 +173,18 @@ class Served:
             "Authorization": f"token {token}",
             "Content-Type": "application/json",
         }
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"{self.url}api/{path}", data, headers, method=method
         )
-        with urllib.request.urlopen(asked, timeout=60, context=self.context) as said:
-            text = said.read()
+        with urllib.request.urlopen(
+            request, timeout=60, context=self.context
+        ) as response:
+            text = response.read()
         return json.loads(text) if text else None
 
     def kernels(self) -> list[str]:
         """The ids of its kernels."""
-        return [each["id"] for each in self.ask("kernels")]
+        return [item["id"] for item in self.ask("kernels")]
 
     def kernelspec(self, name: str, python: str) -> None:
         """Give it a kernelspec: the kernel of another interpreter."""
@@ -193,21 +195,27 @@ class Served:
             json.dumps({"argv": argv, "display_name": name, "language": "python"})
         )
 
-    def definition(self, url: str = "", **more: Any) -> dict[str, Any]:
+    def definition(self, url: str = "", **options: Any) -> dict[str, Any]:
         """What stands in `kernels:` for it."""
-        where: dict[str, Any] = {"url": url or self.url, "token_env": VARIABLE, **more}
+        where: dict[str, Any] = {
+            "url": url or self.url,
+            "token_env": VARIABLE,
+            **options,
+        }
         if self.kind == "enterprise":  # it starts none for root but in another's name
             where.setdefault("env", {"KERNEL_USERNAME": "tester"})
         return {"jupyter": where}
 
-    def place(self, url: str = "", **more: Any) -> kernel_config.BackendConfig:
+    def place(self, url: str = "", **options: Any) -> kernel_config.BackendConfig:
         """The place `hub` of that definition; a key with the value None is left out."""
-        told = self.definition(url, **more)["jupyter"]
+        jupyter = self.definition(url, **options)["jupyter"]
         return backend_registry.parse_backends(
             {
                 "hub": {
                     "jupyter": {
-                        key: value for key, value in told.items() if value is not None
+                        key: value
+                        for key, value in jupyter.items()
+                        if value is not None
                     }
                 }
             }
@@ -239,9 +247,9 @@ def run_server(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
         served.close()
 
 
-def make_backend(facts: dict[str, Any], **more: Any) -> kernel_config.BackendConfig:
+def make_backend(facts: dict[str, Any], **options: Any) -> kernel_config.BackendConfig:
     """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
-    where = {"url": facts["url"], "token_env": facts["variable"], **more}
+    where = {"url": facts["url"], "token_env": facts["variable"], **options}
     return backend_registry.parse_backends({"hub": {"jupyter": where}})["hub"]
 
 

@@ -47,7 +47,7 @@ ADDRESSES = slice(45, 49)
 
 def overwrite(start: int, end: int, strings: list[str]) -> None:
     """Replace the strings that /proc shows as arguments or environment."""
-    data = b"".join(os.fsencode(each) + b"\0" for each in strings)
+    data = b"".join(os.fsencode(string) + b"\0" for string in strings)
     if len(data) >= end - start:
         raise OSError("no room for the arguments or the environment of the kernel")
     ctypes.memset(start, 0, end - start)

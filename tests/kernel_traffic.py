@@ -69,9 +69,9 @@ class Ear:
         while not self.ending.wait(0.02):
             for record in (self.project.folder / ".stepper" / "kernels").glob("*.json"):
                 with contextlib.suppress(OSError, ValueError):
-                    told = json.loads(record.read_text())
-                    if "connection" in told and told["kernel"] not in self.clients:
-                        self.clients[told["kernel"]] = self._client(told["connection"])
+                    data = json.loads(record.read_text())
+                    if "connection" in data and data["kernel"] not in self.clients:
+                        self.clients[data["kernel"]] = self._client(data["connection"])
             for client in self.clients.values():
                 self._hear(client)
 

@@ -91,13 +91,13 @@ def fetched(name: str, package: str, version: str, file: str) -> Path:
 
 def node(at_least: int = 20) -> Path:
     """A node of this major version or a newer one: the PATH's, else one from npm."""
-    found = shutil.which("node")
-    if found:
-        said = subprocess.run(
-            [found, "--version"], capture_output=True, text=True, check=False
+    executable = shutil.which("node")
+    if executable:
+        output = subprocess.run(
+            [executable, "--version"], capture_output=True, text=True, check=False
         ).stdout
-        major = re.match(r"v(\d+)\.", said)
+        major = re.match(r"v(\d+)\.", output)
         if major and int(major[1]) >= at_least:
-            return Path(found)
+            return Path(executable)
     package = f"node-bin-{HERE}" if HERE == "darwin-arm64" else f"node-{HERE}"
     return fetched("node", package, NODE, f"{package}/bin/node")

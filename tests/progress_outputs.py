@@ -22,14 +22,14 @@ def clock(seconds: float) -> str:
 
 
 def tqdm(
-    count: int, per: float, name: str = "", more: str = "", begin: float = 0.0
+    count: int, per: float, name: str = "", options: str = "", begin: float = 0.0
 ) -> Said:
     for n in range(count + 1):
         t, head = begin + n * per, f"{name}: " if name else ""
         left = clock((count - n) * per) if n else "?"
         yield (
             t,
-            f"\r{head}{n / count:4.0%}|{bar(n / count)}| {n}/{count} [{clock(n * per)}<{left}, {1 / per:5.2f}it/s{more}]",
+            f"\r{head}{n / count:4.0%}|{bar(n / count)}| {n}/{count} [{clock(n * per)}<{left}, {1 / per:5.2f}it/s{options}]",
         )
 
 

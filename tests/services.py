@@ -86,13 +86,13 @@ def shared(name: str) -> dict[str, Any]:
         / f"stepper-run-{owner.pid}-{owner.create_time():.0f}"
     )
     folder.mkdir(mode=0o700, exist_ok=True)
-    told, log = folder / f"{name}.json", folder / f"{name}.log"
+    path, log = folder / f"{name}.json", folder / f"{name}.log"
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(
             lock, fcntl.LOCK_EX
         )  # let go when the file closes, or the process dies
-        if not told.exists():
-            with log.open("w") as said:
+        if not path.exists():
+            with log.open("w") as log_file:
                 keeper = subprocess.Popen(
                     [
                         sys.executable,
@@ -105,18 +105,18 @@ def shared(name: str) -> dict[str, Any]:
                     ],
                     cwd=Path(__file__).parent.parent,
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=log_file,
+                    stderr=log_file,
                     start_new_session=True,
                 )
             end = time.monotonic() + START_SECONDS
             while (
-                not told.exists() and keeper.poll() is None and time.monotonic() < end
+                not path.exists() and keeper.poll() is None and time.monotonic() < end
             ):
                 time.sleep(0.05)
             keeper.returncode = 0  # it outlives this worker
-            assert told.exists(), f"{name} did not start:\n{log.read_text()[-4000:]}"
-    return json.loads(told.read_text())
+            assert path.exists(), f"{name} did not start:\n{log.read_text()[-4000:]}"
+    return json.loads(path.read_text())
 
 
 def keep(name: str, folder: Path, owner: int, since: float) -> None:

@@ -130,21 +130,23 @@ class Host:
 
     def known(self, key: str) -> None:
         """Have the user know the host by that key; '' for by none."""
-        told = (
+        known_host_line = (
             f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}"
             if key
             else ""
         )
-        (self.folder / "known").write_text(told)
+        (self.folder / "known").write_text(known_host_line)
 
-    def place(self, **more: Any) -> kernel_config.BackendConfig:
+    def place(self, **options: Any) -> kernel_config.BackendConfig:
         """The place that `box: {ssh: …}` names, with further keys."""
-        return make_backend(self.facts, **more)
+        return make_backend(self.facts, **options)
 
 
-def make_backend(facts: Mapping[str, Any], **more: Any) -> kernel_config.BackendConfig:
+def make_backend(
+    facts: Mapping[str, Any], **options: Any
+) -> kernel_config.BackendConfig:
     """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
-    where = {"host": "box", "python": sys.executable, **more}
+    where = {"host": "box", "python": sys.executable, **options}
     return backend_registry.parse_backends(
         {
             "box": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def folded(text: str) -> str:
     """A text after `\\r`, `\\b` and `\\n` did their work, character by character."""
-    shown: list[str] = []
+    outputs: list[str] = []
     begin = at = 0  # of the last line; where the next character goes
     for character in text:
         if character == "\r":
@@ -13,9 +13,9 @@ def folded(text: str) -> str:
         elif character == "\b":
             at = max(begin, at - 1)
         elif character == "\n":
-            shown.append("\n")
-            begin = at = len(shown)
+            outputs.append("\n")
+            begin = at = len(outputs)
         else:
-            shown[at : at + 1] = character
+            outputs[at : at + 1] = character
             at += 1
-    return "".join(shown)
+    return "".join(outputs)

@@ -34,9 +34,9 @@ project = pytest.fixture(reuse_project)
 @pytest.fixture
 def notebook(project: Project) -> Notebook:
     """A notebook with a kernel in which `a` is 1."""
-    made = project.new()
-    made.insert("a = 1")
-    return made
+    new_notebook = project.new()
+    new_notebook.insert("a = 1")
+    return new_notebook
 
 
 @contextlib.contextmanager
@@ -81,25 +81,27 @@ def get_running_text(project: Project) -> str:
 def test_attach_prints_file_command_and_settings(
     project: Project, notebook: Notebook
 ) -> None:
-    told = project.json("attach", notebook.path.name.removesuffix(".ipynb"))
-    about = os.stat(told["file"])
+    response = project.json("attach", notebook.path.name.removesuffix(".ipynb"))
+    about = os.stat(response["file"])
     assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o600, os.getuid())
-    assert os.path.dirname(told["file"]) == project.paths.runtime
-    assert told["kernel"][:8] in os.path.basename(told["file"])
-    assert told["console"] == f"jupyter console --existing {told['file']}"
-    assert told["settings"] == [
+    assert os.path.dirname(response["file"]) == project.paths.runtime
+    assert response["kernel"][:8] in os.path.basename(response["file"])
+    assert response["console"] == f"jupyter console --existing {response['file']}"
+    assert response["settings"] == [
         "--ServerApp.allow_external_kernels=True",
         f"--ServerApp.external_connection_dir={project.paths.runtime}",
     ]
     text = project.stepper("attach").stdout
-    assert all(part in text for part in (told["console"], *told["settings"]))
-    key = json.loads(Path(told["file"]).read_text())["key"]
-    assert key not in text + json.dumps(told)
+    assert all(part in text for part in (response["console"], *response["settings"]))
+    key = json.loads(Path(response["file"]).read_text())["key"]
+    assert key not in text + json.dumps(response)
 
     project.stepper("restart")
     again = project.json("attach")["file"]
-    assert again != told["file"]  # JupyterLab would not notice one that is rewritten
-    assert not os.path.exists(told["file"])
+    assert (
+        again != response["file"]
+    )  # JupyterLab would not notice one that is rewritten
+    assert not os.path.exists(response["file"])
     project.stepper("shutdown", "--", notebook.path.name)
     assert not os.path.exists(again)
 
@@ -107,12 +109,13 @@ def test_attach_prints_file_command_and_settings(
 def test_attach_without_kernel_names_the_start_command(
     project: Project,
 ) -> None:
-    made = project.new()
-    done = project.stepper("attach", "--json", check=1)
-    assert done.stdout == ""
-    assert "the notebook has no running kernel" in done.stderr
+    new_notebook = project.new()
+    result = project.stepper("attach", "--json", check=1)
+    assert result.stdout == ""
+    assert "the notebook has no running kernel" in result.stderr
     assert (
-        f"stepper kernels wait {made.path.relative_to(project.folder)}" in done.stderr
+        f"stepper kernels wait {new_notebook.path.relative_to(project.folder)}"
+        in result.stderr
     )
     project.stepper("kernels", "wait")
     project.stepper("attach")
@@ -124,9 +127,9 @@ def test_attach_without_console_names_the_package(
     monkeypatch.setenv("PATH", "/nowhere")
     program = Path(sys.executable).with_name("jupyter-console")
     assert not program.exists()
-    done = project.stepper("attach", "--console", check=1)
-    assert "jupyter-console is not installed" in done.stderr
-    assert "pip install jupyter-console" in done.stderr
+    result = project.stepper("attach", "--console", check=1)
+    assert "jupyter-console is not installed" in result.stderr
+    assert "pip install jupyter-console" in result.stderr
 
 
 def test_names_bound_in_jupyter_console_are_tracked(
@@ -189,8 +192,8 @@ class Said:
 def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
     project: Project, notebook: Notebook
 ) -> None:
-    told = project.json("attach")
-    served = Served("server", *told["settings"])
+    response = project.json("attach")
+    served = Served("server", *response["settings"])
     try:
         (kernel,) = served.ask("kernels")
         assert kernel["name"] == "python3"
@@ -260,11 +263,11 @@ def test_external_execution_is_reported_once_and_journaled(
 
 
 def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None:
-    made = project.new("Set", "Read")
-    made.insert("a = 1")
+    new_notebook = project.new("Set", "Read")
+    new_notebook.insert("a = 1")
     with other(project) as client:
         run_externally(client, "a, own = 2, 3")
-        cell, answer = made.insert("b = a + own\nprint(b)")
+        cell, answer = new_notebook.insert("b = a + own\nprint(b)")
         assert (
             "Hidden state: cell 2 read `a` and `own` from code that another client executed."
             in answer.text
@@ -279,9 +282,9 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
             "hidden state: read `a` and `own` from code that another client executed",
         )
         run_externally(client, "a = 1")  # the very value that the cell gave
-        made.insert("c = a")
-        assert "Hidden" not in made.insert("print(c)")[1].text
-    made.replace(cell, "b = a")
+        new_notebook.insert("c = a")
+        assert "Hidden" not in new_notebook.insert("print(c)")[1].text
+    new_notebook.replace(cell, "b = a")
     assert project.json("status")["hidden"] == []
 
 
@@ -424,8 +427,11 @@ def test_cell_queued_behind_failed_external_execution_runs(
             while not kernel.external_executions.running_since:
                 kernel.receive_pending()
                 await asyncio.sleep(0.02)
-            done = await kernel.execute("c = b + 1\nprint(c)", 0.5, Limits())
-            assert (done.outcome, done.outputs[0]["text"]) == (Outcome.OK, "2\n")
+            response = await kernel.execute("c = b + 1\nprint(c)", 0.5, Limits())
+            assert (response.outcome, response.outputs[0]["text"]) == (
+                Outcome.OK,
+                "2\n",
+            )
         finally:
             client.stop_channels()
             await kernel.shutdown()
@@ -465,18 +471,18 @@ def test_jupyter_server_without_reload_is_reported(
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.folder / "run"))
     try:
         untouched.new()
-        told = untouched.json("status")["jupyter"]
+        jupyter = untouched.json("status")["jupyter"]
         assert (
-            f"http://127.0.0.1:{served.port}/" in told
-            or f"http://localhost:{served.port}/" in told
+            f"http://127.0.0.1:{served.port}/" in jupyter
+            or f"http://localhost:{served.port}/" in jupyter
         )
-        assert "does not reload an open notebook" in told
-        assert "jupyter-collaboration" in told
-        assert TOKEN not in told
-        assert told in untouched.stepper("status").stdout
-        said = untouched.stepper("doctor", check=1).stdout
-        assert f"BAD  jupyter: {told}" in said
-        assert "pip install jupyter-collaboration" in said
+        assert "does not reload an open notebook" in jupyter
+        assert "jupyter-collaboration" in jupyter
+        assert TOKEN not in jupyter
+        assert jupyter in untouched.stepper("status").stdout
+        output = untouched.stepper("doctor", check=1).stdout
+        assert f"BAD  jupyter: {jupyter}" in output
+        assert "pip install jupyter-collaboration" in output
     finally:
         served.close()
     assert untouched.json("status")["jupyter"] == ""
@@ -488,14 +494,18 @@ def test_jupyter_server_of_other_folder_is_not_reported(
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     for root, known in ((tmp_path, 1), (tmp_path / "other", 0)):
-        told = {
+        data = {
             "root_dir": str(root),
             "url": f"http://u:p@localhost:1/base/?token={TOKEN}",
             "token": TOKEN,
         }
-        (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
-        found = jupyter_saves.find_servers_without_reload(str(tmp_path / "a.ipynb"))
-        assert [server.url for server in found] == ["http://localhost:1/base/"] * known
+        (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(data))
+        servers_without_reload = jupyter_saves.find_servers_without_reload(
+            str(tmp_path / "a.ipynb")
+        )
+        assert [server.url for server in servers_without_reload] == [
+            "http://localhost:1/base/"
+        ] * known
     gone = subprocess.Popen(["true"])
     gone.wait()
     (tmp_path / f"jpserver-{gone.pid}.json").write_text(

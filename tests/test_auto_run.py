@@ -30,11 +30,11 @@ def write_in_mode(notebook: Notebook, source: str, mode: str) -> Answer:
         }
     )
     notebook.path.write_text(text)
-    given = {"file_path": str(notebook.path), "content": text}
+    tool_input = {"file_path": str(notebook.path), "content": text}
     payload = notebook.payload(
         "PostToolUse",
         "Write",
-        given,
+        tool_input,
         tool_response={"type": "update", "filePath": str(notebook.path)},
     )
     return notebook.project.hook("PostToolUse", payload | {"permission_mode": mode})
@@ -149,22 +149,22 @@ def test_agent_commands_are_refused_where_edits_are(
     payload = shared.notebook("book.ipynb").payload(
         "PreToolUse", "Bash", {"command": command}
     )
-    said = shared.hook("PreToolUse", payload | {"permission_mode": mode}).data.get(
+    response = shared.hook("PreToolUse", payload | {"permission_mode": mode}).data.get(
         "hookSpecificOutput", {}
     )
-    assert said.get("permissionDecision") == decision
+    assert response.get("permissionDecision") == decision
     if decision and "continue" not in command:
-        assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in said[
+        assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in response[
             "permissionDecisionReason"
         ]
 
 
 def get_permission_decision(
-    notebook: Notebook, mode: str, tool: str, **given: str
+    notebook: Notebook, mode: str, tool: str, **values: str
 ) -> tuple[str | None, str, str]:
     """What PreToolUse says of an edit in a mode of the client's: decision, reason, line."""
     path = {"NotebookEdit": "notebook_path", "Write": "file_path"}[tool]
-    payload = notebook.payload("PreToolUse", tool, {path: str(notebook.path), **given})
+    payload = notebook.payload("PreToolUse", tool, {path: str(notebook.path), **values})
     said = notebook.project.hook("PreToolUse", payload | {"permission_mode": mode})
     told = said.data.get("hookSpecificOutput", {})
     return (
@@ -183,7 +183,7 @@ RAN, NEW = (
 
 
 @pytest.mark.parametrize(
-    ("auto_run", "mode", "tool", "given", "asked"),
+    ("auto_run", "mode", "tool", "values", "needs_approval"),
     [
         ("ask", "auto", "NotebookEdit", {**INSERT, "cell_type": "code"}, True),
         ("ask", "auto", "NotebookEdit", {"cell_id": "code", "new_source": "1"}, True),
@@ -214,16 +214,18 @@ def test_auto_mode_asks_the_user_before_a_cell_runs(
     auto_run: str,
     mode: str,
     tool: str,
-    given: dict[str, str],
-    asked: bool,
+    values: dict[str, str],
+    needs_approval: bool,
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     text = {"id": "text", "cell_type": "markdown", "source": "# a", "metadata": {}}
     said, reason, _ = get_permission_decision(
-        shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given
+        shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **values
     )
-    assert said == ("ask" if asked else None)
-    assert ("if you approve this edit, the cell runs immediately" in reason) == asked
+    assert said == ("ask" if needs_approval else None)
+    assert (
+        "if you approve this edit, the cell runs immediately" in reason
+    ) == needs_approval
 
 
 def test_step_asks_once_in_manual_mode(shared: Project) -> None:

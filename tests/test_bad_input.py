@@ -37,7 +37,7 @@ def shared(
 
 
 @pytest.mark.parametrize(
-    ("stdin", "said"),
+    ("stdin", "message"),
     [
         (b"", "empty"),
         (b"  \n", "empty"),
@@ -59,10 +59,10 @@ def shared(
         (b'{"tool_input": {"notebook_path": "/x.ipynb"}}', "tool_name"),
     ],
 )
-def test_invalid_payloads(shared: Project, stdin: bytes, said: str) -> None:
+def test_invalid_payloads(shared: Project, stdin: bytes, message: str) -> None:
     answer = shared.hook("PostToolUse", stdin)
     assert "the cell was NOT run" in answer.text
-    assert said in answer.text
+    assert message in answer.text
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_other_events_with_garbage_are_silent(shared: Project, event: str) -> No
 
 
 def edit(project: Project, path: str) -> dict:
-    given = {
+    tool_input = {
         "notebook_path": path,
         "new_source": "1",
         "cell_type": "code",
         "edit_mode": "insert",
     }
-    answered = {**given, "cell_id": "abc", "error": ""}
+    answered = {**tool_input, "cell_id": "abc", "error": ""}
     return Notebook(project, project.folder).payload(
-        "PostToolUse", "NotebookEdit", given, tool_response=answered
+        "PostToolUse", "NotebookEdit", tool_input, tool_response=answered
     )
 
 
@@ -109,7 +109,7 @@ def make(kind: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("missing", "no longer exists"),
         ("dangling", "which does not exist"),
@@ -124,12 +124,12 @@ def make(kind: str, path: str) -> None:
         ("bad cells", "not a valid notebook"),
     ],
 )
-def test_invalid_notebooks(shared: Project, kind: str, said: str) -> None:
+def test_invalid_notebooks(shared: Project, kind: str, message: str) -> None:
     path = str(shared.folder / "notebooks" / f"{kind}.ipynb")
     make(kind, path)
     answer = shared.hook("PostToolUse", edit(shared, path))
     assert "the cell was NOT run" in answer.text
-    assert said in answer.text
+    assert message in answer.text
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
@@ -244,9 +244,9 @@ def test_config_error_names_line_and_nearest_key(project: Project) -> None:
     assert "NOT run" in answer.text
     assert "config.yaml, line 2: unknown key `cell_timeout`" in answer.text
     assert "cell_timeout_seconds" in answer.text
-    done = project.stepper("status", check=2)
-    assert "line 2" in done.stderr
-    assert done.stdout == ""
+    result = project.stepper("status", check=2)
+    assert "line 2" in result.stderr
+    assert result.stdout == ""
 
 
 @pytest.mark.nightly
@@ -367,5 +367,5 @@ def test_lone_surrogate_in_source_is_reported(project: Project) -> None:
         and "line 2 of the source has an unpaired surrogate (U+D800" in text
     )
     assert "ran ok" in book.write([code("1", "whole")]).text
-    done = project.stepper("eval", "'\udcff'", check=2)
-    assert "line 1 of the source has an unpaired surrogate (U+DCFF" in done.stderr
+    result = project.stepper("eval", "'\udcff'", check=2)
+    assert "line 1 of the source has an unpaired surrogate (U+DCFF" in result.stderr

@@ -52,32 +52,32 @@ class Agent:
         }
         self.told: list[dict[str, Any]] = []
 
-    def ask(self, verb: str, **given: Any) -> dict[str, Any]:
+    def ask(self, verb: str, **values: Any) -> dict[str, Any]:
         def heard(body: bytes) -> None:
             self.told += [json.loads(body)] if body else []
 
-        data = json.dumps(given).encode()
+        data = json.dumps(values).encode()
         body = daemon_client.send_request(
             self.project.paths, verb.encode(), data, heard, self.launch, self.environ
         )
-        found: dict[str, Any] = json.loads(body or b"null")
-        return found
+        document: dict[str, Any] = json.loads(body or b"null")
+        return document
 
-    def run(self, source: str | None = None, **given: Any) -> dict[str, Any]:
-        return self.ask("cell run", source=source, **given)
+    def run(self, source: str | None = None, **values: Any) -> dict[str, Any]:
+        return self.ask("cell run", source=source, **values)
 
-    def add(self, *cells: str | dict[str, str], **given: Any) -> dict[str, Any]:
+    def add(self, *cells: str | dict[str, str], **values: Any) -> dict[str, Any]:
         return self.ask(
             "cell add",
             cells=[
                 cell if isinstance(cell, dict) else {"source": cell} for cell in cells
             ],
-            **given,
+            **values,
         )
 
-    def cells(self, **given: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask("cell read", **given)["cells"]
-        return found
+    def cells(self, **values: Any) -> list[dict[str, Any]]:
+        cells: list[dict[str, Any]] = self.ask("cell read", **values)["cells"]
+        return cells
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "results"),
     [
         ("a", "a"),
         ("cell-0", "a"),
@@ -121,9 +121,9 @@ CELLS = [
         ("-0", None),
     ],
 )
-def test_cell_name_is_resolved(name: str | int, found: str | None) -> None:
+def test_cell_name_is_resolved(name: str | int, results: str | None) -> None:
     cell = cell_list_edits.find_referenced_cell(CELLS, name)
-    assert (cell and cell.id) == found
+    assert (cell and cell.id) == results
 
 
 def test_invalid_cell_name_types_are_rejected() -> None:
@@ -137,7 +137,7 @@ def test_invalid_cell_name_types_are_rejected() -> None:
 )
 def test_move_cells_to_position(after: str | None, order: str) -> None:
     cells = [
-        Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")
+        Cell(name, index, index + 1, "code", name) for index, name in enumerate("b3ca")
     ]
     assert (
         "".join(
@@ -315,7 +315,7 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("values", "message"),
     [
         ({}, "nothing to run"),
         (
@@ -355,30 +355,35 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
     ],
 )
 def test_usage_error_writes_nothing(
-    agent: Agent, given: dict[str, Any], told: str
+    agent: Agent, values: dict[str, Any], message: str
 ) -> None:
     notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("x", "b")])
     before = notebook.path.read_bytes()
     with pytest.raises(StepperError) as error:
-        agent.ask("cell run", notebook="a", **given)
-    assert told in error.value.message and notebook.path.read_bytes() == before
+        agent.ask("cell run", notebook="a", **values)
+    assert message in error.value.message and notebook.path.read_bytes() == before
 
 
 def test_markdown_is_written_and_nothing_runs(agent: Agent) -> None:
     notebook = agent.project.new("Load")
-    made = agent.run("# Title", cell_type="markdown")
-    assert made["state"] == "nothing to run" and made["line"] == "✓ 1 cell written"
-    assert f"a markdown cell (id {made['cell_id']})" in made["text"]
-    agent.run("## Title", cell_id=made["cell_id"])  # it keeps its type
-    assert notebook.cell(made["cell_id"])["cell_type"] == "markdown"
-    agent.run("x = 1", cell_id=made["cell_id"], cell_type="code")
-    assert notebook.cell(made["cell_id"])["execution_count"] == 1
-    agent.run("text", cell_id=made["cell_id"], cell_type="markdown")
-    assert not {"outputs", "execution_count"} & notebook.cell(made["cell_id"]).keys()
+    response = agent.run("# Title", cell_type="markdown")
     assert (
-        agent.run(cell_id=made["cell_id"], cell_type="raw")["state"] == "nothing to run"
+        response["state"] == "nothing to run" and response["line"] == "✓ 1 cell written"
+    )
+    assert f"a markdown cell (id {response['cell_id']})" in response["text"]
+    agent.run("## Title", cell_id=response["cell_id"])  # it keeps its type
+    assert notebook.cell(response["cell_id"])["cell_type"] == "markdown"
+    agent.run("x = 1", cell_id=response["cell_id"], cell_type="code")
+    assert notebook.cell(response["cell_id"])["execution_count"] == 1
+    agent.run("text", cell_id=response["cell_id"], cell_type="markdown")
+    assert (
+        not {"outputs", "execution_count"} & notebook.cell(response["cell_id"]).keys()
+    )
+    assert (
+        agent.run(cell_id=response["cell_id"], cell_type="raw")["state"]
+        == "nothing to run"
     )  # its text stays
-    assert notebook.cell(made["cell_id"])["cell_type"] == "raw"
+    assert notebook.cell(response["cell_id"])["cell_type"] == "raw"
     assert agent.cells(cells=[-1])[0]["source"] == "text"
     nbformat.validate(nbformat.read(notebook.path, 4))
 
@@ -418,8 +423,12 @@ def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
         "ZeroDivisionError" in added["text"]
         and "Not run: 1 new or changed code cell below cell" in added["text"]
     )
-    told = agent.ask("status")
-    assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
+    response = agent.ask("status")
+    assert [step["status"] for step in response["steps"]] == [
+        "done",
+        "failed",
+        "pending",
+    ]
     mended = agent.run("y = 2", cell_id=added["cell_id"])
     assert mended["state"] == "ok" and 'Step 2 of 3 "Two": done' in mended["text"]
     assert agent.ask("run", notebook="", which="pending")["ran"] == 1
@@ -445,13 +454,13 @@ def test_cells_can_be_written_without_a_run(agent: Agent) -> None:
 
 
 def test_notebook_is_created_with_cells(agent: Agent) -> None:
-    made = agent.ask(
+    response = agent.ask(
         "new",
         problem="p",
         steps=["One", "Two"],
         cells=[{"source": "x = 2"}, {"source": "print(x)"}],
     )
-    assert made["cells"]["state"] == "ok" and "| 2" in made["cells"]["text"]
+    assert response["cells"]["state"] == "ok" and "| 2" in response["cells"]["text"]
     assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
     assert agent.ask("new", problem="p")["cells"] is None
     for cells, told in [
@@ -481,12 +490,12 @@ def test_call_retried_after_daemon_death_runs_once(
     agent: Agent, project: Quick
 ) -> None:
     project.new("One")
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
 
     def ask() -> None:
-        while not any(found):  # none listens while one daemon follows the other
+        while not any(results):  # none listens while one daemon follows the other
             with contextlib.suppress(daemon_client.DaemonExitedError):
-                found.append(
+                results.append(
                     agent.run(
                         "import time\ntime.sleep(0.6)\nprint('over')", call="call-2"
                     )
@@ -497,7 +506,7 @@ def test_call_retried_after_daemon_death_runs_once(
     wait_until(lambda: project.left and project.kernel().is_busy)
     project.kill_daemon()
     thread.join()
-    assert found[-1]["state"] == "ok" and "| over" in found[-1]["text"]
+    assert results[-1]["state"] == "ok" and "| over" in results[-1]["text"]
     assert len(project.json("history")) == 1 and len(sources(agent)) == 2
 
 
@@ -505,12 +514,12 @@ def test_cells_not_run_before_daemon_death_are_reported(
     agent: Agent, project: Quick
 ) -> None:
     project.new("One")
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
 
     def ask() -> None:
-        while not any(found):
+        while not any(results):
             with contextlib.suppress(daemon_client.DaemonExitedError):
-                found.append(
+                results.append(
                     agent.add(
                         "import time\ntime.sleep(0.6)\nprint('over')",
                         "k = 1",
@@ -525,8 +534,8 @@ def test_cells_not_run_before_daemon_death_are_reported(
     project.kill_daemon()
     thread.join()
     assert (
-        "| over" in found[-1]["text"]
-        and "Not run yet: 2 code cells below." in found[-1]["text"]
+        "| over" in results[-1]["text"]
+        and "Not run yet: 2 code cells below." in results[-1]["text"]
     )
     assert len(project.json("history")) == 1 and len(sources(agent)) == 4
 
@@ -628,11 +637,11 @@ def test_repeated_failure_is_not_run(agent: Agent) -> None:
 def test_preflight_check_finds_certain_failures(agent: Agent) -> None:
     agent.project.new("One")
     agent.run("x = 1")
-    held = agent.run("print(nowhere_bound)")
+    response = agent.run("print(nowhere_bound)")
     assert (
-        held["state"] == "failed"
-        and "did NOT run. The preflight check found" in held["text"]
-        and held["figures"] == []
+        response["state"] == "failed"
+        and "did NOT run. The preflight check found" in response["text"]
+        and response["figures"] == []
     )
 
 
@@ -803,10 +812,10 @@ def test_concurrent_script_write_is_reported(agent: Agent) -> None:
     assert agent.cells(cells=[cell])[0]["status"] == "changed"
     agent.run("# text", cell_type="markdown")
     calls = [{"tool_name": "Bash", "tool_input": {}}]
-    told = agent.project.hook(
+    response = agent.project.hook(
         "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
     )
-    assert "cell 1" in told.text
+    assert "cell 1" in response.text
 
 
 def test_file_keeps_its_modification_time(agent: Agent) -> None:
@@ -953,9 +962,9 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
         return outputs_of(file, target)
 
     monkeypatch.setattr(IpynbFile, "read_outputs", slow)
-    found = list[dict[str, Any]]()
+    results = list[dict[str, Any]]()
     reader = threading.Thread(
-        target=lambda: found.append(
+        target=lambda: results.append(
             agent.ask("cell read", notebook="big", outputs="full", page=2)
         ),
         daemon=True,
@@ -966,8 +975,8 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
     goes_on.set()
     reader.join(60)
     assert (
-        found[0]["cells"][0]["cell_id"] == "id1"
-        and "page 2 of 22 or more" in found[0]["text"]
+        results[0]["cells"][0]["cell_id"] == "id1"
+        and "page 2 of 22 or more" in results[0]["text"]
     )
     assert len(looked) < 30
     both = agent.ask("cell read", notebook="big", outputs="full", page=199, many=5)
@@ -1061,13 +1070,13 @@ def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> Non
     wait_until(lambda: project.json("history"))
     assert project.json("history")[0]["outcome"] == "cancelled"
     wait_until(lambda: project.json("status")["running"] is None)
-    told = agent.run(
+    response = agent.run(
         "print('next')"
     )  # what nobody heard is told with the next answer, once
-    assert "was CANCELLED" in told["text"] and "| next" in told["text"]
+    assert "was CANCELLED" in response["text"] and "| next" in response["text"]
     assert (
-        "its report was not delivered" in told["text"]
-        and "an edit of" not in told["text"]
+        "its report was not delivered" in response["text"]
+        and "an edit of" not in response["text"]
     )  # it was none
     assert "CANCELLED" not in agent.run("1")["text"]
 
@@ -1078,8 +1087,8 @@ def test_progress_events_are_sent_each_second(
     monkeypatch.setattr("stepper.daemon.request.PROGRESS_SECONDS", 0.02)
     agent.project.new("One")
     agent.run("import time\ntime.sleep(0.3)")
-    runs = [each["running"] for each in agent.told]
-    assert len(runs) > 2 and {each["what"] for each in agent.told} == {"runs"}
+    runs = [message["running"] for message in agent.told]
+    assert len(runs) > 2 and {message["what"] for message in agent.told} == {"runs"}
     assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
 
 
@@ -1113,15 +1122,17 @@ def test_long_run_moves_to_background_and_can_be_awaited(agent: Agent) -> None:
         agent.run("# text", cell_type="markdown", after="top")["state"]
         == "nothing to run"
     )
-    told = agent.ask("status", wait_seconds=0.1)
-    assert told["ended"]["state"] == "running" and told["running"]["handed_on"]
-    told = agent.ask("status", wait_seconds=30)
+    response = agent.ask("status", wait_seconds=0.1)
+    assert response["ended"]["state"] == "running" and response["running"]["handed_on"]
+    response = agent.ask("status", wait_seconds=30)
     assert (
-        told["ended"]["state"] == "ok"
-        and "| over" in told["ended"]["text"]
-        and told["unheard"] == ""
+        response["ended"]["state"] == "ok"
+        and "| over" in response["ended"]["text"]
+        and response["unheard"] == ""
     )
-    assert told["ended"]["cell_id"] == runs["cell_id"] and told["running"] is None
+    assert (
+        response["ended"]["cell_id"] == runs["cell_id"] and response["running"] is None
+    )
     again = agent.ask("status", wait_seconds=30)  # at once: it is told once
     assert again["ended"] is None and again["unheard"] == ""
     assert agent.run("x = 1")["text"].startswith("stepper: Cell 2")
@@ -1132,13 +1143,13 @@ def test_undelivered_report_comes_with_the_next_response(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.run(SLOW, wait_seconds=0.4)
     wait_until(lambda: agent.project.json("status")["running"] is None)
-    told = agent.run("x = 1")
+    response = agent.run("x = 1")
     assert (
-        "finished in the meantime" in told["text"]
-        and "| over" in told["text"]
-        and "ran ok" in told["text"]
+        "finished in the meantime" in response["text"]
+        and "| over" in response["text"]
+        and "ran ok" in response["text"]
     )
-    assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
+    assert "| over" not in agent.run("x = 2", cell_id=response["cell_id"])["text"]
 
 
 def test_two_waiting_clients_get_the_correct_result(
@@ -1146,10 +1157,12 @@ def test_two_waiting_clients_get_the_correct_result(
 ) -> None:
     project.new("One")
     agent.run(SLOW, wait_seconds=0.4)
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     both = [
         threading.Thread(
-            target=lambda: told.append(Agent(project).ask("status", wait_seconds=30))
+            target=lambda: messages.append(
+                Agent(project).ask("status", wait_seconds=30)
+            )
         )
         for _ in "ab"
     ]
@@ -1157,9 +1170,11 @@ def test_two_waiting_clients_get_the_correct_result(
         thread.start()
     for thread in both:
         thread.join()
-    heard = [each["ended"] for each in told if each["ended"]]
+    events = [message["ended"] for message in messages if message["ended"]]
     assert (
-        len(heard) == 1 and heard[0]["state"] == "ok" and "| over" in heard[0]["text"]
+        len(events) == 1
+        and events[0]["state"] == "ok"
+        and "| over" in events[0]["text"]
     )
 
 
@@ -1196,10 +1211,10 @@ def test_agent_cannot_wait_for_cell_of_another_agent(
 def test_repeated_call_waits_for_its_run(agent: Agent, project: Quick) -> None:
     project.new("One")
     assert agent.run(SLOW, wait_seconds=0.4, call="again")["state"] == "running"
-    found = agent.run(SLOW, call="again")
+    response = agent.run(SLOW, call="again")
     assert (
-        found["state"] == "ok"
-        and "| over" in found["text"]
+        response["state"] == "ok"
+        and "| over" in response["text"]
         and len(project.json("history")) == 1
     )
     assert project.json("status")["unheard"] == "" and len(sources(agent)) == 2
@@ -1209,9 +1224,9 @@ def test_background_run_survives_the_daemon(agent: Agent, project: Quick) -> Non
     project.new("One")
     agent.run(SLOW, wait_seconds=0.4, call="lives")
     project.kill_daemon()
-    told = agent.ask("status", wait_seconds=30)
-    said = told["ended"]["text"] if told["ended"] else told["unheard"]
-    assert "| over" in said and len(project.json("history")) == 1
+    response = agent.ask("status", wait_seconds=30)
+    unheard = response["ended"]["text"] if response["ended"] else response["unheard"]
+    assert "| over" in unheard and len(project.json("history")) == 1
 
 
 def test_queued_cells_run_in_order(agent: Agent) -> None:
@@ -1223,10 +1238,13 @@ def test_queued_cells_run_in_order(agent: Agent) -> None:
         waits["state"] == "running"
         and "has NOT run yet: it waits in line behind step 1" in waits["text"]
     )
-    told = [agent.ask("status", wait_seconds=30) for _ in range(2)]
-    assert told[0]["ended"]["state"] == "ok" and "| over" in told[0]["ended"]["text"]
+    messages = [agent.ask("status", wait_seconds=30) for _ in range(2)]
     assert (
-        json.dumps(told).count("| second") == 1
+        messages[0]["ended"]["state"] == "ok"
+        and "| over" in messages[0]["ended"]["text"]
+    )
+    assert (
+        json.dumps(messages).count("| second") == 1
     )  # it ends so soon that nobody may have waited for it yet
 
 
@@ -1247,15 +1265,18 @@ def test_long_notebook_run_moves_to_background(agent: Agent) -> None:
         and "2 of 2 code cells ran, from the top." in ended["text"]
     )
     assert len(agent.project.json("history")) == len(ended["cells"]) == 2
-    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
-    assert told["state"] == "nothing to run" and "has no cells to run" in told["text"]
+    response = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert (
+        response["state"] == "nothing to run"
+        and "has no cells to run" in response["text"]
+    )
     agent.add("print('three')", run=False)
     agent.run("raise ValueError(5)", cell_id=1)
-    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    response = agent.ask("run", notebook="", which="pending", wait_seconds=30)
     assert (
-        told["state"] == "failed"
-        and "ValueError" in told["text"]
-        and "Not run: 1 code cell below" in told["text"]
+        response["state"] == "failed"
+        and "ValueError" in response["text"]
+        and "Not run: 1 code cell below" in response["text"]
     )
 
 
@@ -1299,11 +1320,11 @@ def test_invalid_timeout_is_refused_and_nothing_runs(
 ) -> None:
     agent.project.new()
     agent.run("x = 1")
-    given = (
+    arguments = (
         {"cells": [{"source": "x = 2"}]} if verb == "cell add" else {"source": "x = 2"}
     )
     with pytest.raises(StepperError, match="timeout_seconds"):
-        agent.ask(verb, **given, timeout_seconds=wrong)
+        agent.ask(verb, **arguments, timeout_seconds=wrong)
     assert agent.ask("eval", source="x")["output"] == "1"
     assert [cell["source"] for cell in agent.cells() if cell["number"]] == ["x = 1"]
 
@@ -1312,8 +1333,8 @@ def test_concurrent_calls_run_once_each(agent: Agent) -> None:
     notebook = agent.project.new()
     agents = [Agent(agent.project) for _ in range(20)]
     threads = [
-        threading.Thread(target=each.run, args=[f"x_{number} = {number}"])
-        for number, each in enumerate(agents)
+        threading.Thread(target=item.run, args=[f"x_{number} = {number}"])
+        for number, item in enumerate(agents)
     ]
     for thread in threads:
         thread.start()
@@ -1338,17 +1359,17 @@ def test_concurrent_calls_run_once_each(agent: Agent) -> None:
 def test_status_with_details(agent: Agent) -> None:
     agent.project.new("One")
     agent.run("import math\ndef area(r): return r\nx = [1, 2]")
-    told = agent.ask("status", details=True)
-    assert told["context"]["current_notebook"] == told["notebook"]
+    response = agent.ask("status", details=True)
+    assert response["context"]["current_notebook"] == response["notebook"]
     assert (
-        told["context"]["imported_modules"] == {"math": "math"}
-        and "area" in told["context"]["defined_functions"]
+        response["context"]["imported_modules"] == {"math": "math"}
+        and "area" in response["context"]["defined_functions"]
     )
-    assert told["context"]["variables"]["x"].startswith("list")
-    machine = told["resources"]["machine"]
+    assert response["context"]["variables"]["x"].startswith("list")
+    machine = response["resources"]["machine"]
     assert (
         0 < machine["memory_bytes"] < machine["memory_total_bytes"]
-        and told["resources"]["cores"] >= 1
+        and response["resources"]["cores"] >= 1
     )
     assert agent.ask("status")["resources"] is None
 
@@ -1391,8 +1412,8 @@ def test_resource_usage_of_kernel_and_gpus(
 
 @pytest.fixture
 def real(module_project: Project) -> Iterator[Agent]:
-    for each in reuse_project(module_project):
-        yield Agent(each, launch=True, STEPPER_SESSION=uuid.uuid4().hex)
+    for project in reuse_project(module_project):
+        yield Agent(project, launch=True, STEPPER_SESSION=uuid.uuid4().hex)
 
 
 PICTURE = """
@@ -1475,7 +1496,7 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
         and "Last lines:\n| round" in runs["text"]
         and "| round" in runs["line"]
     )
-    lines = [each["running"]["line"] for each in real.told]
+    lines = [message["running"]["line"] for message in real.told]
     assert len(lines) >= 1 and lines[-1].startswith("round ")
     assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
     assert (
@@ -1489,12 +1510,12 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
 
 def test_call_without_effect_reports_unchanged(agent: Agent) -> None:
     agent.project.new()
-    made = agent.run("# Title", cell_type="markdown")["cell_id"]
-    again = agent.run(cell_id=made)
+    cell_id = agent.run("# Title", cell_type="markdown")["cell_id"]
+    again = agent.run(cell_id=cell_id)
     assert again["state"] == "nothing to run" and again["line"] == "✓ nothing to run"
     assert (
         again["text"]
-        == f"stepper: nothing was written and nothing ran: a markdown cell (id {made})."
+        == f"stepper: nothing was written and nothing ran: a markdown cell (id {cell_id})."
     )
     last = agent.cells()[-1]["cell_id"]
     moved = agent.ask("cell change", action="move", cell_ids=[last])
@@ -1571,7 +1592,7 @@ def test_write_with_stale_hash_is_refused_with_current_source(
 
 
 @pytest.mark.parametrize(
-    ("verb", "given", "told"),
+    ("verb", "values", "message"),
     [
         (
             "cell run",
@@ -1591,13 +1612,13 @@ def test_write_with_stale_hash_is_refused_with_current_source(
     ],
 )
 def test_unmatched_hash_and_position_arguments_are_refused(
-    agent: Agent, verb: str, given: dict[str, Any], told: str
+    agent: Agent, verb: str, values: dict[str, Any], message: str
 ) -> None:
     notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a")])
     before = notebook.path.read_bytes()
     with pytest.raises(StepperError) as error:
-        agent.ask(verb, notebook="a", **given)
-    assert told in error.value.message
+        agent.ask(verb, notebook="a", **values)
+    assert message in error.value.message
     assert notebook.path.read_bytes() == before
 
 

@@ -129,7 +129,7 @@ def test_emptied_keys_are_removed_without_a_record():
 
 
 @pytest.mark.parametrize(
-    ("hooks", "left"),
+    ("hooks", "remaining"),
     [
         # the person put a handler of theirs into our group, or copied ours into theirs
         (
@@ -158,9 +158,13 @@ def test_emptied_keys_are_removed_without_a_record():
         ("what?", "same"),
     ],
 )
-def test_later_edits_are_kept(hooks, left):
+def test_later_edits_are_kept(hooks, remaining):
     data = {"b": 2, "hooks": hooks}
-    expected = data if left == "same" else {"b": 2, **({"hooks": left} if left else {})}
+    expected = (
+        data
+        if remaining == "same"
+        else {"b": 2, **({"hooks": remaining} if remaining else {})}
+    )
     assert claude_settings.remove_ours(data, [], {}) == expected
 
 

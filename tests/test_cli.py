@@ -39,9 +39,9 @@ def project(module_project: Project) -> Iterator[Project]:
 
 
 def invoke(*arguments: str) -> str:
-    done = CliRunner().invoke(main, arguments, prog_name="stepper")
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(main, arguments, prog_name="stepper")
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 # --- help -----------------------------------------------------------------------------------------------------------
@@ -52,22 +52,22 @@ def test_help_is_grouped_and_not_truncated(
     monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    told = invoke("-h")
-    assert told == invoke("--help")
-    places = [told.index(f"\n{title}:") for title in GROUPS]
-    assert places == sorted(places) and "..." not in told.replace("[ARGS]...", "")
-    words = " ".join(told.split())
+    help_text = invoke("-h")
+    assert help_text == invoke("--help")
+    places = [help_text.index(f"\n{title}:") for title in GROUPS]
+    assert places == sorted(places) and "..." not in help_text.replace("[ARGS]...", "")
+    words = " ".join(help_text.split())
     for name, row in COMMANDS.items():
         assert row.group in GROUPS and row.summary in words, name
-    assert "Examples:" in told and EXIT_CODES in words
+    assert "Examples:" in help_text and EXIT_CODES in words
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(name: str) -> None:
     row = COMMANDS[name]
-    told = invoke(*name.split(), "-h")
-    assert EXIT_CODES in told and told == invoke(*name.split(), "--help")
-    assert ("--json" in told) == RENDERINGS[name].has_json
+    help_text = invoke(*name.split(), "-h")
+    assert EXIT_CODES in help_text and help_text == invoke(*name.split(), "--help")
+    assert ("--json" in help_text) == RENDERINGS[name].has_json
     for example in row.examples:  # what it names is there
         words = shlex.split(example.split(" > ")[0].split(" < ")[0])
         group, rest = main, words
@@ -80,8 +80,8 @@ def test_help_of_each_command(name: str) -> None:
 
 def test_plan_subcommand_aliases(project: Project) -> None:
     notebook = project.new("Load", "Look", "Tell")
-    told = invoke("plan", "-h")
-    assert all(word in told for word in ("show", "rm", "remove", "--json"))
+    help_text = invoke("plan", "-h")
+    assert all(word in help_text for word in ("show", "rm", "remove", "--json"))
     assert project.stepper("plan", "show").stdout == project.stepper("plan").stdout
     name = notebook.path.stem
     assert (
@@ -107,36 +107,36 @@ def test_status_of_stopped_notebook_shows_reason_question_and_commands(
     notebook = project.new("Load", "Clean :: no holes")
     notebook.insert("x = 1")
     cell, _ = notebook.insert('raise RuntimeError("STOP: may rows be dropped?")')
-    told = project.stepper("status").stdout
+    output = project.stepper("status").stdout
     assert (
         f"Stopped at cell 2 (id {cell}): RuntimeError: STOP: may rows be dropped?"
-        in told
+        in output
     )
-    assert "The agent asks: may rows be dropped?" in told
+    assert "The agent asks: may rows be dropped?" in output
     assert (
         f"Suggestion: {stop_suggestion.fill_commands(stop_suggestion.ANSWER, notebook.commands)}"
-        in told
+        in output
     )
     for way in (
         "continue",
         "fix",
         "skip",
     ):  # the notebook is named where several are known
-        assert re.search(rf"\n  stepper {way} (--notebook \S+ )?\[[A-Z]+\] ", told), (
-            told
+        assert re.search(rf"\n  stepper {way} (--notebook \S+ )?\[[A-Z]+\] ", output), (
+            output
         )
-    assert "stepper restore" not in told, "its state is there"
+    assert "stepper restore" not in output, "its state is there"
     stop = project.json("status")["stop"]
     assert (
         stop["cell_id"] == cell
         and stop["question"] == "may rows be dropped?"
         and len(stop["ways"]) == 3
     )
-    said = project.hook(
+    response = project.hook(
         "UserPromptSubmit",
         {"session_id": "session-1", "prompt": "show status", "cwd": "/"},
     ).text
-    assert "The agent asks: may rows be dropped?" in said
+    assert "The agent asks: may rows be dropped?" in response
     project.stepper("continue")
     assert project.json("status")["stop"] is None
 
@@ -168,11 +168,11 @@ def test_use_applies_to_the_session_of_its_shell(
 def test_stop_without_question_shows_no_question(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("raise PermissionError(13, 'no', 'x.csv')")
-    told = project.json("status")["stop"]
+    stop = project.json("status")["stop"]
     assert (
-        told["question"] is None
-        and "asks" not in told["text"]
-        and "give access to x.csv" in told["text"]
+        stop["question"] is None
+        and "asks" not in stop["text"]
+        and "give access to x.csv" in stop["text"]
     )
 
 
@@ -181,18 +181,18 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     cells = [code("x = 1\nx", "a"), code("1 / 0", "b"), code("# later\ny = 2", "c")]
     notebook = project.notebook("cells.ipynb", cells)
     project.stepper("run", "cells", check=1)
-    told = project.stepper("status", "cells").stdout.splitlines()
-    assert told[1:4] == [
+    lines = project.stepper("status", "cells").stdout.splitlines()
+    assert lines[1:4] == [
         "  ✓ cell 1 (id a): x = 1",
         "  ✗ cell 2 (id b): 1 / 0",
         "  · cell 3 (id c): # later",
     ]
-    found = project.json("status", "cells")
-    assert [cell["status"] for cell in found["cells"]] == [
+    status = project.json("status", "cells")
+    assert [cell["status"] for cell in status["cells"]] == [
         "done",
         "failed",
         "pending",
-    ] and found["steps"] == []
+    ] and status["steps"] == []
     assert "did NOT run" in notebook.replace("c", "undefined_thing").text
     assert project.json("status", "cells")["cells"][2]["status"] == "failed"
     raw = notebook.raw
@@ -211,28 +211,28 @@ def test_list_use_and_shutdown_of_one_kernel(project: Project) -> None:
     )
     (project.folder / "notebooks" / "broken.ipynb").write_text("{")
     name = f"notebooks/{first.path.name}"
-    found = {each["notebook"]: each for each in project.json("list")}
-    assert not [each for each in found if "checkpoints" in each]
-    assert found[name]["current"] and found[name]["progress"] == {
+    by_notebook = {notebook["notebook"]: notebook for notebook in project.json("list")}
+    assert not [result for result in by_notebook if "checkpoints" in result]
+    assert by_notebook[name]["current"] and by_notebook[name]["progress"] == {
         "done": 1,
         "of": 2,
         "what": "steps",
         "skipped": 0,
     }
     assert (
-        found[name]["kernel"]["state"] == "idle"
-        and found[name]["kernel"]["rss_bytes"] > 1e6
+        by_notebook[name]["kernel"]["state"] == "idle"
+        and by_notebook[name]["kernel"]["rss_bytes"] > 1e6
     )
-    assert found["notebooks/other.ipynb"]["progress"] == {
+    assert by_notebook["notebooks/other.ipynb"]["progress"] == {
         "done": 0,
         "of": 2,
         "what": "cells",
         "skipped": 0,
     }
-    assert found["notebooks/broken.ipynb"]["state"] == "unreadable"
-    assert 0 <= found[name]["age_s"] < 600
-    told = project.stepper("list").stdout.splitlines()
-    assert told[0].split() == [
+    assert by_notebook["notebooks/broken.ipynb"]["state"] == "unreadable"
+    assert 0 <= by_notebook[name]["age_s"] < 600
+    lines = project.stepper("list").stdout.splitlines()
+    assert lines[0].split() == [
         "notebook",
         "state",
         "progress",
@@ -240,7 +240,7 @@ def test_list_use_and_shutdown_of_one_kernel(project: Project) -> None:
         "memory",
         "age",
     ]
-    (row,) = [line for line in told if name in line]
+    (row,) = [line for line in lines if name in line]
     assert row.startswith("* ") and re.search(
         r"ready +1 of 2 steps +idle +\d+ MB ", row
     )
@@ -257,8 +257,13 @@ def test_list_use_and_shutdown_of_one_kernel(project: Project) -> None:
     assert "no kernel is running" in project.stepper("shutdown", "other").stdout
     project.stepper("run", "other")
     assert "stopped the kernel" in project.stepper("shutdown", first.path.stem).stdout
-    found = {each["notebook"]: each["kernel"]["state"] for each in project.json("list")}
-    assert found[name] == "none" and found["notebooks/other.ipynb"] == "idle"
+    by_notebook = {
+        notebook["notebook"]: notebook["kernel"]["state"]
+        for notebook in project.json("list")
+    }
+    assert (
+        by_notebook[name] == "none" and by_notebook["notebooks/other.ipynb"] == "idle"
+    )
     lost = project.stepper("status", first.path.stem).stdout
     assert "kernel: none; state lost: it was shut down by `stepper shutdown`" in lost
     assert (
@@ -277,17 +282,23 @@ def test_kernel_of_deleted_notebook_is_listed_and_can_be_shut_down(
     notebook.insert("x = 1")
     name = f"notebooks/{notebook.path.name}"
     notebook.path.unlink()
-    (row,) = [each for each in project.json("list") if each["notebook"] == name]
+    (row,) = [
+        notebook for notebook in project.json("list") if notebook["notebook"] == name
+    ]
     assert (row["state"], row["kernel"]["state"]) == ("deleted", "idle")
     assert f"{name}  deleted" in project.stepper("list").stdout
     assert project.json("status")["state"] == "deleted"
     assert project.stepper("status").stdout.startswith(f"{name}: deleted")
     project.kill_daemon()  # the next one finds the kernel by its record
     assert [
-        each["state"] for each in project.json("list") if each["notebook"] == name
+        notebook["state"]
+        for notebook in project.json("list")
+        if notebook["notebook"] == name
     ] == ["deleted"]
     assert "kernel" in project.stepper("shutdown", name).stdout
-    assert [each for each in project.json("list") if each["notebook"] == name] == []
+    assert [
+        notebook for notebook in project.json("list") if notebook["notebook"] == name
+    ] == []
 
 
 def test_plan_with_invalid_criterion_is_refused(project: Project) -> None:
@@ -355,14 +366,15 @@ def test_eval_prints_the_plain_value(
 def test_run_prints_the_result_of_each_cell(project: Project) -> None:
     cells = [code("print('é' * 3)\n7", "a"), code("{}['k']", "b"), code("3", "c")]
     project.notebook("results.ipynb", cells)
-    found = project.json("run", "results", check=1)
+    response = project.json("run", "results", check=1)
     assert [
-        (each["cell"], each["cell_id"], each["outcome"]) for each in found["results"]
+        (result["cell"], result["cell_id"], result["outcome"])
+        for result in response["results"]
     ] == [
         (1, "a", "ok"),
         (2, "b", "error"),
     ]
-    first, second = found["results"]
+    first, second = response["results"]
     assert (
         first["output"] == "ééé\n7"
         and first["fault"] is None
@@ -370,8 +382,8 @@ def test_run_prints_the_result_of_each_cell(project: Project) -> None:
     )
     assert (
         second["fault"]["ename"] == "KeyError"
-        and found["ran"] == 1
-        and found["cells"] == 3
+        and response["ran"] == 1
+        and response["cells"] == 3
     )
 
 
@@ -499,13 +511,13 @@ def test_terminal_gets_colors_and_pipe_does_not(project: Project) -> None:
         if name not in ("NO_COLOR", "FORCE_COLOR")
     }
 
-    def seen(*arguments: str, **more: str) -> str:
+    def seen(*arguments: str, **options: str) -> str:
         command = shlex.join([sys.executable, "-I", "-c", COMMAND, *arguments])
         return str(
             pexpect.run(
                 command,
                 cwd=str(project.folder),
-                env={**environ, **more},
+                env={**environ, **options},
                 encoding="utf-8",
             )
         )
@@ -545,7 +557,7 @@ def complete(project: Project, *words: str) -> list[str]:
         "COMP_WORDS": shlex.join(["stepper", *words]),
         "COMP_CWORD": str(len(words)),
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-c", COMMAND],
         cwd=project.folder,
         env=environ,
@@ -553,8 +565,8 @@ def complete(project: Project, *words: str) -> list[str]:
         text=True,
         check=True,
     )
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    assert result.stderr == ""
+    return [line.partition(",")[2] for line in result.stdout.splitlines()]
 
 
 def test_completion_without_a_daemon(untouched: Project) -> None:
@@ -618,7 +630,7 @@ def test_completion_in_real_shells(
     (tmp_path / "completion").write_text(script)
     if shell == "fish":
         asks = f"source {tmp_path}/completion; complete -C 'stepper stat'; complete -C 'stepper run '"
-        done = subprocess.run(
+        result = subprocess.run(
             [shell, "--no-config", "-c", asks],
             cwd=shell_room.folder,
             env=environ,
@@ -627,8 +639,8 @@ def test_completion_in_real_shells(
             timeout=60,
         )
         assert (
-            done.stdout.split("\t")[0] == "status" and "\nanalysis\n" in done.stdout
-        ), done
+            result.stdout.split("\t")[0] == "status" and "\nanalysis\n" in result.stdout
+        ), result
         return
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
     child = pexpect.spawn(
@@ -674,14 +686,14 @@ def test_closed_pipe_is_not_an_error() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     program = "import sys; from stepper.cli.terminal import print_text; print_text('a'); print_text('b'); sys.stderr.write('went on')"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
         stdout=writes,
         stderr=subprocess.PIPE,
         check=False,
     )
     os.close(writes)
-    assert (done.returncode, done.stderr) == (0, b"went on")
+    assert (result.returncode, result.stderr) == (0, b"went on")
 
 
 def test_user_script_stays_for_projects_with_any_folder_name(

@@ -94,7 +94,7 @@ ABOUT_COMMANDS = {
 def test_no_message_hardcodes_a_notebook_command() -> None:
     command = re.compile(rf"\bstepper (?:{'|'.join(NOTEBOOK_COMMANDS)})\b")
     typed = re.compile(r"(?<![\w/.:])/(?:fix|continue|skip)\b")
-    found = []
+    results = []
     for path in sorted((ROOT / "stepper").rglob("*.py")):
         name = path.relative_to(ROOT / "stepper").as_posix()
         tree = ast.parse(path.read_text())
@@ -105,8 +105,8 @@ def test_no_message_hardcodes_a_notebook_command() -> None:
             if not (command.search(node.value) or typed.search(node.value)):
                 continue
             if not _is_about(name, node.value):
-                found.append(f"{name}:{node.lineno}: {node.value!r}")
-    assert not found, "\n".join(found)
+                results.append(f"{name}:{node.lineno}: {node.value!r}")
+    assert not results, "\n".join(results)
 
 
 def _docstrings(tree: ast.AST) -> set[ast.AST]:
@@ -129,14 +129,14 @@ def _is_about(name: str, text: str) -> bool:
 
 def stopped_pair(project: Quick) -> tuple[Notebook, Notebook]:
     """Return two notebooks that the agent's questions stopped; the second is the current one."""
-    made = []
+    created = []
     for problem in ("first problem", "second problem"):
         notebook = project.new("Load", "Plot", problem=problem)
         notebook.insert(
             f"raise RuntimeError('STOP: which {problem.split()[0]} column?')"
         )
-        made.append(notebook)
-    return made[0], made[1]
+        created.append(notebook)
+    return created[0], created[1]
 
 
 def state(project: Quick, notebook: Notebook) -> str:
@@ -216,8 +216,8 @@ def test_command_without_name_resumes_the_only_stopped_notebook(
     first, second = stopped_pair(project)
     project.stepper("continue", "--notebook", second.name)  # the current one
     project.kill_daemon()  # the next one has not opened the first notebook
-    said = project.stepper(command).stdout
-    assert first.name in said, said
+    output = project.stepper(command).stdout
+    assert first.name in output, output
     assert state(project, first) != "stopped"
 
 
@@ -226,8 +226,8 @@ def test_skipped_step_is_reopened_while_another_notebook_is_stopped(
 ) -> None:
     _, second = stopped_pair(project)
     project.stepper("skip", "--notebook", second.name)
-    said = project.stepper("continue", "step", "1").stdout
-    assert "is open again" in said and second.name in said
+    output = project.stepper("continue", "step", "1").stdout
+    assert "is open again" in output and second.name in output
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ def test_slash_command_takes_a_notebook_before_the_message(
     refused = project.stepper("fix", "the dates are in UTC", check=2).stderr
     typed = f"/fix {first.name} the dates are in UTC"
     assert typed in refused
-    said = project.stepper("fix", typed.removeprefix("/fix ")).stdout
-    assert "The user's hint" in said or '": the dates' in said
+    output = project.stepper("fix", typed.removeprefix("/fix ")).stdout
+    assert "The user's hint" in output or '": the dates' in output
     assert state(project, first) != "stopped"
     assert state(project, second) == "stopped"
     missing = project.stepper("fix", "notebooks/none.ipynb the dates", check=2).stderr
@@ -396,9 +396,9 @@ def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
             run_in_user_shell(
                 folder, f".stepper/env/bin/stepper run {name}", CLAUDECODE="1"
             )
-        shown = run_in_user_shell(folder, ".stepper/env/bin/stepper status b").stdout
-        line = re.search(r"^  (.*stepper fix --notebook \S+) \[HINT\]", shown, re.M)
-        assert line is not None and line[1].startswith(".stepper/env/"), shown
+        output = run_in_user_shell(folder, ".stepper/env/bin/stepper status b").stdout
+        line = re.search(r"^  (.*stepper fix --notebook \S+) \[HINT\]", output, re.M)
+        assert line is not None and line[1].startswith(".stepper/env/"), output
         run_in_user_shell(folder, f"{line[1]} 'the second one'")  # as printed
         below = folder / "notebooks"
         refused = run_in_user_shell(
@@ -419,19 +419,19 @@ def run_in_user_shell(
     folder: Path, command: str, check: int | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a plain shell of the user's."""
-    kept = {name: os.environ[name] for name in ("XDG_STATE_HOME", "HOME")}
-    done = subprocess.run(
+    settings = {name: os.environ[name] for name in ("XDG_STATE_HOME", "HOME")}
+    result = subprocess.run(
         ["sh", "-c", command],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", **kept, **environ},
+        env={"PATH": "/usr/bin:/bin", **settings, **environ},
         capture_output=True,
         text=True,
     )
     if check is not None:
-        assert done.returncode == check, done.stdout + done.stderr
+        assert result.returncode == check, result.stdout + result.stderr
     elif "CLAUDECODE" not in environ:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
+        assert result.returncode == 0, result.stdout + result.stderr
+    return result
 
 
 def test_hook_texts_name_a_runnable_command(

@@ -93,11 +93,11 @@ def test_command_line_has_each_command(name: str) -> None:
     more = {"as_json"} if RENDERINGS[name].has_json else set()
     more |= {"plan"} if name == "new" else set()
     more |= {"utc"} if RENDERINGS[name].has_times else set()
-    given = {
+    arguments = {
         field.name
         for field in command_schema.list_cli_arguments(COMMANDS[name].arguments)
     }
-    assert {parameter.name for parameter in command.params} == given | more
+    assert {parameter.name for parameter in command.params} == arguments | more
     assert COMMANDS[name].help
 
 
@@ -130,7 +130,7 @@ def test_commands_are_classified_as_user_or_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told", "problem"),
+    ("row", "message", "problem"),
     [
         (cli_commands.Output, {}, "'cell' is missing"),
         (cli_commands.Output, {"cell": None}, "'cell' is missing"),
@@ -152,16 +152,16 @@ def test_commands_are_classified_as_user_or_agent() -> None:
         ),
     ],
 )
-def test_invalid_arguments_are_named(row: type, told: dict, problem: str) -> None:
+def test_invalid_arguments_are_named(row: type, message: dict, problem: str) -> None:
     with pytest.raises(UsageError, match=f"the request's argument {problem}"):
-        command_schema.parse_arguments(row, told)
+        command_schema.parse_arguments(row, message)
 
 
 def test_null_and_unknown_arguments_are_dropped() -> None:
-    told = command_schema.parse_arguments(
+    arguments = command_schema.parse_arguments(
         cli_commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"}
     )
-    assert dataclasses.asdict(told) == {
+    assert dataclasses.asdict(arguments) == {
         "cell": "a",
         "page": 1,
         "follow": False,

@@ -38,19 +38,21 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def find_broken_contracts(root: Path) -> set[str]:
     """Return the contracts that are broken in the copy, by the start of their names."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LINT, "--no-cache"],
         cwd=root,
         capture_output=True,
         text=True,
     )
     verdicts = dict(
-        re.findall(r"^([\w ]+).* (KEPT|BROKEN)(?: |$)", done.stdout, re.MULTILINE)
+        re.findall(r"^([\w ]+).* (KEPT|BROKEN)(?: |$)", result.stdout, re.MULTILINE)
     )
     assert len(verdicts) == (ROOT / "pyproject.toml").read_text().count(
         "[[tool.importlinter.contracts]]"
-    ), done.stdout
-    assert (done.returncode == 0) == ("BROKEN" not in verdicts.values()), done.stderr
+    ), result.stdout
+    assert (result.returncode == 0) == ("BROKEN" not in verdicts.values()), (
+        result.stderr
+    )
     return {name for name, verdict in verdicts.items() if verdict == "BROKEN"}
 
 

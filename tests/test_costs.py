@@ -80,15 +80,15 @@ server.main()
 @pytest.fixture
 def count_costs(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
     """A daemon that counts: what the last hook event took."""
-    told = tmp_path / "counts.json"
+    path = tmp_path / "counts.json"
     log = (tmp_path / "log").open("wb")
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", COUNTING, str(project.folder), str(told)],
+        [sys.executable, "-I", "-c", COUNTING, str(project.folder), str(path)],
         stderr=log,
     ) as daemon:
         while not os.path.exists(project.paths.socket):
             assert daemon.poll() is None, (tmp_path / "log").read_text()
-        yield lambda: json.loads(told.read_text())
+        yield lambda: json.loads(path.read_text())
         project.stepper("shutdown")
     log.close()
 
@@ -137,9 +137,9 @@ def test_cost_of_the_hook_before_an_edit(
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     for _ in range(3):
         assert notebook.before("replace", "x = 2", "a").stdout == b""
-    found = count_costs()
-    assert found.pop("notebook reads", 0) <= 1
-    assert found == {}
+    costs = count_costs()
+    assert costs.pop("notebook reads", 0) <= 1
+    assert costs == {}
 
 
 def test_cost_of_the_wake_hook_after_a_short_cell(
@@ -150,8 +150,8 @@ def test_cost_of_the_wake_hook_after_a_short_cell(
         payload = notebook.edited("replace", "x = 2", "a")
         assert "ran ok" in project.hook("PostToolUse", payload).text
         assert project.hook("Wake", payload).stdout == b""
-    found = count_costs()
-    assert found == {}, "it reads, writes and starts nothing"
+    costs = count_costs()
+    assert costs == {}, "it reads, writes and starts nothing"
 
 
 def test_hook_process_imports_only_startup_modules(
@@ -164,10 +164,10 @@ def test_hook_process_imports_only_startup_modules(
 
     def loaded(*command: str, stdin: bytes = b"") -> set[str]:
         python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
-        done = subprocess.run(python, input=stdin, capture_output=True, check=True)
+        result = subprocess.run(python, input=stdin, capture_output=True, check=True)
         return {
             line.rpartition(b"|")[2].strip().decode()
-            for line in done.stderr.splitlines()
+            for line in result.stderr.splitlines()
         }
 
     more = loaded(
@@ -214,11 +214,11 @@ def test_hook_script_starts_only_python(project: Project) -> None:
             "Rearm",
         ):
             environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
-            done = subprocess.run(
+            result = subprocess.run(
                 [script, event], input=b"{}\n", capture_output=True, env=environ
             )
-            assert (done.returncode, done.stderr) == (0, b""), event
-            assert (done.stdout == b"started\n") == recorded, event
+            assert (result.returncode, result.stderr) == (0, b""), event
+            assert (result.stdout == b"started\n") == recorded, event
     lines = script.read_text().splitlines()
     code = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     # nor a shell of its own
@@ -229,7 +229,7 @@ def test_hook_script_starts_only_python(project: Project) -> None:
 def test_cost_of_finding_stale_cells(cells: int) -> None:
     """A source is read once, whatever runs after it; whoever asks goes over each cell once."""
     sources = {f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(cells)}
-    read, asked = list[str](), list[str]()
+    read, requests = list[str](), list[str]()
 
     @functools.cache
     def flow(source: str) -> NameUsage:
@@ -237,7 +237,7 @@ def test_cost_of_finding_stale_cells(cells: int) -> None:
         return name_analysis.analyze_source(source)
 
     def counted(source: str) -> NameUsage:
-        asked.append(source)
+        requests.append(source)
         return flow(source)
 
     past, runs = cell_dependencies.History(counted), list[RunEnded]()
@@ -266,7 +266,7 @@ def test_cost_of_finding_stale_cells(cells: int) -> None:
             )
         )
         past.catch_up(runs, known)
-    assert len(asked) == cells + 1 and len(read) == cells
-    asked.clear()
+    assert len(requests) == cells + 1 and len(read) == cells
+    requests.clear()
     assert len(cell_dependencies.find_dependencies(notebook, past).stale) == cells - 1
-    assert len(asked) == cells and len(read) == cells
+    assert len(requests) == cells and len(read) == cells

@@ -134,21 +134,21 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if request.param == "Python 3.9" else ""
     if request.param == "Python 3.9" and not python:
         pytest.skip("there is no Python 3.9 on this machine")
-    made = Lab(
+    lab = Lab(
         environment(python, *OLD)
         if python
         else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4")
     )
-    made.ok(SET_UP)
-    yield made
-    made.close()
+    lab.ok(SET_UP)
+    yield lab
+    lab.close()
 
 
 def run_with_criterion(lab: Lab, criterion: str, code: str = "pass") -> Execution:
-    given = plan.parse_criterion(criterion)
-    assert given, criterion
+    found_criterion = plan.parse_criterion(criterion)
+    assert found_criterion, criterion
     return lab.loop.run_until_complete(
-        lab.kernel.execute(code, 30, Limits(), criterion=given)
+        lab.kernel.execute(code, 30, Limits(), criterion=found_criterion)
     )
 
 
@@ -163,34 +163,34 @@ def test_kernel_evaluates_a_criterion(
     lab: Lab, criteria: str, holds: bool | None
 ) -> None:
     said = {
-        each: (run_with_criterion(lab, each).diagnosis_data.get("criterion") or {}).get(
+        item: (run_with_criterion(lab, item).diagnosis_data.get("criterion") or {}).get(
             "holds"
         )
-        for each in list_lines(criteria)
+        for item in list_lines(criteria)
     }
     if holds is False:
         assert said.pop("score == float") is None  # no name of the user's
-    assert {each: found for each, found in said.items() if found is not holds} == {}
+    assert {item: found for item, found in said.items() if found is not holds} == {}
 
 
 def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> None:
     assert lab.value("ran") == []
-    done = run_with_criterion(
+    result = run_with_criterion(
         lab,
         "new.score > 1 and frame.a.sum() == 0",
         "new, frame = Model(), pd.DataFrame({'a': [1]}); new.score = 2",
     )
-    assert done.diagnosis_data["criterion"] == {
+    assert result.diagnosis_data["criterion"] == {
         "holds": False,
         "values": [["new.score", "2"], ["frame.a.sum()", "1"]],
     }
-    assert done.outputs == []
+    assert result.outputs == []
     lab.ok("gc.disable(); looks = weakref.ref(new), weakref.ref(frame); del new, frame")
     assert lab.value("[look() is None for look in looks]") == [True, True]
-    done = run_with_criterion(
+    result = run_with_criterion(
         lab, "series[5:].mean() > 1 or empty.mean() > 1", "empty = np.array([0.0])[1:]"
     )
-    assert done.outputs == []  # numpy warns of a mean of nothing
+    assert result.outputs == []  # numpy warns of a mean of nothing
     assert "ran" in text(lab.ok("gc.enable(); print('ran')"))
 
 
@@ -268,8 +268,11 @@ def test_invalid_criterion_is_refused_when_the_plan_is_created(
     with pytest.raises(ValueError, match=re.escape(problem)):
         plan.make_checked_step(1, "Train", criterion)
     # a notebook that has such a plan already keeps it
-    kept = {"problem": "p", "steps": [{"id": 1, "title": "T", "criterion": criterion}]}
-    assert plan.from_json(kept) is not None
+    settings = {
+        "problem": "p",
+        "steps": [{"id": 1, "title": "T", "criterion": criterion}],
+    }
+    assert plan.from_json(settings) is not None
 
 
 @pytest.mark.parametrize(
@@ -318,31 +321,31 @@ def make_unmet_run(number: int = 1, source: str = "x") -> journal_events.RunEnde
 
 
 def test_false_criterion_leaves_the_step_open() -> None:
-    made = state()
+    run_state = state()
     assert (
         run_decisions.explain_false_criterion(
-            made, make_run_started(), "score > 0.9", None
+            run_state, make_run_started(), "score > 0.9", None
         )
         == ""
     )
     assert (
         run_decisions.explain_false_criterion(
-            made, make_run_started(), "score > 0.9", CriterionResult(True)
+            run_state, make_run_started(), "score > 0.9", CriterionResult(True)
         )
         == ""
     )
     assert (
         run_decisions.explain_false_criterion(
-            made, make_run_started(), "score > 0.9", FALSE_ONE
+            run_state, make_run_started(), "score > 0.9", FALSE_ONE
         )
         == make_unmet_run().unmet
     )
-    journal_reducer.apply(make_unmet_run(), made)
+    journal_reducer.apply(make_unmet_run(), run_state)
     assert (
-        made.get_or_add_progress(1).status,
-        made.get_or_add_progress(1).attempts,
-        made.find_open_step(),
-        made.is_complete,
+        run_state.get_or_add_progress(1).status,
+        run_state.get_or_add_progress(1).attempts,
+        run_state.find_open_step(),
+        run_state.is_complete,
     ) == (
         StepStatus.CRITERION_FALSE,
         0,
@@ -350,36 +353,36 @@ def test_false_criterion_leaves_the_step_open() -> None:
         False,
     )
     assert (
-        plan.find_step_id(made, [cell(0)], cell(0)) == 1
-        and plan.find_failed_cell(made, [cell(0)], 1) is None
+        plan.find_step_id(run_state, [cell(0)], cell(0)) == 1
+        and plan.find_failed_cell(run_state, [cell(0)], 1) is None
     )
     assert (
         "? 1. step 1  (`score > 0.9` is false: score is 0.85)"
-        in command_messages.format_plan(made)[0]
+        in command_messages.format_plan(run_state)[0]
     )
     assert (
         '(its criterion is false: replace its cell, or `stepper confirm "REASON"`)'
-        in command_messages.format_next(made)
+        in command_messages.format_next(run_state)
     )
     with pytest.raises(ValueError, match="has already run"):
-        plan.remove_step(made, 1)
+        plan.remove_step(run_state, 1)
 
 
 def test_later_steps_may_run_after_a_false_criterion() -> None:
-    made, new = state(make_unmet_run()), cell(1)
+    run_state, new = state(make_unmet_run()), cell(1)
     assert (
-        plan.find_step_id(made, [cell(0), new], new) == 2
+        plan.find_step_id(run_state, [cell(0), new], new) == 2
     )  # the next one's: the doubted one has its cell
-    assert plan.find_step_id(made, [cell(2), new], new) == 1  # whose cell is gone
-    assert edit_gate.check_failed_step(made, [cell(0), new], 2) is None
-    journal_reducer.apply(run(2, FIXABLE, key=2, at=1), made)
+    assert plan.find_step_id(run_state, [cell(2), new], new) == 1  # whose cell is gone
+    assert edit_gate.check_failed_step(run_state, [cell(0), new], 2) is None
+    journal_reducer.apply(run(2, FIXABLE, key=2, at=1), run_state)
     assert "is not fixed" in (
-        edit_gate.check_failed_step(made, [cell(0), new], 2) or ""
+        edit_gate.check_failed_step(run_state, [cell(0), new], 2) or ""
     )
-    journal_reducer.apply(run(3, FINE, key=2, at=1), made)
-    assert (made.find_open_step(), made.is_complete) == (1, False)
-    journal_reducer.apply(journal_events.Confirmed(key=1, reason="enough"), made)
-    assert made.is_complete
+    journal_reducer.apply(run(3, FINE, key=2, at=1), run_state)
+    assert (run_state.find_open_step(), run_state.is_complete) == (1, False)
+    journal_reducer.apply(journal_events.Confirmed(key=1, reason="enough"), run_state)
+    assert run_state.is_complete
 
 
 @pytest.mark.parametrize(
@@ -409,36 +412,43 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
 def test_false_criterion_warning_is_resolved(
     then: list[Any], status: StepStatus, reason: str
 ) -> None:
-    made = state(make_unmet_run(), *then)
-    assert (made.get_or_add_progress(1).status, made.get_or_add_progress(1).reason) == (
+    run_state = state(make_unmet_run(), *then)
+    assert (
+        run_state.get_or_add_progress(1).status,
+        run_state.get_or_add_progress(1).reason,
+    ) == (
         status,
         reason,
     )
 
 
 def test_confirmed_criterion_is_not_checked_again_for_same_source() -> None:
-    made = state(make_unmet_run(), journal_events.Confirmed(key=1, reason="enough"))
+    run_state = state(
+        make_unmet_run(), journal_events.Confirmed(key=1, reason="enough")
+    )
     assert (
         run_decisions.explain_false_criterion(
-            made, make_run_started(), "score > 0.9", FALSE_ONE
+            run_state, make_run_started(), "score > 0.9", FALSE_ONE
         )
         == ""
     )
     assert (
         run_decisions.explain_false_criterion(
-            made, make_run_started("y"), "score > 0.9", FALSE_ONE
+            run_state, make_run_started("y"), "score > 0.9", FALSE_ONE
         )
         != ""
     )
 
 
 def test_only_the_criterion_of_the_step_is_requested() -> None:
-    made, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
+    run_state, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
     journal_reducer.apply(
-        journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))), made
+        journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))), run_state
     )
     asked_for = [
-        run_decisions.make_run_parameters(made, [], cell(0, source), Limits()).criterion
+        run_decisions.make_run_parameters(
+            run_state, [], cell(0, source), Limits()
+        ).criterion
         for source in ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")
     ]
     assert asked_for == ["x > 1", "", ""]

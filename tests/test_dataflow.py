@@ -141,20 +141,20 @@ def test_star_import_may_bind_any_name() -> None:
 
 def format_edges(*sources: str) -> str:
     """Return who reads what of whom, from the top: `name:provider>reader`, cells counted from 1."""
-    order, found = BindingTable(), []
+    order, results = BindingTable(), []
     for number, source in enumerate(sources, 1):
         reads = order.apply(
             number,
             name_analysis.analyze_source(source, ipython_syntax.get_transformer()),
         )
-        found += [
+        results += [
             f"{name}:{bound.origin}>{number}" for name, bound in sorted(reads.items())
         ]
-    return " ".join(found)
+    return " ".join(results)
 
 
 @pytest.mark.parametrize(
-    ("sources", "told"),
+    ("sources", "message"),
     [
         (("x = 1", "y = x", "x = 2", "x"), "x:1>2 x:3>4"),
         (("df = load()", "df['a'] = 1", "df"), "df:1>2 df:2>3"),
@@ -200,8 +200,8 @@ def format_edges(*sources: str) -> str:
         (("x = 1", "print(x", "x"), "x:1>3"),  # one that can't be read does nothing
     ],
 )
-def test_edges_between_cells(sources: tuple[str, ...], told: str) -> None:
-    assert format_edges(*sources) == told
+def test_edges_between_cells(sources: tuple[str, ...], message: str) -> None:
+    assert format_edges(*sources) == message
 
 
 class Played:
@@ -258,10 +258,10 @@ class Played:
     def told(self) -> str:
         """Return `cell<name<provider` of the stale cells, and with `?` of those with hidden state."""
         self.past.catch_up(self.runs, self.hashes)
-        found = cell_dependencies.find_dependencies(self.cells, self.past)
+        dependencies = cell_dependencies.find_dependencies(self.cells, self.past)
         return " ".join(
             f"{each.cell.id}{mark}{because.name}<{because.provider_id}"
-            for marked, mark in ((found.stale, "<"), (found.hidden, "?"))
+            for marked, mark in ((dependencies.stale, "<"), (dependencies.hidden, "?"))
             for each in marked
             for because in each.causes
         )
@@ -412,9 +412,9 @@ def test_provider_that_no_longer_binds_the_name() -> None:
     book.sources["a"] = "z = load()\nn = 1"
     assert book.run("a", n="1").told() == "c<n<a b?x<a"
     assert [
-        each.where
+        cause.where
         for marked in cell_dependencies.find_dependencies(book.cells, book.past).hidden
-        for each in marked.causes
+        for cause in marked.causes
     ] == ["unbound"]
 
 
@@ -422,9 +422,9 @@ def test_cell_that_only_mutates_a_name_is_not_its_provider() -> None:
     book = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
     assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
     assert [
-        each.where
+        cause.where
         for marked in cell_dependencies.find_dependencies(book.cells, book.past).hidden
-        for each in marked.causes
+        for cause in marked.causes
     ] == ["below"] * 3
     gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
     assert gone.told() == ""  # the first binds it as ever
@@ -463,15 +463,15 @@ def test_provider_that_is_no_longer_code() -> None:
     ):
         cells = [replace(book.cells[0], **changed), book.cells[1]]
         book.told()
-        found = cell_dependencies.find_dependencies(cells, book.past)
+        dependencies = cell_dependencies.find_dependencies(cells, book.past)
         assert (
-            words.format_hidden(found.hidden)
+            words.format_hidden(dependencies.hidden)
             == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
         )
-        told = "cell 2 reads `x`, which was defined in cell 1, which no longer runs."
+        message = "cell 2 reads `x`, which was defined in cell 1, which no longer runs."
         assert words.format_order(
             cell_dependencies.find_unresolved_names(cells, book.past), 0
-        ).endswith(told)
+        ).endswith(message)
 
 
 def test_cells_without_id_are_matched_by_unique_source() -> None:
@@ -520,10 +520,10 @@ def test_execution_order_is_reproducible() -> None:
         " cell 2 reads `y`, which is defined only below, in cell 4."
     )
     del book.sources["d"]
-    told = words.format_order(
+    message = words.format_order(
         cell_dependencies.find_unresolved_names(book.cells, book.past), 1
     )
-    assert told.endswith(
+    assert message.endswith(
         "cell 2 reads `y`, which was defined in cell 4, which was deleted. 1 cell is stale; to run it:"
         " `stepper run --stale`."
     )
@@ -540,13 +540,13 @@ def test_execution_order_is_reproducible() -> None:
         == ""
     )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
-    told = words.format_order(
+    message = words.format_order(
         cell_dependencies.find_unresolved_names(book.cells, book.past),
         0,
         cell_dependencies.find_unbound_names(book.cells, book.past),
     )
     assert (
-        told
+        message
         == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
@@ -574,11 +574,14 @@ def test_appended_cell_changes_nothing() -> None:
 def test_stale_cells_report_line() -> None:
     def line(book: Played) -> str:
         book.past.catch_up(book.runs, book.hashes)
-        found = cell_dependencies.find_dependencies(book.cells, book.past)
+        dependencies = cell_dependencies.find_dependencies(book.cells, book.past)
         return "\n".join(
             filter(
                 None,
-                [words.format_stale(found.stale), words.format_hidden(found.hidden)],
+                [
+                    words.format_stale(dependencies.stale),
+                    words.format_hidden(dependencies.hidden),
+                ],
             )
         )
 

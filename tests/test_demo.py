@@ -54,7 +54,7 @@ def demo_run() -> Iterator[Played]:
     if (beside / "uv").exists():  # three times as fast as pip
         path = f"{beside}{os.pathsep}{path}"
     with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(
+        result = subprocess.run(
             [ROOT / "install.sh", "--demo"],
             cwd=scratch,
             env={**os.environ, "PATH": path, "TMPDIR": scratch},
@@ -64,7 +64,7 @@ def demo_run() -> Iterator[Played]:
             check=False,
         )
         (target,) = Path(scratch).glob("stepper-demo-*")
-        yield Played(done.returncode, done.stdout, done.stderr, target.resolve())
+        yield Played(result.returncode, result.stdout, result.stderr, target.resolve())
         shutil.rmtree(Paths(str(target)).runtime, ignore_errors=True)
 
 
@@ -72,7 +72,7 @@ def demo_run() -> Iterator[Played]:
 def test_demo_succeeds_and_prints_what_happened(demo_run: Played) -> None:
     assert demo_run.code == 0, demo_run.out + demo_run.err
     lines = demo_run.out.splitlines()
-    seen = [
+    observed = [
         line.split(maxsplit=2)[2] for line in lines if line.startswith("  you see ")
     ]
     wanted = []
@@ -84,7 +84,7 @@ def test_demo_succeeds_and_prints_what_happened(demo_run: Played) -> None:
             else []
         )
         wanted += [f"✓ {where}ok"]
-    assert [" · ".join(line.split(" · ")[:2]) for line in seen] == wanted
+    assert [" · ".join(line.split(" · ")[:2]) for line in observed] == wanted
     assert sum("insert markdown cell" in line for line in lines) == 7
     assert (
         'return days["precipitation"] >= WET_DAY_MM' in demo_run.out

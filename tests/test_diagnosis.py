@@ -89,11 +89,11 @@ def suggest(
     cells: Sequence[Cell] = (),
     ran: Sequence[str] = (),
     look: Any = None,
-    **more: Any,
+    **options: Any,
 ) -> str:
     """The suggestion, in the class's own order of bases as far as the rows need it."""
-    fault = Fault(ename, evalue, mro=BASES.get(ename, (ename,)), **more)
-    told = [
+    fault = Fault(ename, evalue, mro=BASES.get(ename, (ename,)), **options)
+    messages = [
         finding if isinstance(finding, dict) else {"text": finding}
         for finding in findings
     ]
@@ -102,13 +102,15 @@ def suggest(
     state.succeeded_sources = {cell_id: sources[cell_id] for cell_id in ran}
     state.cells_by_execution_count = {4: "a"}
     variables = {name: Variable(kind) for name, kind in (live or {}).items()}
-    known = Namespace(variables=variables, cwd="/project/notebooks", lasting=LASTING)
+    namespace = Namespace(
+        variables=variables, cwd="/project/notebooks", lasting=LASTING
+    )
     cell = Cell("own", 9, 9, "code", source)
-    look = {"findings": told, **(look or {})}
+    look = {"findings": messages, **(look or {})}
     return (
         make_diagnoser(project or Project())
         .add_suggestion(
-            fault, {"look": look}, cell, [*cells, cell], state, known, "python"
+            fault, {"look": look}, cell, [*cells, cell], state, namespace, "python"
         )
         .suggestion
     )
@@ -129,7 +131,7 @@ LOCAL = Cell(
 
 
 @pytest.mark.parametrize(
-    ("evalue", "given", "told"),
+    ("evalue", "values", "message"),
     [
         (
             "name 'raw' is not defined",
@@ -183,8 +185,8 @@ LOCAL = Cell(
         ),
     ],
 )
-def test_undefined_name(evalue: str, given: dict[str, Any], told: str) -> None:
-    assert re.search(told, suggest("NameError", evalue, **given))
+def test_undefined_name(evalue: str, values: dict[str, Any], message: str) -> None:
+    assert re.search(message, suggest("NameError", evalue, **values))
 
 
 def test_scope_explanation_replaces_similar_names() -> None:
@@ -198,7 +200,7 @@ def test_scope_explanation_replaces_similar_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "untold"),
+    ("source", "values", "untold"),
     [
         # a builtin that is only somewhat like it; what the line uses itself
         ("train_test_splitter", {"names": ["int", "slice"]}, "int|slice"),
@@ -207,13 +209,13 @@ def test_scope_explanation_replaces_similar_names() -> None:
     ],
 )
 def test_unrelated_names_are_not_suggested(
-    source: str, given: dict[str, Any], untold: str
+    source: str, values: dict[str, Any], untold: str
 ) -> None:
-    given.pop("names", None)
+    values.pop("names", None)
     name = re.split(r"\W", source)[0]
     assert not re.search(
         untold,
-        suggest("NameError", f"name {name!r} is not defined", source=source, **given),
+        suggest("NameError", f"name {name!r} is not defined", source=source, **values),
     )
 
 
@@ -221,7 +223,7 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
 
 
 @pytest.mark.parametrize(
-    ("ename", "evalue", "findings", "given", "told"),
+    ("ename", "evalue", "findings", "values", "message"),
     [
         (
             "ModuleNotFoundError",
@@ -285,9 +287,9 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
     ],
 )
 def test_modules(
-    ename: str, evalue: str, findings: list[str], given: dict[str, Any], told: str
+    ename: str, evalue: str, findings: list[str], values: dict[str, Any], message: str
 ) -> None:
-    assert re.search(told, suggest(ename, evalue, *findings, **given))
+    assert re.search(message, suggest(ename, evalue, *findings, **values))
 
 
 def test_circular_import_names_files_in_order() -> None:
@@ -305,7 +307,7 @@ def test_circular_import_names_files_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ename", "path", "given", "told"),
+    ("ename", "path", "values", "message"),
     [
         ("FileNotFoundError", "~/a.json", {}, "expanduser"),
         (
@@ -335,8 +337,10 @@ def test_circular_import_names_files_in_order() -> None:
         ),
     ],
 )
-def test_files(ename: str, path: str, given: dict[str, Any], told: str) -> None:
-    assert re.search(told, suggest(ename, "…", attributes={"filename": path}, **given))
+def test_files(ename: str, path: str, values: dict[str, Any], message: str) -> None:
+    assert re.search(
+        message, suggest(ename, "…", attributes={"filename": path}, **values)
+    )
 
 
 def test_missing_program_is_searched_on_path() -> None:
@@ -358,8 +362,8 @@ def test_finding_names_the_cell_that_bound_its_subject() -> None:
     assert suggest(
         "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]
     ) == ("`y` is None; last assigned by line 2 of cell 1 (id a): `y = df['y']`")
-    given = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
-    assert suggest("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
+    arguments = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
+    assert suggest("TypeError", "no", {"text": "`y`", "bound": arguments}).endswith(
         "passed by line 2 of src/a.py: `y = df['y']`"
     )
 
@@ -389,15 +393,17 @@ def test_timeout_names_the_running_line() -> None:
 
 
 def test_diagnosis_failure_does_not_prevent_the_report() -> None:
-    found = make_diagnoser(Project())
-    assert found.has_changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
-    assert found.find_warnings(Execution(None, diagnosis_data={"warnings": 5})) == []  # type: ignore[arg-type]
-    told = {
+    diagnoser = make_diagnoser(Project())
+    assert diagnoser.has_changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
+    assert (
+        diagnoser.find_warnings(Execution(None, diagnosis_data={"warnings": 5})) == []
+    )  # type: ignore[arg-type]
+    data = {
         "rebound": [["df", "3 × 2", "3 × 1"]],
         "in_place": [["rows", 2]],
         "bound": ["x"],
     }
-    assert found.describe_side_effects({"changed": told}, 0) == [
+    assert diagnoser.describe_side_effects({"changed": data}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); assigned `x`",
         "Changed while the cell ran (by an unknown process): data/out.csv (1,200 bytes)",
     ]
@@ -407,7 +413,7 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         5,
         "x",
@@ -419,24 +425,24 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
         {"findings": [{}]},
     ],
 )
-def test_invalid_facts_are_rejected_and_the_error_is_kept(told: Any) -> None:
+def test_invalid_facts_are_rejected_and_the_error_is_kept(message: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
-        dataclass_decode.decode(error_fact_types.ErrorFacts, told)
+        dataclass_decode.decode(error_fact_types.ErrorFacts, message)
     fault = Fault("KeyError", "'x'")
     assert (
         make_diagnoser(Project()).add_suggestion(
-            fault, {"look": told}, ONE, [ONE], State(), UNKNOWN_NAMESPACE, "python"
+            fault, {"look": message}, ONE, [ONE], State(), UNKNOWN_NAMESPACE, "python"
         )
         == fault
     )
 
 
 def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
-    told = {
+    data = {
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
     }
-    read = dataclass_decode.decode(error_fact_types.ErrorFacts, told)
+    read = dataclass_decode.decode(error_fact_types.ErrorFacts, data)
     assert read.findings == (
         error_fact_types.Finding("a"),
         error_fact_types.Finding("b", error_fact_types.Bound(4, "", 2, "y = df['y']")),
@@ -457,7 +463,7 @@ def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "module", "found"),
+    ("source", "module", "results"),
     [
         ("import os, a.b as c", "a", ("a.b", [])),
         ("from a.b import (\n  c as d,  # why\n  e,\n)", "a", ("a.b", ["c", "e"])),
@@ -472,8 +478,10 @@ def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
         ("import googlemaps", r"google\b", ("", [])),
     ],
 )
-def test_parse_imports(source: str, module: str, found: tuple[str, list[str]]) -> None:
-    assert parse_import(source, rf"{module}[\w.]*") == found
+def test_parse_imports(
+    source: str, module: str, results: tuple[str, list[str]]
+) -> None:
+    assert parse_import(source, rf"{module}[\w.]*") == results
 
 
 @pytest.mark.parametrize(
@@ -557,14 +565,14 @@ def suggest_for_name(
                     key="a",
                 )
             )
-    known = Namespace(
+    namespace = Namespace(
         variables={"other": Variable("int")}, cwd="/project/notebooks", lasting=LASTING
     )
     fault = Fault("NameError", f"name '{name}' is not defined", mro=("NameError",))
-    found = make_diagnoser(Project())
-    found = dataclasses.replace(found, transform=get_transformer())
-    return found.add_suggestion(
-        fault, {"look": {}}, failing, [cell, failing], state, known, "python"
+    diagnoser = make_diagnoser(Project())
+    diagnoser = dataclasses.replace(diagnoser, transform=get_transformer())
+    return diagnoser.add_suggestion(
+        fault, {"look": {}}, failing, [cell, failing], state, namespace, "python"
     ).suggestion
 
 
@@ -572,7 +580,7 @@ TWO_LINES = "import os\nraw = os.listdir()"
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "told"),
+    ("source", "values", "message"),
     [
         (
             TWO_LINES,
@@ -626,14 +634,14 @@ TWO_LINES = "import os\nraw = os.listdir()"
     ],
 )
 def test_definition_shows_the_status_of_its_cell(
-    source: str, given: dict[str, Any], told: str
+    source: str, values: dict[str, Any], message: str
 ) -> None:
-    text = suggest_for_name(source, **given)
-    assert told in text and "no cell of the notebook defines" not in text, text
+    text = suggest_for_name(source, **values)
+    assert message in text and "no cell of the notebook defines" not in text, text
 
 
 @pytest.mark.parametrize(
-    ("ename", "evalue", "told"),
+    ("ename", "evalue", "message"),
     [
         (
             "StdinNotImplementedError",
@@ -652,8 +660,8 @@ def test_definition_shows_the_status_of_its_cell(
         ),
     ],
 )
-def test_optional_dependency_is_named(ename: str, evalue: str, told: str) -> None:
-    assert told in suggest(ename, evalue)
+def test_optional_dependency_is_named(ename: str, evalue: str, message: str) -> None:
+    assert message in suggest(ename, evalue)
 
 
 def test_in_place_change_is_reported() -> None:
@@ -675,7 +683,7 @@ def test_in_place_change_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "counts", "told"),
+    ("lost", "counts", "message"),
     [
         (
             {"cell": 4},
@@ -697,14 +705,14 @@ def test_in_place_change_is_reported() -> None:
     ],
 )
 def test_run_that_removed_a_column_is_named(
-    lost: dict[str, Any], counts: dict[int, str], told: str
+    lost: dict[str, Any], counts: dict[int, str], message: str
 ) -> None:
     state = State("n.ipynb")
     state.cells_by_execution_count = counts
     cell = Cell("own", 9, 9, "code", "df['Amount']")
     notebook = NotebookNames(cell, [ONE, cell], state, Namespace(), str)
     finding = Finding("`df` has b", lost=Lost("df", "'Amount'", **lost))
-    assert format_findings(ErrorFacts((finding,)), notebook)[0].startswith(told)
+    assert format_findings(ErrorFacts((finding,)), notebook)[0].startswith(message)
 
 
 def test_ipython_names_are_not_suggested() -> None:

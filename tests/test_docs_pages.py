@@ -66,12 +66,12 @@ def test_readme_fits_one_screen() -> None:
     assert len(text.splitlines()) <= 50
     (picture,) = re.findall(r'<img src="([^"]+)"', text)
     drawing = ElementTree.parse(ROOT / picture)
-    shown = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
+    drawn_text = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
     for line in (
         '✗ step 2 of 2 "Mean price in Oslo" · KeyError',
         '✓ step 2 of 2 "Mean price in Oslo" · ok',
     ):
-        assert line in shown
+        assert line in drawn_text
     assert "http" not in (ROOT / picture).read_text().replace(
         "http://www.w3.org/2000/svg", ""
     ).replace("https://www.textualize.io", "")
@@ -82,14 +82,14 @@ def test_readme_fits_one_screen() -> None:
 
 def commands(pattern: str) -> list[tuple[str, str]]:
     """The lines of fences and the code spans that begin as `pattern` says, with their page."""
-    found = []
+    results = []
     for page in PAGES:
         text = page.read_text()
         fences = "\n".join(FENCE.findall(text))
         spans = [span.strip("`") for span in CODE.findall(FENCE.sub("", text))]
         lines = [line.removeprefix("$ ") for line in (*fences.splitlines(), *spans)]
-        found += [(page.name, line) for line in lines if re.match(pattern, line)]
-    return found
+        results += [(page.name, line) for line in lines if re.match(pattern, line)]
+    return results
 
 
 def test_make_targets_named_in_pages_exist() -> None:

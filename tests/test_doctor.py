@@ -410,10 +410,10 @@ def test_configured_backends(project, monkeypatch):
     monkeypatch.setenv("JUPYTER_PATH", str(spec.parent.parent.parent))
     checks = run_checks(project)
     assert checks["kernels.sh"].ok and "nothing (logo)" in checks["kernels.sh"].detail
-    told = json.loads(
+    data = json.loads(
         json.dumps(rendering.RENDERINGS["doctor"].document(list(checks.values())))
     )
-    assert told[-2] | {"detail": ""} == {
+    assert data[-2] | {"detail": ""} == {
         "name": "kernels.sh",
         "ok": True,
         "detail": "",
@@ -450,15 +450,15 @@ def test_install_command_names_the_checkout(project):
 def test_install_command_for_a_deleted_checkout_uses_the_package_index(
     project, tmp_path, source, command
 ):
-    place, folder = tmp_path / "gone", shlex.quote(project.project)
-    source = source.format(place)
+    path, folder = tmp_path / "gone", shlex.quote(project.project)
+    source = source.format(path)
     Path(project.install_record).write_text(json.dumps({"source": source}))
     assert doctor.format_install_command(project).startswith(
-        f"{command} {folder}  # {place}/"
+        f"{command} {folder}  # {path}/"
     )
     for name in ("x.whl", "bin/notebook-stepper"):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).touch()
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).touch()
     assert doctor.format_install_command(project) == f"{source} {folder}"
 
 

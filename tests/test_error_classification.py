@@ -149,27 +149,27 @@ def lab() -> Iterator[Lab]:
     )
     thread.start()
     # where no name server answers, .invalid is not waited for
-    made = Lab(
+    lab = Lab(
         environment(sys.executable, *PACKAGES), RES_OPTIONS="timeout:1 attempts:1"
     )
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             closed = listener.getsockname()[1]
-        certificate = made.folder / "server.pem"
+        certificate = lab.folder / "server.pem"
         script = "import sys, trustme; c = trustme.CA().issue_cert('127.0.0.1'); c.private_key_and_cert_chain_pem.write_to_path(sys.argv[1])"
         subprocess.run(
-            [made.kernel.describe().python, "-c", script, str(certificate)], check=True
+            [lab.kernel.describe().python, "-c", script, str(certificate)], check=True
         )
-        made.ok("%xmode Minimal")  # a long traceback takes IPython a second
-        made.ok(PRELUDE)
-        made.ok(
+        lab.ok("%xmode Minimal")  # a long traceback takes IPython a second
+        lab.ok(PRELUDE)
+        lab.ok(
             f"URL, CLOSED = 'http://127.0.0.1:{server.server_port}', 'http://127.0.0.1:{closed}'\n"
             f"TLS = 'https://127.0.0.1:%d' % tls_server({str(certificate)!r})\n"
             "HUNG_UP = 'https://127.0.0.1:%d' % hang_up()"
         )
-        yield made
+        yield lab
     finally:
-        made.close()
+        lab.close()
         server.over.set()
         server.shutdown()
         server.server_close()
@@ -492,17 +492,17 @@ def test_classification_row(lab: Lab, verdict: Verdict, name: str, code: str) ->
     ):
         pytest.skip("Linux has these")
     lab.revive()
-    done = lab.run(code)
-    assert done.outcome is Outcome.ERROR and done.fault is not None, done
-    assert done.fault.mro[0].rsplit(".", 1)[-1] == name, (
-        done.fault.mro,
-        done.fault.evalue,
-        done.fault.attributes,
+    result = lab.run(code)
+    assert result.outcome is Outcome.ERROR and result.fault is not None, result
+    assert result.fault.mro[0].rsplit(".", 1)[-1] == name, (
+        result.fault.mro,
+        result.fault.evalue,
+        result.fault.attributes,
     )
-    assert error_classification.classify_run(done.outcome, done.fault) is verdict, (
-        done.fault.mro,
-        done.fault.evalue,
-        done.fault.attributes,
+    assert error_classification.classify_run(result.outcome, result.fault) is verdict, (
+        result.fault.mro,
+        result.fault.evalue,
+        result.fault.attributes,
     )
 
 
@@ -511,9 +511,9 @@ def test_classification_row(lab: Lab, verdict: Verdict, name: str, code: str) ->
 )
 @pytest.mark.parametrize("code", GROUPS.values(), ids=GROUPS)
 def test_exception_group_is_recoverable(lab: Lab, code: str) -> None:
-    done = lab.run(code)
-    assert done.fault and done.fault.ename == "ExceptionGroup"
-    assert error_classification.classify_run(done.outcome, done.fault) is R
+    result = lab.run(code)
+    assert result.fault and result.fault.ename == "ExceptionGroup"
+    assert error_classification.classify_run(result.outcome, result.fault) is R
 
 
 ENDS = (
@@ -529,17 +529,17 @@ ENDS = (
 def test_kernel_death_is_unrecoverable(code: str) -> None:
     own = Lab(sys.executable)
     try:
-        done = own.run(code)
-        assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
-        assert error_classification.classify_run(done.outcome, done.fault) is U
+        result = own.run(code)
+        assert result.outcome is Outcome.KERNEL_DIED and result.death is not None
+        assert error_classification.classify_run(result.outcome, result.fault) is U
     finally:
         own.close()
 
 
 def test_interrupted_timeout_is_recoverable(lab: Lab) -> None:
-    done = lab.run("import time; time.sleep(20)", timeout=0.3)
-    assert done.outcome is Outcome.TIMEOUT and done.death is None
-    assert error_classification.classify_run(done.outcome, done.fault) is R
+    result = lab.run("import time; time.sleep(20)", timeout=0.3)
+    assert result.outcome is Outcome.TIMEOUT and result.death is None
+    assert error_classification.classify_run(result.outcome, result.fault) is R
 
 
 def test_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
@@ -551,14 +551,14 @@ def test_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
         )
         await asyncio.sleep(0.3)
         await lab.kernel.interrupt("the person")
-        done = await running
+        response = await running
         assert (
-            done.outcome is Outcome.CANCELLED
-            and done.fault
-            and done.fault.ename == "KeyboardInterrupt"
+            response.outcome is Outcome.CANCELLED
+            and response.fault
+            and response.fault.ename == "KeyboardInterrupt"
         )
         assert (
-            error_classification.classify_run(done.outcome, done.fault)
+            error_classification.classify_run(response.outcome, response.fault)
             is Verdict.CANCELLED
         )
 
@@ -605,16 +605,17 @@ def test_rows_of_python_39_and_ipython_8() -> None:
     )
     try:
         for verdict, name, code in OLD_ROWS:
-            done = own.run(code)
-            assert done.fault and done.fault.mro[0].rsplit(".", 1)[-1] == name, (
-                done.fault
+            result = own.run(code)
+            assert result.fault and result.fault.mro[0].rsplit(".", 1)[-1] == name, (
+                result.fault
             )
             assert (
-                error_classification.classify_run(done.outcome, done.fault) is verdict
+                error_classification.classify_run(result.outcome, result.fault)
+                is verdict
             ), (
-                done.fault.mro,
-                done.fault.evalue,
-                done.fault.attributes,
+                result.fault.mro,
+                result.fault.evalue,
+                result.fault.attributes,
             )
     finally:
         own.close()
@@ -925,12 +926,12 @@ SUGGESTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("outcome", "verdict", "given", "said"), SUGGESTIONS)
+@pytest.mark.parametrize(("outcome", "verdict", "values", "message"), SUGGESTIONS)
 def test_suggestion_for_each_error(
-    outcome: Outcome, verdict: Verdict, given: Fault | None, said: str
+    outcome: Outcome, verdict: Verdict, values: Fault | None, message: str
 ) -> None:
-    action = stop_suggestion.suggest_action(outcome, verdict, given)
-    assert action.startswith(said)
+    action = stop_suggestion.suggest_action(outcome, verdict, values)
+    assert action.startswith(message)
     assert "\n" not in action and "/fix" in action
 
 
@@ -942,4 +943,4 @@ def test_every_suggestion_row_is_used() -> None:
     for _, text in stop_suggestion.ACTIONS:
         written = stop_suggestion.fill_commands(text, filename="{filename}")
         begin = written.split("{filename}")[0]
-        assert any(one.startswith(begin) for one in said), text
+        assert any(line.startswith(begin) for line in said), text

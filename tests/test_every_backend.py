@@ -53,18 +53,18 @@ class Elsewhere:
         if at.definition:
             project.stepper("trust", "--yes")
 
-    def config(self, more: str = "") -> None:
+    def config(self, options: str = "") -> None:
         there = {"kernels": {"there": self.at.definition}} if self.at.definition else {}
-        self.project.config(yaml(there) + more)
+        self.project.config(yaml(there) + options)
 
     def new(self, *steps: str) -> Notebook:
-        asked = [
+        requests = [
             "new",
             "A problem",
             *(part for step in steps for part in ("--step", step)),
         ]
         made = self.project.json(
-            *asked, *(["--kernel", "there"] if self.at.definition else [])
+            *requests, *(["--kernel", "there"] if self.at.definition else [])
         )
         return Notebook(self.project, self.project.folder / made["notebook"])
 
@@ -82,8 +82,8 @@ class Elsewhere:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def yaml(found: dict[str, Any]) -> str:
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in found.items())
+def yaml(results: dict[str, Any]) -> str:
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in results.items())
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +146,13 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     prepared_backend.kill_daemon()
     Path(prepared_backend.file("ran-go")).touch()
     thread.join(60)
-    said = answers[0].text
+    text = answers[0].text
     assert (
-        "ran ok" in said
-        and "continued after the daemon exited" in said
-        and "| over\n| 20" in said
-    ), said
-    assert ("| begun" in said) == ("helper" not in prepared_backend.at.lacks), said
+        "ran ok" in text
+        and "continued after the daemon exited" in text
+        and "| over\n| 20" in text
+    ), text
+    assert ("| begun" in text) == ("helper" not in prepared_backend.at.lacks), text
     assert prepared_backend.times("ran") == 1
     assert text_of(notebook.cell(edit["tool_response"]["cell_id"])).endswith(
         "over\n20\n"
@@ -175,19 +175,19 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
     )
     notebook.insert(cells.say.replace("x", "1"))
     before, living = notebook.path.read_bytes(), number(answer)
-    done = project.stepper("verify", notebook.path.stem, "--once", check=1)
+    result = project.stepper("verify", notebook.path.stem, "--once", check=1)
     at = prepared_backend.at.at
-    assert ("the replay uses a separate kernel on there (" in done.stderr) == (
+    assert ("the replay uses a separate kernel on there (" in result.stderr) == (
         at is not None and not at.description.is_local
     )
     assert (
-        "DOES NOT REPRODUCE · 1 of 2 cells as recorded · " in done.stdout
+        "DOES NOT REPRODUCE · 1 of 2 cells as recorded · " in result.stdout
         and prepared_backend.times("ran") == 2
     )
-    assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in done.stdout
+    assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in result.stdout
     then, now = (
         int(told)
-        for told in re.findall(r"^      \| [-+] (\d+) *$", done.stdout, re.MULTILINE)
+        for told in re.findall(r"^      \| [-+] (\d+) *$", result.stdout, re.MULTILINE)
     )
     assert (then, now != living, is_dead(living)) == (living, True, False)
     wait_until(lambda: is_dead(now))
@@ -312,24 +312,26 @@ def test_agent_is_notified_of_background_run_after_daemon_was_killed(
         notebook,
         f"# stepper: timeout=2h\n{cells.marks(prepared_backend.file('ran'))}{cells.waits(prepared_backend.file('ran-go'))}",
     )
-    told = edit.answer.text
+    message = edit.answer.text
     assert (
-        "is still running after " in told
-        and '(step 2 of 3 "Train", deadline 2 h)' in told
-        and "| begun" in told
+        "is still running after " in message
+        and '(step 2 of 3 "Train", deadline 2 h)' in message
+        and "| begun" in message
     )
     assert project.json("status")["running"]["handed_on"] is True
     prepared_backend.kill_daemon()
     Path(prepared_backend.file("ran-go")).touch()
-    said = edit.woken
+    notification = edit.woken
     assert (
-        "ran ok" in said and "| over" in said and 'Next: step 3 of 3 "Plot"' in said
+        "ran ok" in notification
+        and "| over" in notification
+        and 'Next: step 3 of 3 "Plot"' in notification
     ), (
-        said,
+        notification,
         prepared_backend.times("ran"),
         project.json("history"),
     )
-    confirm_delivery(notebook, said)
+    confirm_delivery(notebook, notification)
     assert prepared_backend.times("ran") == 1 and [
         run["outcome"] for run in project.json("history")
     ] == ["ok", "ok"]
@@ -397,13 +399,13 @@ def test_cells_run_in_order_until_one_fails(
         last,
     ]
     Path(prepared_backend.file("ran-go")).touch()
-    made = [code(source, f"c{place}") for place, source in enumerate(sources)]
-    said = notebook.write(made, **metadata).text
+    made = [code(source, f"c{index}") for index, source in enumerate(sources)]
+    answer = notebook.write(made, **metadata).text
     assert (
-        "| over\n| 20" in said
-        and "FAILED" in said
+        "| over\n| 20" in answer
+        and "FAILED" in answer
         and prepared_backend.times("ran-last") == 0
-    ), said
+    ), answer
     counts = [notebook.cell(f"c{place}")["execution_count"] for place in range(4)]
     assert counts[1:] == [counts[1], counts[1] + 1, None]
 
@@ -544,13 +546,13 @@ def test_reports_match_local_kernel_except_backend_notices(
     ]
 
     def reports(notebook: Notebook) -> list[str]:
-        said, cell = [], None
+        messages, cell = [], None
         for source in edits:
             if cell is None:
                 cell, answer = notebook.insert(source)
             else:
                 answer = notebook.replace(cell, source)
-            said.append(
+            messages.append(
                 normalize_report(
                     f"{answer.text}\n{answer.line}\n{answer.stop}".replace(
                         cell, "…"
@@ -560,7 +562,7 @@ def test_reports_match_local_kernel_except_backend_notices(
             cell = None if "ran ok" in answer.text else cell
             if answer.stop:
                 notebook.project.stepper("continue")
-        return said
+        return messages
 
     elsewhere = reports(prepared_backend.new("Load", "Sum", "Root", "Print"))
     where = re.escape(prepared_backend.project.json("status")["kernel"]["where"])
@@ -599,8 +601,8 @@ def test_read_only_commands_work(prepared_backend: Elsewhere, cells: Cells) -> N
     cell, _ = notebook.insert(cells.assign + "\n" + cells.many)
     assert project.stepper("eval", cells.say).stdout.splitlines()[-1] == "20"
     assert "line 500" in project.stepper("output", cell).stdout
-    found = project.json("status")
-    assert found["kernel"]["state"] == "idle" and found["kernel"]["python"]
+    status = project.json("status")
+    assert status["kernel"]["state"] == "idle" and status["kernel"]["python"]
     assert (project.json("context")["variables"] != {}) == (
         "helper" not in prepared_backend.at.lacks
     )
@@ -670,11 +672,11 @@ def test_unaccepted_backend_is_not_contacted(
     project.config(
         yaml({"kernels": {"theirs": {kind: definition[kind]}}, "kernel": "theirs"})
     )
-    made = project.stepper("new", "A stranger's", "--json", check=None)
-    if made.returncode:  # a kernelspec is asked for its language
+    result = project.stepper("new", "A stranger's", "--json", check=None)
+    if result.returncode:  # a kernelspec is asked for its language
         project.config(yaml({"kernels": {"theirs": {kind: definition[kind]}}}))
-        made = project.stepper("new", "A stranger's", "--kernel", "theirs", "--json")
-    notebook = Notebook(project, folder / json.loads(made.stdout)["notebook"])
+        result = project.stepper("new", "A stranger's", "--kernel", "theirs", "--json")
+    notebook = Notebook(project, folder / json.loads(result.stdout)["notebook"])
     cell, answer = notebook.insert("1")
     assert (
         "was not accepted by you" in answer.text and "stepper trust" in answer.text
@@ -711,5 +713,5 @@ def test_module_changed_on_kernel_file_system_is_reloaded(
     assert "remote_rates changed and could not be reloaded" in answer.text
     assert "remote_rates.py, line 1: SyntaxError" in answer.text
     notebook.insert(write.format("RATE = 22\n"))
-    told = project.json("restore", notebook.path.name, check=None)
-    assert told["changed_outputs"] == []
+    response = project.json("restore", notebook.path.name, check=None)
+    assert response["changed_outputs"] == []

@@ -29,12 +29,12 @@ def test_example_notebooks_have_no_warnings_and_no_stops() -> None:
     for case in examples():
         bench = Bench(python())
         try:
-            found = bench.run(case)
+            result = bench.run(case)
         finally:
             bench.close()
-        assert (found.stopped, found.doubts, found.held) == ((), (), False)
-        assert found.report.ok, found.report.text
-        assert "Warning: " not in found.report.text
+        assert (result.stopped, result.doubts, result.held) == ((), (), False)
+        assert result.report.ok, result.report.text
+        assert "Warning: " not in result.report.text
 
 
 DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night
@@ -102,34 +102,38 @@ def test_state_reports_are_true(group: str) -> None:
     is_true(list(run_corpus(python(), (group,), "states")))
 
 
-def is_true(found: list[Seen]) -> None:
+def is_true(results: list[Seen]) -> None:
     """Each story went as it was written, and each report holds the fact and nothing that is known to be false."""
-    assert [one.stopped for one in found if one.stopped] == []
-    assert [one.case.name for one in found if one.ename != one.case.ename] == [], (
-        "it ended otherwise"
-    )
-    wrong = {one.case.name: one.report.text for one in found if not one.holds}
+    assert [result.stopped for result in results if result.stopped] == []
+    assert [
+        result.case.name for result in results if result.ename != result.case.ename
+    ] == [], "it ended otherwise"
+    wrong = {
+        result.case.name: result.report.text for result in results if not result.holds
+    }
     assert not wrong, "\n\n".join(f"{name}: {text}" for name, text in wrong.items())
-    assert [one.swallowed for one in found if one.swallowed] == []
+    assert [result.swallowed for result in results if result.swallowed] == []
 
 
-def assert_most_facts_reported(found: list[Seen]) -> None:
+def assert_most_facts_reported(results: list[Seen]) -> None:
     """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
-    assert [one.stopped for one in found if one.stopped] == [], (
+    assert [result.stopped for result in results if result.stopped] == [], (
         "a preparing cell did not run ok, or was stopped before"
     )
     assert [
-        one.case.name for one in found if one.held and one.ename != one.case.ename
+        result.case.name
+        for result in results
+        if result.held and result.ename != result.case.ename
     ] == [], "it would have run"
-    missed = [one.case.name for one in found if not one.holds]
+    missed = [result.case.name for result in results if not result.holds]
     allowed = max(
-        1, len(found) // 4
+        1, len(results) // 4
     )  # of a class; of all, 88 % must hold it, by `make faults`
     assert len(missed) <= allowed, missed
-    assert [one.swallowed for one in found if one.swallowed] == [], (
+    assert [result.swallowed for result in results if result.swallowed] == [], (
         "the helper failed, and kept it quiet"
     )
-    assert max(len(one.report.text) for one in found) <= 6000
-    assert [one.case.name for one in found if one.look > 1.0] == [], (
+    assert max(len(result.report.text) for result in results) <= 6000
+    assert [result.case.name for result in results if result.look > 1.0] == [], (
         "the look takes a second at most"
     )

@@ -29,7 +29,7 @@ from tests.test_kernel_helper import Lab, environment, failing, old_python, text
 class Loud:
     """An object of the user's: whatever is asked of it is an error."""
 
-    def __repr__(self, *given: Any) -> Any:
+    def __repr__(self, *values: Any) -> Any:
         raise AssertionError("asked")
 
     __str__ = __len__ = __iter__ = __getattr__ = __getitem__ = __repr__
@@ -56,17 +56,17 @@ def make_failing_spot(source: str, /, **scope: Any) -> Any:
 def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     """What the table of values tells of an error."""
     places = [make_failing_spot(source, **scope)]
-    found = failing_values.find_explanations(
+    explanations = failing_values.find_explanations(
         error, failing_values.build_rows(places, str(error))
     )
-    return "; ".join(finding["text"] for finding in found)
+    return "; ".join(finding["text"] for finding in explanations)
 
 
 # --- one rule ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("line", "scope", "said", "where"),
+    ("line", "scope", "message", "where"),
     [
         (
             "','.join(r)",
@@ -107,14 +107,14 @@ def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     ],
 )
 def test_item_of_different_type(
-    line: str, scope: dict[str, Any], said: str, where: str
+    line: str, scope: dict[str, Any], message: str, where: str
 ) -> None:
-    line = describe_values(TypeError(said), line, **scope)
+    line = describe_values(TypeError(message), line, **scope)
     assert line.startswith(where) and bool(line) is bool(where)
 
 
 @pytest.mark.parametrize(
-    ("said", "value", "where"),
+    ("message", "value", "where"),
     [
         (
             "could not convert string to float: 'n/a'",
@@ -130,17 +130,19 @@ def test_item_of_different_type(
         ("no", [1, 2], ""),
     ],
 )
-def test_item_named_in_the_message(said: str, value: Any, where: str) -> None:
-    line = describe_values(ValueError(said), "f(x)", x=value)
+def test_item_named_in_the_message(message: str, value: Any, where: str) -> None:
+    line = describe_values(ValueError(message), "f(x)", x=value)
     assert where in line and bool(line) is bool(where)
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(["a", "b", "a"], "`x` contains 'a' 2 times"), ([1, 2], "")]
+    ("value", "displayed"),
+    [(["a", "b", "a"], "`x` contains 'a' 2 times"), ([1, 2], "")],
 )
-def test_duplicate_values(value: Any, shown: str) -> None:
+def test_duplicate_values(value: Any, displayed: str) -> None:
     assert (
-        describe_values(ValueError("labels must be unique"), "f(x)", x=value) == shown
+        describe_values(ValueError("labels must be unique"), "f(x)", x=value)
+        == displayed
     )
 
 
@@ -161,7 +163,7 @@ class State(Enum):
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted", "value", "shown"),
+    ("line", "wanted", "value", "displayed"),
     [
         (
             "x['presure']",
@@ -188,18 +190,18 @@ class State(Enum):
         ("x['a']", "a", 5, ""),
     ],
 )
-def test_missing_key(line: str, wanted: str, value: Any, shown: str) -> None:
+def test_missing_key(line: str, wanted: str, value: Any, displayed: str) -> None:
     found = key_and_attribute_errors.explain_key_error(
         KeyError(wanted), [make_failing_spot(line, x=value)]
     )
-    assert (shown in found["text"]) if shown else found is None
+    assert (displayed in found["text"]) if displayed else found is None
 
 
 # --- values in words -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "displayed"),
     [
         (1, "1"),
         ("a", "'a'"),
@@ -218,8 +220,8 @@ def test_missing_key(line: str, wanted: str, value: Any, shown: str) -> None:
         (10**400, "int"),
     ],
 )
-def test_value_description(value: Any, shown: str) -> None:
-    assert value_summary.describe_value(value) == shown
+def test_value_description(value: Any, displayed: str) -> None:
+    assert value_summary.describe_value(value) == displayed
 
 
 def test_user_objects_are_never_called() -> None:
@@ -272,7 +274,7 @@ def test_facts_that_require_running_code_are_unknown(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("<!DOCTYPE html>", "line 1 of 1 in the text is `<!DOCTYPE html>`"),
         (
@@ -283,14 +285,16 @@ def test_facts_that_require_running_code_are_unknown(line: str) -> None:
         ("", "the text is empty"),
     ],
 )
-def test_invalid_json_line(source: str, said: str) -> None:
+def test_invalid_json_line(source: str, message: str) -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads(source)
-    assert next(file_read_errors.explain_read_error(caught.value, [])).startswith(said)
+    assert next(file_read_errors.explain_read_error(caught.value, [])).startswith(
+        message
+    )
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("Zürich".encode("cp1252"), "look like cp1252 ('Zürich')"),
         ("Zürich".encode("utf-16"), "look like utf-16"),
@@ -301,10 +305,10 @@ def test_invalid_json_line(source: str, said: str) -> None:
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
     ],
 )
-def test_detected_byte_encoding(data: bytes, said: str) -> None:
+def test_detected_byte_encoding(data: bytes, message: str) -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         data.decode("utf-8")
-    assert said in "; ".join(file_read_errors.explain_read_error(caught.value, []))
+    assert message in "; ".join(file_read_errors.explain_read_error(caught.value, []))
 
 
 def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
@@ -335,17 +339,20 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         if python != sys.executable
         else ("ipykernel>=7", "pandas>=2.2,<4")
     )
-    made = Lab(environment(python, *wanted))
-    yield made
-    made.close()
+    lab = Lab(environment(python, *wanted))
+    yield lab
+    lab.close()
 
 
 def findings(lab: Lab, code: str) -> str:
     """What the kernel's part tells of a cell that fails."""
-    done = failing(lab, code)
-    assert "swallowed" not in done.diagnosis_data and done.diagnosis_data["seconds"] < 1
+    result = failing(lab, code)
+    assert (
+        "swallowed" not in result.diagnosis_data
+        and result.diagnosis_data["seconds"] < 1
+    )
     return "; ".join(
-        finding["text"] for finding in done.diagnosis_data["look"]["findings"]
+        finding["text"] for finding in result.diagnosis_data["look"]["findings"]
     )
 
 
@@ -353,7 +360,7 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         (FRAME + "df.price.foo", "closest|Series \\(2,\\)"),  # a column as an attribute
         (
@@ -418,16 +425,18 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ),
     ],
 )
-def test_fact_behind_an_error(lab: Lab, code: str, told: str) -> None:
-    assert re.search(told, findings(lab, code))
+def test_fact_behind_an_error(lab: Lab, code: str, message: str) -> None:
+    assert re.search(message, findings(lab, code))
 
 
 def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
     lab.ok("df.drop(columns='b', inplace=True)")
-    done = failing(lab, "df.bb")
+    result = failing(lab, "df.bb")
     (bound,) = [
-        one["bound"] for one in done.diagnosis_data["look"]["findings"] if one["bound"]
+        finding["bound"]
+        for finding in result.diagnosis_data["look"]["findings"]
+        if finding["bound"]
     ]
     assert bound["text"].startswith("df = ") and bound["changed_line"] == 1
     assert (
@@ -436,11 +445,11 @@ def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
     )
 
 
-def lost_columns(done: Any) -> list[Any]:
+def lost_columns(result: Any) -> list[Any]:
     return [
-        one["lost"]
-        for one in done.diagnosis_data["look"]["findings"]
-        if one.get("lost")
+        finding["lost"]
+        for finding in result.diagnosis_data["look"]["findings"]
+        if finding.get("lost")
     ]
 
 
@@ -480,15 +489,15 @@ def test_column_dropped_by_failing_run_is_reported(lab: Lab) -> None:
 
 def test_redefined_class_is_reported(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
-    done = failing(lab, "df = df.to_numpy()\n1 / 0")
-    assert done.diagnosis_data["changed"]["rebound"] == [
+    result = failing(lab, "df = df.to_numpy()\n1 / 0")
+    assert result.diagnosis_data["changed"]["rebound"] == [
         ["df", "DataFrame 2 × 1", "ndarray 2 × 1"]
     ]
 
 
 def test_named_c_method_is_not_an_inspection_error(lab: Lab) -> None:
-    done = lab.run("f = [].append\ng = len")
-    assert "swallowed" not in done.diagnosis_data
+    result = lab.run("f = [].append\ng = len")
+    assert "swallowed" not in result.diagnosis_data
 
 
 def test_inspection_runs_no_user_code(lab: Lab) -> None:
@@ -498,17 +507,17 @@ def test_inspection_runs_no_user_code(lab: Lab) -> None:
         "    price = property(lambda self: print('RUN'))\n"
         "    def fails(self, given): raise ValueError('length')\ntrap, held = Trap(), {'a': [Trap(), 1]}"
     )
-    done = failing(lab, "trap.fails(held['a'][0])")
-    assert "RUN" not in text(done) and "look" in done.diagnosis_data
+    result = failing(lab, "trap.fails(held['a'][0])")
+    assert "RUN" not in text(result) and "look" in result.diagnosis_data
 
 
 def test_suppressed_inspection_errors_are_counted(lab: Lab) -> None:
-    done = failing(
+    result = failing(
         lab,
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')",
     )
     assert (
-        done.diagnosis_data["swallowed"]["count"] >= 1
-        and "SystemExit in " in done.diagnosis_data["swallowed"]["first"]
+        result.diagnosis_data["swallowed"]["count"] >= 1
+        and "SystemExit in " in result.diagnosis_data["swallowed"]["first"]
     )
     assert "swallowed" not in lab.ok("x = 1").diagnosis_data

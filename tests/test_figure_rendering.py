@@ -77,8 +77,8 @@ def test_report_with_kaleido_names_the_render_command(
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
     assert kernel.children() == []
 
-    said = project.stepper("output", "1", "--figure").stdout
-    path = project.folder / said.split(": ", 1)[1].strip()
+    output = project.stepper("output", "1", "--figure").stdout
+    path = project.folder / output.split(": ", 1)[1].strip()
     assert path.parent == Path(project.paths.figures, notebook.path.stem)
     with Image.open(path) as picture:
         assert (picture.format, picture.size) == ("PNG", (640, 360))

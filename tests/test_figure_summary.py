@@ -49,9 +49,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if old else sys.executable
     if not python:
         pytest.skip("there is no Python 3.9 on this machine")
-    made = Lab(environment(python, *(OLD if old else NEW)))
-    yield made
-    made.close()
+    lab = Lab(environment(python, *(OLD if old else NEW)))
+    yield lab
+    lab.close()
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def plots(lab: Lab) -> Lab:
     return lab
 
 
-def figures(done: Execution) -> list[dict[str, Any]]:
-    assert done.outcome is Outcome.OK, done.fault
-    found: list[dict[str, Any]] = done.diagnosis_data["figures"]
-    return found
+def figures(result: Execution) -> list[dict[str, Any]]:
+    assert result.outcome is Outcome.OK, result.fault
+    figures: list[dict[str, Any]] = result.diagnosis_data["figures"]
+    return figures
 
 
 def axes(lab: Lab, code: str) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def axes(lab: Lab, code: str) -> dict[str, Any]:
     return found
 
 
-def report(done: Execution, folder: Path) -> list[str]:
+def report(result: Execution, folder: Path) -> list[str]:
     return figure_summary.format_images(
-        SavedImages(str(folder)).save(done.outputs, 7), figures(done)
+        SavedImages(str(folder)).save(result.outputs, 7), figures(result)
     )
 
 
@@ -89,14 +89,14 @@ def report(done: Execution, folder: Path) -> list[str]:
 
 
 def test_titles_limits_lines_and_legend(plots: Lab) -> None:
-    done = plots.ok(
+    result = plots.ok(
         "fig, ax = plt.subplots(figsize=(8, 4))\n"
         "ax.plot(range(1, 13), np.linspace(-3.14159, 25.25, 12), label='min')\n"
         "ax.plot(range(1, 13), np.zeros(12), label='max')\n"
         "ax.set(title='Temperature', xlabel='month', ylabel='°C', xlim=(1, 12), ylim=(-3.14159, 25.25))\n"
         "_ = ax.legend(), fig.suptitle('Weather')"
     )
-    (figure,) = figures(done)
+    (figure,) = figures(result)
     assert figure["title"] == "Weather" and figure["left_out"] == 0
     assert figure["axes"] == [
         {
@@ -247,13 +247,13 @@ def test_color_bars_twins_and_empty_subplots_are_not_counted_as_axes(
     )  # its frame alone
     assert len(figure["axes"]) == 1 and figure["colour_bars"] == []
     (figure,) = figures(plots.ok("plt.plot([1, 2]); _ = plt.twinx().plot([3, 4])"))
-    assert [one["artists"] for one in figure["axes"]] == [[["line", 1, 2]]] * 2
+    assert [axis["artists"] for axis in figure["axes"]] == [[["line", 1, 2]]] * 2
     (figure,) = figures(
         plots.ok(
             "f, a = plt.subplots(1, 4); a[0].plot([1]); a[1].axis('off'); a[2].set_visible(False)"
         )
     )
-    assert [one.get("invisible") for one in figure["axes"]] == [
+    assert [axis.get("invisible") for axis in figure["axes"]] == [
         None,
         "blank",
     ] and figure["left_out"] == 0
@@ -265,17 +265,17 @@ def test_seaborn_figures(plots: Lab) -> None:
         "import seaborn as sns\nd = pd.DataFrame({'x': range(40), 'y': range(40), 'g': list('abcd') * 10})"
     )
     (figure,) = figures(plots.ok("sns.relplot(data=d, x='x', y='y', hue='g', col='g')"))
-    assert [one["title"] for one in figure["axes"]] == [
+    assert [axis["title"] for axis in figure["axes"]] == [
         f"g = {name}" for name in "abcd"
     ]
-    assert [one["artists"][0] for one in figure["axes"]] == [["scatter", 1, 10]] * 4
+    assert [axis["artists"][0] for axis in figure["axes"]] == [["scatter", 1, 10]] * 4
     assert figure["legend"] == ["a", "b", "c", "d"]
     (figure,) = figures(plots.ok("_ = sns.heatmap(np.arange(42).reshape(6, 7))"))
     assert figure["axes"][0]["images"] == [{"shape": [6, 7], "min": 0, "max": 41}]
     (figure,) = figures(
         plots.ok("sns.pairplot(d[['x', 'y']])")
     )  # the diagonal's frames hold nothing
-    assert not any(one.get("invisible") for one in figure["axes"])
+    assert not any(axis.get("invisible") for axis in figure["axes"])
 
 
 # when it tells
@@ -296,8 +296,8 @@ def test_each_image_has_its_own_facts(plots: Lab, tmp_path: Path) -> None:
         ),
         tmp_path,
     )
-    told = [line.split('"')[1] if '"' in line else "" for line in lines]
-    assert told == ["shown", "displayed", "updated", "", "result"]
+    messages = [line.split('"')[1] if '"' in line else "" for line in lines]
+    assert messages == ["shown", "displayed", "updated", "", "result"]
     assert "shown 2 times" in lines[-1]  # as the result, and by the backend
     assert "a single color" in lines[3] and "a single color" not in lines[0]
 
@@ -305,10 +305,10 @@ def test_each_image_has_its_own_facts(plots: Lab, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["svg", "png", "retina", "jpeg"])
 def test_inline_backend_formats(plots: Lab, kind: str, tmp_path: Path) -> None:
     plots.ok(f"%config InlineBackend.figure_formats = ['{kind}']")
-    done = plots.ok("plt.plot([1, 2]); _ = plt.title('the one')")
+    result = plots.ok("plt.plot([1, 2]); _ = plt.title('the one')")
     lines, others = (
-        report(done, tmp_path),
-        figure_summary.format_rich_outputs(done.outputs, figures(done)),
+        report(result, tmp_path),
+        figure_summary.format_rich_outputs(result.outputs, figures(result)),
     )
     (line,) = others if kind == "svg" else lines
     assert line.endswith(
@@ -320,9 +320,9 @@ def test_inline_backend_formats(plots: Lab, kind: str, tmp_path: Path) -> None:
 def test_figures_that_were_not_shown_are_not_reported(plots: Lab) -> None:
     assert figures(plots.ok("plt.plot([1, 2])")) and figures(plots.ok("1")) == []
     assert figures(plots.ok("f = plt.figure(); plt.close(f)")) == []
-    done = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
+    result = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
     assert (
-        not done.outputs and len(figures(done)) == 1
+        not result.outputs and len(figures(result)) == 1
     )  # no picture of the outputs is this one
     failed = plots.run(
         "plt.plot([1]); plt.title('before it failed'); plt.show(); 1 / 0"
@@ -337,19 +337,19 @@ def test_summary_size_is_bounded(plots: Lab) -> None:
         len(figure["axes"]) + figure["left_out"] == 16
         and 1 <= len(figure["axes"]) <= 12
     )
-    done = plots.ok(
+    result = plots.ok(
         "for n in range(20): plt.figure(figsize=(1, 1)); plt.plot([n]); plt.title(str(n))"
     )
-    assert [one["axes"][0]["title"] for one in figures(done)] == [
+    assert [item["axes"][0]["title"] for item in figures(result)] == [
         str(n) for n in (*range(8), *range(12, 20))
     ]
-    done = plots.ok(
+    result = plots.ok(
         "f, grid = plt.subplots(3, 4)\nfor a in grid.flat:\n"
         "    a.plot([[1] * 9], label='l' * 99)\n"
         "    a.set(title='t' * 99, xlabel='x' * 99, ylabel='y' * 99); a.legend()\n"
         "get_ipython().display_formatter.format.__globals__['record_figure'](f, ({'image/png': 'eA=='}, {})); plt.close(f)"
     )
-    assert len(json.dumps(figures(done), ensure_ascii=False)) < 20_000
+    assert len(json.dumps(figures(result), ensure_ascii=False)) < 20_000
 
 
 @pytest.mark.nightly
@@ -368,13 +368,13 @@ def test_summary_is_fast(plots: Lab, code: str) -> None:
         "note = get_ipython().display_formatter.format.__globals__['record_figure']; import time"
     )
     plots.ok("held = get_ipython().display_formatter.format.__wrapped__")
-    done = plots.ok(
+    result = plots.ok(
         f"{code}\nfigure = plt.gcf(); result = held(figure); spent = []\n"
         "for _ in range(5):\n"
         "    began = time.thread_time(); note(figure, result); spent.append(time.thread_time() - began)\n"
         "plt.close(); print(min(spent))"
     )
-    assert float(text(done)) < 0.05
+    assert float(text(result)) < 0.05
 
 
 def test_summary_leaves_the_kernel_unchanged(plots: Lab) -> None:
@@ -419,10 +419,13 @@ def test_summary_hook_is_removed_when_another_version_takes_over(plots: Lab) -> 
 def test_summary_does_not_import_matplotlib(lab: Lab) -> None:
     fresh = Lab(lab.kernel.describe().python)
     try:
-        done = fresh.ok(
+        result = fresh.ok(
             "from IPython.display import SVG, display\ndisplay(SVG('<svg/>')); import sys\n'matplotlib' in sys.modules"
         )
-        assert done.outputs[-1]["data"]["text/plain"] == "False" and figures(done) == []
+        assert (
+            result.outputs[-1]["data"]["text/plain"] == "False"
+            and figures(result) == []
+        )
     finally:
         fresh.close()
 
@@ -438,26 +441,26 @@ def test_summary_does_not_import_matplotlib(lab: Lab) -> None:
 )
 def test_figures_that_raise_while_inspected(plots: Lab, body: str) -> None:
     """It is shown as ever, and the cell does not fail."""
-    done = plots.ok(
+    result = plots.ok(
         "from matplotlib.figure import Figure\nfrom IPython.display import display\n"
         f"class Odd(Figure):\n    {body}\n    __repr__, _repr_html_ = object.__repr__, None\n"
         "get_ipython().display_formatter.formatters['image/png'].for_type(Odd, lambda figure: 'iVBORw0KGgo=')\n"
         "display(Odd.__new__(Odd))"
     )
-    assert [out["data"]["image/png"] for out in done.outputs] == ["iVBORw0KGgo="]
+    assert [out["data"]["image/png"] for out in result.outputs] == ["iVBORw0KGgo="]
 
 
 def test_interrupt_during_inspection_reaches_the_cell(plots: Lab) -> None:
     """Esc in the midst of a look must end the cell, not the look."""
-    done = plots.run(
+    result = plots.run(
         "scope = get_ipython().display_formatter.format.__globals__; held = scope['describe_figure']\n"
         "def esc(figure): raise KeyboardInterrupt\n"
         "scope['describe_figure'] = esc\ntry: plt.plot([1]); plt.show(); print('went on')\nfinally: scope['describe_figure'] = held"
     )
     assert (
-        done.fault
-        and done.fault.ename == "KeyboardInterrupt"
-        and "went on" not in text(done)
+        result.fault
+        and result.fault.ename == "KeyboardInterrupt"
+        and "went on" not in text(result)
     )
 
 
@@ -514,10 +517,10 @@ def test_large_image_is_scaled_down(tmp_path: Path, width: int, mode: str) -> No
     (saved,) = SavedImages(str(tmp_path)).save(
         [make_display(picture(width, 40, mode=mode))], 1
     )
-    with Image.open(saved.path) as made:
+    with Image.open(saved.path) as image:
         assert (
-            made.size == ((1568, 40) if width < 1600 else (1568, 21))
-            and made.format == "PNG"
+            image.size == ((1568, 40) if width < 1600 else (1568, 21))
+            and image.format == "PNG"
         )
     assert (saved.width, saved.height, saved.why, saved.single_color) == (
         width,
@@ -531,8 +534,8 @@ def test_sixteen_bit_image_is_scaled_not_clipped(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("I;16", (2000, 10), 32768).save(file, "PNG")
     (saved,) = SavedImages(str(tmp_path)).save([make_display(file.getvalue())], 1)
-    with Image.open(saved.path) as made:
-        assert made.getpixel((5, 5)) == 128
+    with Image.open(saved.path) as image:
+        assert image.getpixel((5, 5)) == 128
 
 
 @pytest.mark.parametrize(
@@ -546,8 +549,8 @@ def test_other_formats_are_converted_to_png(
     (saved,) = SavedImages(str(tmp_path)).save(
         [make_display(picture(kind=kind, mode=mode), mime)], 1
     )
-    with Image.open(saved.path) as made:
-        assert made.format == "PNG" and made.size == (20, 10)
+    with Image.open(saved.path) as image:
+        assert image.format == "PNG" and image.size == (20, 10)
     file = io.BytesIO()
     Image.new("CMYK", (3, 3)).save(file, "JPEG")
     (saved,) = SavedImages(str(tmp_path)).save(
@@ -676,7 +679,7 @@ def test_at_most_eight_images_per_run_are_saved(tmp_path: Path) -> None:
         [make_display(picture(noise=n)) for n in range(30)], 12
     )
     assert sorted(os.listdir(tmp_path)) == [f"0012-{n}.png" for n in range(1, 9)]
-    assert [bool(one.path) for one in saved] == [True] * 8 + [False] * 22
+    assert [bool(item.path) for item in saved] == [True] * 8 + [False] * 22
     lines = figure_summary.format_images(saved, [])
     assert len(lines) == 9 and lines[-1] == "… and 22 more images, not saved"
     assert len(figure_summary.format_images(saved[:8], [])) == 8
@@ -714,10 +717,10 @@ def test_run_without_images_creates_no_folder_and_imports_no_pillow(
 # the lines of the report
 
 
-def format_line(*axes: dict[str, Any], **more: Any) -> str:
+def format_line(*axes: dict[str, Any], **options: Any) -> str:
     (line,) = figure_summary.format_images(
         [SavedImage("/p/1.png", 1200, 800, key=5)],
-        [{"key": 5, "axes": list(axes), **more}],
+        [{"key": 5, "axes": list(axes), **options}],
     )
     return line
 
@@ -884,7 +887,7 @@ def test_figure_lines_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (
             {
@@ -947,12 +950,12 @@ def test_figure_lines_are_bounded() -> None:
         ({}, []),
     ],
 )
-def test_rich_outputs_are_listed(data: dict[str, Any], said: list[str]) -> None:
+def test_rich_outputs_are_listed(data: dict[str, Any], message: list[str]) -> None:
     assert (
         figure_summary.format_rich_outputs(
             [{"output_type": "display_data", "data": data}]
         )
-        == said
+        == message
     )
 
 
@@ -968,7 +971,7 @@ def make_plotly_array(code: str, *values: float) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("traces", "layout", "said"),
+    ("traces", "layout", "message"),
     [
         (
             [
@@ -1036,7 +1039,7 @@ def make_plotly_array(code: str, *values: float) -> dict[str, str]:
     ],
 )
 def test_plotly_figure_is_summarized(
-    traces: list[Any], layout: dict[str, Any], said: str
+    traces: list[Any], layout: dict[str, Any], message: str
 ) -> None:
     content = {
         "data": traces,
@@ -1046,7 +1049,7 @@ def test_plotly_figure_is_summarized(
     (line,) = figure_summary.format_rich_outputs(
         [{"data": {plotly_summary.MIME: content, "text/html": "<div>"}}]
     )
-    assert line.partition(": ")[2] == said
+    assert line.partition(": ")[2] == message
 
 
 def test_invalid_plotly_figure_is_tolerated() -> None:

@@ -44,12 +44,12 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         python = old_python()
         if not python:
             pytest.skip("there is no Python 3.9 on this machine")
-        made = Lab(environment(python, *OLD))
+        lab = Lab(environment(python, *OLD))
     else:
-        made = Lab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
-    made.ok("import os, shutil, sqlite3, tempfile, threading\nfrom pathlib import Path")
-    yield made
-    made.close()
+        lab = Lab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    lab.ok("import os, shutil, sqlite3, tempfile, threading\nfrom pathlib import Path")
+    yield lab
+    lab.close()
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def empty_folder_lab(lab: Lab) -> Lab:
 
 def files_of(lab: Lab, source: str) -> dict[str, Any]:
     """What the kernel tells of files after a cell that fails."""
-    done = lab.run(source + FAIL)
-    assert done.fault is not None
-    assert done.fault.ename == "ValueError", done.fault
-    assert done.fault.evalue == "stop", done.fault
-    assert "swallowed" not in done.diagnosis_data, done.diagnosis_data
-    facts: dict[str, Any] = done.diagnosis_data["files"]
+    result = lab.run(source + FAIL)
+    assert result.fault is not None
+    assert result.fault.ename == "ValueError", result.fault
+    assert result.fault.evalue == "stop", result.fault
+    assert "swallowed" not in result.diagnosis_data, result.diagnosis_data
+    facts: dict[str, Any] = result.diagnosis_data["files"]
     return facts
 
 
@@ -80,9 +80,9 @@ def changes(lab: Lab, source: str) -> dict[str, str]:
     facts = files_of(lab, source)
     here = str(Path(lab.value("os.getcwd()")).resolve())
     return {
-        str(Path(each["path"]).relative_to(here)): ("" if each["own"] else "~")
-        + each["change"]
-        for each in facts["changes"]
+        str(Path(change["path"]).relative_to(here)): ("" if change["own"] else "~")
+        + change["change"]
+        for change in facts["changes"]
     }
 
 
@@ -263,7 +263,7 @@ def test_file_of_previous_cell_is_not_an_external_change(
 
 
 def test_audit_hook_never_raises_or_calls_user_code(empty_folder_lab: Lab) -> None:
-    done = empty_folder_lab.run(
+    result = empty_folder_lab.run(
         "import sys\n"
         "class N(int):\n"
         "    def __and__(self, other): raise SystemExit\n"
@@ -280,8 +280,8 @@ def test_audit_hook_never_raises_or_calls_user_code(empty_folder_lab: Lab) -> No
         "        sys.audit(event, *given)\n"
         "print('done')"
     )
-    assert done.outcome is Outcome.OK, done.fault
-    assert text(done) == "done\n"
+    assert result.outcome is Outcome.OK, result.fault
+    assert text(result) == "done\n"
 
 
 def test_audit_hook_keeps_no_user_objects(empty_folder_lab: Lab) -> None:
@@ -313,21 +313,22 @@ def test_recorded_changes_are_bounded(empty_folder_lab: Lab) -> None:
 def test_interrupt_in_a_loop_of_audited_calls_stops_the_cell(
     empty_folder_lab: Lab,
 ) -> None:
-    done = empty_folder_lab.run(
+    result = empty_folder_lab.run(
         "while True: open('new', 'w').close(); id(1)", timeout=1
     )
-    assert done.outcome is Outcome.TIMEOUT
-    assert done.fault is not None
+    assert result.outcome is Outcome.TIMEOUT
+    assert result.fault is not None
     assert empty_folder_lab.value("os.path.exists('new')") is True  # the kernel lives
 
 
 def test_interrupted_cell_changes_are_recorded(empty_folder_lab: Lab) -> None:
-    done = empty_folder_lab.run(
+    result = empty_folder_lab.run(
         "open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1
     )
-    assert done.outcome is Outcome.TIMEOUT
+    assert result.outcome is Outcome.TIMEOUT
     noted = [
-        Path(each["path"]).name for each in done.diagnosis_data["files"]["changes"]
+        Path(change["path"]).name
+        for change in result.diagnosis_data["files"]["changes"]
     ]
     assert noted == ["new"]
 

@@ -219,9 +219,9 @@ def test_outputs_match_nbclient(said: list[tuple]) -> None:
     client = NotebookClient(nbformat.v4.new_notebook(cells=[cell]))
     client.clear_before_next_output = False
     area = OutputArea(LIMIT)
-    for one in said:
-        area.add_message(message(*one))
-        client.process_message(message(*one), client.nb.cells[0], 0)
+    for line in said:
+        area.add_message(message(*line))
+        client.process_message(message(*line), client.nb.cells[0], 0)
     joined: list[dict] = []
     for out in client.nb.cells[0].outputs:  # it leaves streams apart
         if (
@@ -266,8 +266,10 @@ def test_unsaved_images_are_not_held() -> None:
         shown = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}
         area.add_message({**message("display_data", "", 0), "content": shown})
     assert len(area.list_images()) == 500
-    assert sum(len(one["data"]["image/png"]) for one in area.list_images()) < 20 * 4000
-    assert [one["data"]["image/png"][:4] for one in area.list_images()[:8]] == [
+    assert (
+        sum(len(image["data"]["image/png"]) for image in area.list_images()) < 20 * 4000
+    )
+    assert [item["data"]["image/png"][:4] for item in area.list_images()[:8]] == [
         f"{n:04d}" for n in range(8)
     ]
 

@@ -83,15 +83,18 @@ def check_answer(answer: Any) -> str:
     return answer.text + answer.stop
 
 
-def check_output(done: subprocess.CompletedProcess[str]) -> str:
+def check_output(result: subprocess.CompletedProcess[str]) -> str:
     """Assert that what a command printed is sound; return it."""
-    for text in (done.stdout, done.stderr):
+    for text in (result.stdout, result.stderr):
         assert find_unprintable(text) == [], text
         for line in text.split("\n"):
             assert not line.startswith(FORGED), text
-    assert len(done.stdout) < 20_000
-    assert "Traceback" not in done.stderr and "stepper itself failed" not in done.stderr
-    return done.stdout + done.stderr
+    assert len(result.stdout) < 20_000
+    assert (
+        "Traceback" not in result.stderr
+        and "stepper itself failed" not in result.stderr
+    )
+    return result.stdout + result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +230,9 @@ def test_eval_output_cannot_forge_stepper_lines(
         "FORGE",
         f"{E}",
     ):
-        done = book.project.stepper("eval", source, check=None)
-        assert_no_forged_lines(check_output(done))
-        assert done.stdout.startswith("stepper: eval ")
+        result = book.project.stepper("eval", source, check=None)
+        assert_no_forged_lines(check_output(result))
+        assert result.stdout.startswith("stepper: eval ")
 
 
 def test_status_and_history_cannot_be_forged(book: Notebook) -> None:
@@ -417,8 +420,8 @@ def test_journaled_report_is_sanitized(project: Project) -> None:
     journal.write_text(
         json.dumps({"event": "report", "run": 0, "text": EVIL * 50}) + "\n"
     )
-    done = project.stepper("report", "--notebook", "strange")
-    assert find_unprintable(done.stdout) == [] and len(done.stdout) < 7000
+    result = project.stepper("report", "--notebook", "strange")
+    assert find_unprintable(result.stdout) == [] and len(result.stdout) < 7000
 
 
 def test_rich_markup_is_not_interpreted(project: Project) -> None:

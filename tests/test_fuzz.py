@@ -149,21 +149,23 @@ def encode_json(value: Any) -> bytes:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """One daemon for all: at the end it is the same process, with no more descriptors and little more memory."""
-    for made in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
-        made.notebook("plain.ipynb", [code("1 + 1", "one")])
-        made.stepper(
+    for project in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
+        project.notebook("plain.ipynb", [code("1 + 1", "one")])
+        project.stepper(
             "run", "plain"
         )  # its kernel's descriptors are there before and after
-        daemon = psutil.Process(made.json("status")["daemon"]["pid"])
+        daemon = psutil.Process(project.json("status")["daemon"]["pid"])
         before, descriptors = daemon.memory_info().rss, daemon.num_fds()
-        yield made
-        assert made.json("status")["daemon"]["pid"] == daemon.pid
+        yield project
+        assert project.json("status")["daemon"]["pid"] == daemon.pid
         until = time.monotonic() + 40  # silent connections are ended after 30 s
         while daemon.num_fds() > descriptors + 6 and time.monotonic() < until:
             time.sleep(0.1)
         assert daemon.num_fds() <= descriptors + 6
         assert daemon.memory_info().rss < before + GROWTH
-        assert "Traceback" not in (made.folder / ".stepper" / "daemon.log").read_text()
+        assert (
+            "Traceback" not in (project.folder / ".stepper" / "daemon.log").read_text()
+        )
 
 
 def send_bytes(
@@ -190,14 +192,14 @@ def send_bytes(
 
 def parts(answer: bytes) -> list[list[bytes]]:
     """Return the frames of an answer."""
-    found, stream = [], io.BytesIO(answer)
+    results, stream = [], io.BytesIO(answer)
     while prefix := stream.read(wire_format.PREFIX):
         sizes = wire_format.parse_part_lengths(
             stream.read(8 * wire_format.parse_part_count(prefix))
         )
-        found.append([stream.read(size) for size in sizes])
-        assert [len(part) for part in found[-1]] == sizes
-    return found
+        results.append([stream.read(size) for size in sizes])
+        assert [len(part) for part in results[-1]] == sizes
+    return results
 
 
 def send_request(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
@@ -240,8 +242,8 @@ HEADS = st.lists(LENGTHS, max_size=10).map(
 )
 WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
     # A request of another version has the daemon end, which is meant so: an update's next daemon takes over.
-    lambda each: wire_format.pack(
-        *([each[0], __version__.encode(), *each[2:]] if len(each) == 5 else each)
+    lambda item: wire_format.pack(
+        *([item[0], __version__.encode(), *item[2:]] if len(item) == 5 else item)
     )
 )
 
@@ -253,7 +255,7 @@ WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
         HEADS,
         st.tuples(HEADS, st.binary(max_size=99)).map(b"".join),
         WHOLE,
-        st.tuples(WHOLE, st.integers(0, 60)).map(lambda one: one[0][: one[1]]),
+        st.tuples(WHOLE, st.integers(0, 60)).map(lambda item: item[0][: item[1]]),
     ),
     pieces=st.integers(1, 4),
 )
@@ -404,12 +406,12 @@ BODIES = st.one_of(
     st.binary(max_size=40),
     DEEP.map(str.encode),
     st.tuples(PAYLOADS.map(encode_json), DEEP).map(
-        lambda one: (
-            one[0][:-1]
+        lambda item: (
+            item[0][:-1]
             + b', "session_id": '
-            + one[1].encode()
+            + item[1].encode()
             + b', "tool_input": '
-            + one[1].encode()
+            + item[1].encode()
             + b"}"
         )
     ),
@@ -427,8 +429,8 @@ def test_random_payloads(place: Project, event: str, body: bytes) -> None:
     )
     assert kind == wire_format.OK, answer
     if answer:
-        said = json.loads(answer)["hookSpecificOutput"]
-        assert said["hookEventName"] == event.split()[0]
+        data = json.loads(answer)["hookSpecificOutput"]
+        assert data["hookEventName"] == event.split()[0]
         assert "stepper itself failed" not in answer.decode()
 
 

@@ -63,14 +63,14 @@ def script(project: Project) -> Path:
 def run(
     script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | None = None
 ) -> bytes:
-    done = subprocess.run(
+    result = subprocess.run(
         [script, event],
         input=stdin,
         capture_output=True,
         env={"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": STATE, **(env or {})},
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout
+    assert (result.returncode, result.stderr) == (0, b"")
+    return result.stdout
 
 
 def test_hook_without_installation_answers_only_edits(
@@ -80,11 +80,11 @@ def test_hook_without_installation_answers_only_edits(
     assert (
         "NOT run" in answer["systemMessage"] and "install.sh" in answer["systemMessage"]
     )  # the person's line
-    said = answer["hookSpecificOutput"]
-    assert said["hookEventName"] == "PostToolUse"
+    hook_output = answer["hookSpecificOutput"]
+    assert hook_output["hookEventName"] == "PostToolUse"
     assert (
-        "NOT run" in said["additionalContext"]
-        and "install.sh" in said["additionalContext"]
+        "NOT run" in hook_output["additionalContext"]
+        and "install.sh" in hook_output["additionalContext"]
     )
     for event in (
         "PreToolUse",
@@ -197,12 +197,12 @@ def test_script_prefers_the_compiled_client(script: Path) -> None:
         (env / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {word} \"$@\"\n")
         (env / "bin" / name).chmod(0o755)
     (env / "packages").symlink_to(ROOT)
-    told = [
+    expected = [
         "compiled",
         *map(str, (env / "bin/python", env / "packages", script.parents[2])),
         "PostToolUse",
     ]
-    assert run(script, "PostToolUse").decode().splitlines() == told
+    assert run(script, "PostToolUse").decode().splitlines() == expected
     (env / "bin" / "python").rename(env / "bin" / "gone")
     answer = json.loads(
         run(script, "PostToolUse")
@@ -298,12 +298,12 @@ def test_socket_path_fits_and_depends_only_on_the_project(
     )  # the published test vectors
 
 
-def make_payload(**more: object) -> bytes:
+def make_payload(**options: object) -> bytes:
     answered = {
         "new_source": "x",
         "cell_id": "ab",
         "error": "",
-        **more,
+        **options,
         "original_file": 'a"}\\',
         "updated_file": "b" * 99,
     }
@@ -344,17 +344,17 @@ def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
     except ValueError:
         return  # what is no JSON stays none; the daemon says so
     lean = json.loads(hook_json.remove_notebook_copies(data))
-    for each in (whole, lean):
-        if isinstance(each, dict) and "tool_response" in each:
-            each["tool_response"].pop("updated_file", None)
-            each["tool_response"].pop("original_file", None)
+    for item in (whole, lean):
+        if isinstance(item, dict) and "tool_response" in item:
+            item["tool_response"].pop("updated_file", None)
+            item["tool_response"].pop("original_file", None)
     assert lean == whole
 
 
-def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for a condition; the time is a bound of hangs only."""
     until = time.monotonic() + seconds
-    while not come():
+    while not received():
         assert time.monotonic() < until, "it never came"
         time.sleep(0.05)
 
@@ -520,16 +520,19 @@ def test_broken_stdin_or_stdout_is_not_a_failure(
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     payload = json.dumps(notebook.edited("replace", "print('ran')", "a")).encode()
     closed = ["sh", "-c", 'exec "$@" <&-', "sh", *project.client("PostToolUse")]
-    done = subprocess.run(closed, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"") and b"NOT run" in done.stdout
+    result = subprocess.run(closed, capture_output=True)
+    assert (result.returncode, result.stderr) == (
+        0,
+        b"",
+    ) and b"NOT run" in result.stdout
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        result = subprocess.run(
             project.client("PostToolUse"),
             input=payload,
             stdout=full,
             stderr=subprocess.PIPE,
         )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (result.returncode, result.stderr) == (0, b"")
     assert len(project.json("history")) == 1  # what could not be read was not asked for
 
 
@@ -566,17 +569,17 @@ def test_clients_and_script_have_the_same_constants() -> None:
             wire_format.FAILED,
         )
     }  # all else is handed over
-    left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
-    assert {*left} == {*hook_process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
+    matches = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
+    assert {*matches} == {*hook_process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
     naps = re.findall(r"#define (?:RETRY|DAEMON_WAIT)_SECONDS ([\d.]+)", compiled)
     assert [*map(float, naps)] == [
         hook_process.RETRY_SECONDS,
         hook_process.DAEMON_WAIT_SECONDS,
     ]
-    constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
+    constants = {int(item, 16) for item in re.findall(r"0x[0-9A-F]{10,}", compiled)}
     assert constants == {
-        int(each, 16)
-        for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(hook_paths))
+        int(item, 16)
+        for item in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(hook_paths))
     } - {(1 << 64) - 1}
     (line,) = re.findall(r'RUN =\s+"(.*)";', compiled)
     assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT

@@ -45,14 +45,14 @@ CODE = "import sys; sys.stdout.write(repr((sys.version_info[:2], sys.prefix)))"
 
 def snapshot(root):
     """Return every file, link and folder below `root` with mode and content: equal means byte-identical."""
-    found = {}
+    contents = {}
     for path in sorted(root.rglob("*")):
         about = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else ""
         if path.is_file() and not path.is_symlink():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found[str(path.relative_to(root))] = (stat.S_IMODE(about.st_mode), content)
-    return found
+        contents[str(path.relative_to(root))] = (stat.S_IMODE(about.st_mode), content)
+    return contents
 
 
 def script(path, text):
@@ -70,8 +70,8 @@ def bin_folder(folder, **commands):
     """Make a PATH of one folder: the few tools that install.sh uses, and `commands` (name → shell text)."""
     folder.mkdir()
     for name in TOOLS:
-        if found := shutil.which(name):
-            (folder / name).symlink_to(found)
+        if executable := shutil.which(name):
+            (folder / name).symlink_to(executable)
     for name, text in commands.items():
         script(folder / name, text)
     return folder
@@ -84,12 +84,12 @@ def find_uv():
 
 
 def environ(path, **extra):
-    kept = {
+    settings = {
         k: v
         for k, v in os.environ.items()
         if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
     }
-    return {**kept, "PATH": str(path), **extra}
+    return {**settings, "PATH": str(path), **extra}
 
 
 def sh(checkout, *arguments, path, cwd="/", **extra):
@@ -163,14 +163,14 @@ def find_commands_in_agent_shell(env, path, *names):
         + "".join(f"command -v {name}\n" for name in names)
         + "true\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-c", text],
         env={"PATH": str(path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.splitlines()
+    return result.stdout.splitlines()
 
 
 # --- the whole way, real environments ----------------------------------------------------------------------
@@ -179,11 +179,11 @@ def find_commands_in_agent_shell(env, path, *names):
 @pytest.mark.nightly
 def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     before = snapshot(repo)
-    done = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)
-    assert done.returncode == 0, done.stderr
-    assert "/new-notebook" in done.stdout
-    place = Paths(str(repo))
-    env = Path(place.env)
+    result = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)
+    assert result.returncode == 0, result.stderr
+    assert "/new-notebook" in result.stdout
+    paths = Paths(str(repo))
+    env = Path(paths.env)
     first, beside = snapshot(repo), snapshot(env)
 
     # what a hook and a person start
@@ -197,10 +197,10 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
         "-c",
         "import sys; sys.path.append(sys.argv[1]); import stepper.hook.daemon_client; print(stepper.__file__)",
     ]
-    told = subprocess.run(
+    process_result = subprocess.run(
         [*run, env / "packages"], capture_output=True, text=True, check=True
     )
-    assert Path(told.stdout.strip()).is_relative_to(env)
+    assert Path(process_result.stdout.strip()).is_relative_to(env)
     command, python = find_commands_in_agent_shell(
         env, path, "stepper", "python", "python3", "pip", "jupyter", "ipython"
     )
@@ -208,9 +208,9 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     assert python == str(path / "python3")
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
     assert first[".stepper/token"][0] == 0o600
-    assert stat.S_IMODE(Path(place.install_record).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(paths.install_record).stat().st_mode) == 0o600
     assert first[".claude/hooks/stepper"][0] == 0o755
-    noted = json.loads(Path(place.install_record).read_text())
+    noted = json.loads(Path(paths.install_record).read_text())
     assert (noted["python"], noted["version"]) == (str(kernel), 1)
     merged = json.loads((repo / ".claude/settings.json").read_text())
     assert merged["permissions"]["allow"] == [
@@ -224,10 +224,12 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     assert again.returncode == 0, again.stderr
     assert (snapshot(repo), snapshot(env)) == (first, beside), again.stdout
     assert "created" not in again.stdout
-    told = subprocess.run(
+    process_result = subprocess.run(
         [repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True
     )
-    assert b"Nothing to stop" in told.stdout, told.stderr  # it knows its project
+    assert b"Nothing to stop" in process_result.stdout, (
+        process_result.stderr
+    )  # it knows its project
 
     undone = sh(checkout, str(repo), "--uninstall", path=path)
     assert undone.returncode == 0, undone.stderr
@@ -249,10 +251,10 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
     )
     (target / "uv.lock").touch()
 
-    done = sh(checkout, path=path, cwd=target)
-    assert done.returncode == 0, done.stderr
-    assert "ipykernel added" in done.stdout
-    assert "uv add --dev ipykernel" in done.stdout
+    result = sh(checkout, path=path, cwd=target)
+    assert result.returncode == 0, result.stderr
+    assert "ipykernel added" in result.stdout
+    assert "uv add --dev ipykernel" in result.stdout
     noted = json.loads(Path(Paths(str(target)).install_record).read_text())
     assert noted["python"] == str(target / ".venv/bin/python")
     assert "ipykernel" in python_probe.probe(noted["python"]).modules
@@ -263,14 +265,14 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
 
     # the checkout changed; uv must not take the wheel that it kept
     (checkout / "stepper/fresh.py").write_text("NEW = 1\n")
-    done = sh(checkout, str(target), path=path)
-    assert "environment created" in done.stdout, done.stderr
+    result = sh(checkout, str(target), path=path)
+    assert "environment created" in result.stdout, result.stderr
     assert (target / ".stepper/env/packages/stepper/fresh.py").is_file()
 
     # another mode; asked from within Claude Code, with that environment on the PATH
     inside = f"{target}/.stepper/env/cli{os.pathsep}{path}{os.pathsep}{target}/.stepper/env/bin"
-    done = sh(checkout, str(target), "--editable", path=inside)
-    assert "environment created" in done.stdout, done.stderr
+    result = sh(checkout, str(target), "--editable", path=inside)
+    assert "environment created" in result.stdout, result.stderr
     assert (target / ".stepper/env/packages").resolve() == checkout
     editable = snapshot(target)
     (checkout / "stepper/fresh.py").unlink()
@@ -290,10 +292,10 @@ def test_failed_environment_creation_leaves_nothing(checkout, tmp_path):
         tmp_path / "bin",
         python3=f'case "$*" in *"-m venv"*) exit 1;; esac\n{forward()}',
     )
-    done = sh(checkout, str(target), path=path)
-    assert done.returncode == 1
-    assert "-venv" in done.stderr
-    assert "uv" in done.stderr
+    result = sh(checkout, str(target), path=path)
+    assert result.returncode == 1
+    assert "-venv" in result.stderr
+    assert "uv" in result.stderr
     assert list(target.iterdir()) == []
     assert not Path(get_record_root(), *target.parts[1:]).exists()
 
@@ -342,10 +344,10 @@ BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" 
 )
 def test_missing_requirements_are_reported(checkout, tmp_path, repo, commands, says):
     before = snapshot(repo)
-    done = sh(checkout, str(repo), path=bin_folder(tmp_path / "bin", **commands))
-    assert done.returncode == 1
+    result = sh(checkout, str(repo), path=bin_folder(tmp_path / "bin", **commands))
+    assert result.returncode == 1
     for words in says:
-        assert words in done.stderr
+        assert words in result.stderr
     assert snapshot(repo) == before
 
 
@@ -354,19 +356,19 @@ def test_newer_python_is_found(checkout, tmp_path, repo):
         tmp_path / "bin",
         **{"python3": python38(), "python3.12": BARE, "python3.10": forward()},
     )
-    done = sh(checkout, str(repo), "--python", "/nowhere", path=path)
-    assert "/nowhere" in done.stderr  # it came as far as the plan
-    assert "venv" not in done.stderr.replace("--python", "")
+    result = sh(checkout, str(repo), "--python", "/nowhere", path=path)
+    assert "/nowhere" in result.stderr  # it came as far as the plan
+    assert "venv" not in result.stderr.replace("--python", "")
 
 
 def replace_with_foreign(repo, name, content=None):
     """Put something foreign in a place of ours: a file with `content`, or a folder."""
-    place = repo / name
-    if place.is_dir():
-        shutil.rmtree(place)
-    place.unlink(missing_ok=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.mkdir() if content is None else place.write_text(content)
+    path = repo / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir() if content is None else path.write_text(content)
 
 
 SPOILT = {
@@ -453,16 +455,16 @@ def test_invalid_arguments(checkout, tmp_path, path, arguments, says):
         .replace("{home}", str(Path.home()))
         for word in arguments
     ]
-    done = sh(checkout, *words, path=path)
-    assert done.returncode in (1, 2)
-    assert says in done.stderr
-    assert done.stdout == ""
+    result = sh(checkout, *words, path=path)
+    assert result.returncode in (1, 2)
+    assert says in result.stderr
+    assert result.stdout == ""
     assert snapshot(tmp_path) == before
 
 
 def test_help_works_without_python(checkout, tmp_path):
-    done = sh(checkout, "--help", path=bin_folder(tmp_path / "bin"))
-    assert done.returncode == 0
+    result = sh(checkout, "--help", path=bin_folder(tmp_path / "bin"))
+    assert result.returncode == 0
     for word in (
         "--python PATH",
         "--notebooks PATTERN…",
@@ -473,7 +475,7 @@ def test_help_works_without_python(checkout, tmp_path):
         "--demo",
         "approving its execution",
     ):
-        assert word.lower() in done.stdout.lower()
+        assert word.lower() in result.stdout.lower()
 
 
 # --- in this process -----------------------------------------------------------------------------------------
@@ -529,8 +531,12 @@ def test_agent_shell_path_has_only_the_stepper_command(tmp_path, kernel):
         f"export PATH='/x':\"$PATH\":'{env}/bin'\n"
     )  # as earlier versions left it
     setup(repo, kernel=kernel)
-    found = find_commands_in_agent_shell(env, tmp_path / "nothing", "stepper", *others)
-    assert [Path(each).resolve() for each in found] == [env / "bin/stepper"]
+    commands_in_agent_shell = find_commands_in_agent_shell(
+        env, tmp_path / "nothing", "stepper", *others
+    )
+    assert [Path(result).resolve() for result in commands_in_agent_shell] == [
+        env / "bin/stepper"
+    ]
 
 
 def test_uninstall_leaves_an_empty_folder_empty(tmp_path, kernel):
@@ -577,10 +583,10 @@ def test_uninstall_without_a_record(repo, kernel, capsys, again):
     if again:  # a clone, or a lost .stepper/: install knows no more of what was before
         setup(repo, kernel=kernel)
     uninstall_from(repo)
-    left = json.loads((repo / ".claude/settings.json").read_text())
-    assert left.pop("permissions")["allow"] == ["Bash(ls *)", "Edit(notebooks/**)"]
+    document = json.loads((repo / ".claude/settings.json").read_text())
+    assert document.pop("permissions")["allow"] == ["Bash(ls *)", "Edit(notebooks/**)"]
     data.pop("permissions")
-    assert left == data
+    assert document == data
     after = snapshot(repo)
     assert {name for name in before if before[name] != after.get(name)} == {
         ".claude/settings.json"
@@ -662,12 +668,12 @@ def test_uninstall_keeps_journal_figures_and_config(repo, kernel, capsys):
 
 def test_every_file_in_the_state_folder_is_classified(tmp_path):
     paths = Paths(str(tmp_path))
-    known = {
+    known_paths = {
         path
         for path in vars(paths).values()
         if isinstance(path, str) and path.startswith(f"{paths.home}/")
     }
-    names = {path.removeprefix(f"{paths.home}/").split("/")[0] for path in known}
+    names = {path.removeprefix(f"{paths.home}/").split("/")[0] for path in known_paths}
     assert (
         len(names) > 10
         and names
@@ -740,11 +746,11 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
     setup(repos[0], "--link", kernel=kernel)
     assert snapshot(home) == before
 
-    def called(folder, *arguments, **more):
+    def called(folder, *arguments, **options):
         return subprocess.run(
             [command, *arguments],
             cwd=folder,
-            env={**os.environ, **more},
+            env={**os.environ, **options},
             capture_output=True,
             text=True,
         )
@@ -790,8 +796,8 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
 
     capsys.readouterr()
     uninstall_from(repos[0])
-    left = f"{command} (created by --link), for your other projects: {repos[1]}. To remove it, run: rm {command}\n"
-    assert left in capsys.readouterr().out and command.exists()
+    expected_line = f"{command} (created by --link), for your other projects: {repos[1]}. To remove it, run: rm {command}\n"
+    assert expected_line in capsys.readouterr().out and command.exists()
     uninstall_from(repos[1])
     assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
 
@@ -850,9 +856,9 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     before = snapshot(repo)
     setup(repo, kernel=kernel)
     line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
-    told = f"1 included; 2 not included (analysis/x.ipynb, top.ipynb). Cells of notebooks that are not included do not run. To include all notebooks, set: {line}"
+    expected = f"1 included; 2 not included (analysis/x.ipynb, top.ipynb). Cells of notebooks that are not included do not run. To include all notebooks, set: {line}"
     out = capsys.readouterr().out
-    assert told in out
+    assert expected in out
     (command,) = [
         text.partition("To include them, run: ")[2]
         for text in out.splitlines()
@@ -994,28 +1000,28 @@ def test_symlinked_settings_stay_a_symlink(repo, kernel):
 
 
 def test_daemon_of_the_old_environment_shuts_down(repo, kernel, capsys):
-    place = Paths(str(repo))
-    place.create_runtime_folder()
-    asked = []
+    paths = Paths(str(repo))
+    paths.create_runtime_folder()
+    requests = []
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(place.socket)
+        listener.bind(paths.socket)
         listener.listen()
 
         def answer():
             connection, _ = listener.accept()
             with connection:
-                asked.append(connection.recv(1000))
-                Path(place.socket).unlink()
+                requests.append(connection.recv(1000))
+                Path(paths.socket).unlink()
                 connection.sendall(wire_format.pack(wire_format.STALE, b""))
 
         thread = threading.Thread(target=answer)
         thread.start()
         setup(repo, "--remade", kernel=kernel)
         thread.join()
-    assert __version__.encode() not in asked[0]
+    assert __version__.encode() not in requests[0]
     assert "kernels keep running" in capsys.readouterr().out
     uninstall_from(repo)
-    assert not Path(place.runtime).exists()
+    assert not Path(paths.runtime).exists()
 
 
 def test_closed_stdout_does_not_stop_the_installation(checkout, repo, kernel):
@@ -1157,18 +1163,18 @@ def test_incomplete_venv_is_removed(tmp_path, monkeypatch):
 
 def test_incomplete_or_broken_environment_is_not_ready(repo, kernel):
     setup(repo, kernel=kernel)
-    place = Paths(str(repo))
-    python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
-    assert not install_checks.is_environment_ready(place, "stamp")
+    paths = Paths(str(repo))
+    python, stamp = Path(paths.env, "bin/python"), Path(paths.env, "stamp")
+    assert not install_checks.is_environment_ready(paths, "stamp")
     stamp.write_text(
         "stamp\n"
     )  # interrupted before it had an interpreter, or that is gone
-    assert not install_checks.is_environment_ready(place, "stamp")
+    assert not install_checks.is_environment_ready(paths, "stamp")
     script(python, "exit 0")
-    assert install_checks.is_environment_ready(place, "stamp")
-    assert not install_checks.is_environment_ready(place, "of another checkout")
+    assert install_checks.is_environment_ready(paths, "stamp")
+    assert not install_checks.is_environment_ready(paths, "of another checkout")
     script(python, "exit 1")  # it can't import stepper
-    assert not install_checks.is_environment_ready(place, "stamp")
+    assert not install_checks.is_environment_ready(paths, "stamp")
 
 
 def test_install_plan_is_parseable_lines(repo, kernel, monkeypatch, capfdbinary):
@@ -1210,30 +1216,33 @@ HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
 
 
 @pytest.mark.parametrize(
-    "more", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"]
+    "options", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"]
 )
-def test_hostile_path_is_not_executed(checkout, tmp_path, path, more):
+def test_hostile_path_is_not_executed(checkout, tmp_path, path, options):
     """As the target, as the checkout's own place and as the interpreter's: nothing in it is run or taken for a line."""
     own, repo, cwd = (tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd"))
     shutil.copytree(checkout, own)
     cwd.mkdir()
     repo.mkdir()
     stand_in(path)
-    kernel = script(tmp_path / f"kernel {HOSTILE}{more}" / "python", forward())
+    kernel = script(tmp_path / f"kernel {HOSTILE}{options}" / "python", forward())
     before = snapshot(tmp_path)
-    done = sh(own, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = sh(own, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
+    assert (result.returncode, result.stderr) == (0, "")
     words = ["--source", own, "--planned", repo, repo, "--allow", "--python", kernel]
-    assert done.stdout.endswith(
+    assert result.stdout.endswith(
         "<called:> "
         + "".join(f"<{word}> " for word in make_apply_arguments(*words))
         + "\n"
     )
-    if more:  # a line end can't stand on the PATH
-        target = tmp_path / f"repo {more}"
+    if options:  # a line end can't stand on the PATH
+        target = tmp_path / f"repo {options}"
         target.mkdir()
-        done = sh(own, str(target), path=path, cwd=cwd)
-        assert (done.returncode, done.stdout) == (2, "") and "line break" in done.stderr
+        result = sh(own, str(target), path=path, cwd=cwd)
+        assert (result.returncode, result.stdout) == (
+            2,
+            "",
+        ) and "line break" in result.stderr
         target.rmdir()
     env = str(Path(Paths(str(repo)).env))
     shutil.rmtree(Path(env).parent)
@@ -1248,11 +1257,11 @@ def make_apply_arguments(*words):
 def test_demo_creates_the_given_folder(checkout, tmp_path, path):
     stand_in(path)
     folder = tmp_path / "new" / "demo"
-    done = sh(checkout, str(folder), "--demo", path=path)
+    result = sh(checkout, str(folder), "--demo", path=path)
     assert (
-        done.stdout.splitlines()[-1]
+        result.stdout.splitlines()[-1]
         == f"<called:> <-I> <{checkout}/examples/demo.py> <{folder}> "
-    ), done.stderr
+    ), result.stderr
     (tmp_path / "file").touch()
     refused = sh(checkout, str(tmp_path / "file" / "demo"), "--demo", path=path)
     assert (
@@ -1264,15 +1273,15 @@ def test_demo_creates_the_given_folder(checkout, tmp_path, path):
 def test_demo_runs_in_the_scratch_folder(checkout, tmp_path, path):
     """With a stand-in for the environment's interpreter: it tells how it was called."""
     stand_in(path)
-    done = sh(
+    result = sh(
         checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path)
     )
     (scratch,) = tmp_path.glob("stepper-demo-*")
     assert (
-        done.stdout.splitlines()[-1]
+        result.stdout.splitlines()[-1]
         == f"<called:> <-I> <{checkout}/examples/demo.py> <{scratch}> "
-    ), done.stderr
-    assert f"{scratch}/.stepper/env" in done.stdout
+    ), result.stderr
+    assert f"{scratch}/.stepper/env" in result.stdout
 
 
 @pytest.mark.nightly

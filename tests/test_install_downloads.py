@@ -34,9 +34,9 @@ def list_documented_packages() -> list[str]:
         (ROOT / "pyproject.toml").read_text(),
         re.S | re.M,
     )
-    found = [name for each in lists for name in re.findall(r'"([^"]+)"', each)]
-    assert {"hatchling", "pyzmq"} <= set(map(normalize_name, found))
-    return found
+    results = [name for entry in lists for name in re.findall(r'"([^"]+)"', entry)]
+    assert {"hatchling", "pyzmq"} <= set(map(normalize_name, results))
+    return results
 
 
 class Index(ThreadingHTTPServer):
@@ -62,18 +62,18 @@ class Handler(BaseHTTPRequestHandler):
         if folder == "simple" and name:
             self.server.asked.add(normalize_name(name))
             links = [
-                f'<a href="/wheels/{each.name}">{each.name}</a>'
-                for each in self.server.wheels.get(normalize_name(name), ())
+                f'<a href="/wheels/{item.name}">{item.name}</a>'
+                for item in self.server.wheels.get(normalize_name(name), ())
             ]
             return self.reply(200 if links else 404, "".join(links).encode())
-        found = [
-            each
+        results = [
+            wheel
             for wheels in self.server.wheels.values()
-            for each in wheels
-            if self.path == f"/wheels/{each.name}"
+            for wheel in wheels
+            if self.path == f"/wheels/{wheel.name}"
         ]
-        if found:
-            return self.reply(200, found[0].read_bytes(), "application/octet-stream")
+        if results:
+            return self.reply(200, results[0].read_bytes(), "application/octet-stream")
         return self.refuse()
 
     def refuse(self) -> None:
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheels of what is named and of all that it needs, from wherever this machine's pip has them."""
     folder = tmp_path_factory.mktemp("house")
-    asked = [
+    requests = [
         sys.executable,
         "-m",
         "pip",
@@ -110,13 +110,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--dest",
         str(folder),
     ]
-    done = subprocess.run(
-        [*asked, *list_documented_packages(), KERNELS],
+    result = subprocess.run(
+        [*requests, *list_documented_packages(), KERNELS],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return folder
 
 
@@ -132,27 +132,27 @@ def index(house: Path) -> Iterator[Index]:
 
 def make_isolated_environment(index: Index, path: Path, home: Path) -> dict[str, str]:
     """Return an environment in which no other index, no cache and no other way out is known."""
-    kept = environ(path, HOME=str(home))
-    told = {
+    env = environ(path, HOME=str(home))
+    data = {
         name: value
-        for name, value in kept.items()
+        for name, value in env.items()
         if not re.match("(PIP|UV|XDG)_|.*_proxy$", name, re.I)
     }
-    told |= {
+    data |= {
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_INDEX_URL": f"{index.url}/simple",
         "PIP_NO_CACHE_DIR": "1",
     }
-    told |= {
+    data |= {
         "UV_NO_CONFIG": "1",
         "UV_DEFAULT_INDEX": f"{index.url}/simple",
         "UV_CACHE_DIR": str(home / "uv"),
     }
-    told |= dict.fromkeys(
+    data |= dict.fromkeys(
         ("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"),
         index.url,
     )
-    return told | {
+    return data | {
         "no_proxy": "127.0.0.1",
         "NO_PROXY": "127.0.0.1",
         "XDG_STATE_HOME": str(home / "state"),
@@ -175,17 +175,17 @@ def test_only_documented_packages_are_requested(
     env = make_isolated_environment(
         index, bin_folder(tmp_path / "bin", **commands), tmp_path / "home"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [ROOT / "install.sh", tmp_path / "repo", "--allow"],
         env=env,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, (
-        f"{done.stderr}\n{index.elsewhere}\n{index.asked - set(index.wheels)}"
+    assert result.returncode == 0, (
+        f"{result.stderr}\n{index.elsewhere}\n{index.asked - set(index.wheels)}"
     )
-    assert "ipykernel added" in done.stdout
+    assert "ipykernel added" in result.stdout
     assert index.elsewhere == []
     assert (
         {normalize_name(name) for name in (*list_documented_packages(), KERNELS)}
@@ -238,12 +238,12 @@ def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
         "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"),
     }  # it finds no other
     (tmp_path / "repo").mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         [ROOT / "install.sh", tmp_path / "repo"],
         env=env,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1 and "uv python install" in done.stderr
+    assert result.returncode == 1 and "uv python install" in result.stderr
     assert index.elsewhere == [] and not os.listdir(tmp_path / "repo")

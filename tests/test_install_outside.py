@@ -40,13 +40,13 @@ LINKS = [
 @pytest.fixture
 def treasure(tmp_path: Path) -> Path:
     """A folder and a file of somebody's, with all that an installer might write, remove or take for its own."""
-    place = tmp_path / "treasure"
+    path = tmp_path / "treasure"
     for name in ("env/bin", "kernels", "hooks", "skills", "notebooks"):
-        (place / name).mkdir(parents=True)
-        (place / name / "precious").write_text("precious")
-    (place / "settings.json").write_text("{}")
-    (place / "file").write_bytes(b"")
-    return place
+        (path / name).mkdir(parents=True)
+        (path / name / "precious").write_text("precious")
+    (path / "settings.json").write_text("{}")
+    (path / "file").write_bytes(b"")
+    return path
 
 
 @pytest.mark.parametrize("name", LINKS)
@@ -54,17 +54,17 @@ def test_symlinked_destination_is_refused(
     tmp_path: Path, treasure: Path, name: str
 ) -> None:
     repo = tmp_path / "repo"
-    place = repo / name
-    place.parent.mkdir(parents=True)
+    path = repo / name
+    path.parent.mkdir(parents=True)
     folder = name in (".stepper", ".claude", "notebooks") or name.rpartition("/")[
         2
     ] in ("env", "hooks", "skills")
-    place.symlink_to(
+    path.symlink_to(
         treasure if folder or name.endswith("notebook") else treasure / "file"
     )
     before = snapshot(repo), snapshot(treasure)
     kernel = script(tmp_path / "python", forward())
-    with pytest.raises(StepperError, match=re.escape(str(place))) as refused:
+    with pytest.raises(StepperError, match=re.escape(str(path))) as refused:
         installer.apply(
             install_options.parse_arguments([str(repo), "--python", str(kernel)])
         )
@@ -72,12 +72,12 @@ def test_symlinked_destination_is_refused(
         str(treasure) in refused.value.message
         and "remove the link" in refused.value.hint
     )
-    with pytest.raises(StepperError, match=re.escape(str(place))):
+    with pytest.raises(StepperError, match=re.escape(str(path))):
         install_checks.print_plan(
             install_options.parse_arguments([str(repo), "--python", str(kernel)])
         )  # before install.sh makes an environment
     if name != "notebooks":
-        with pytest.raises(StepperError, match=re.escape(str(place))):
+        with pytest.raises(StepperError, match=re.escape(str(path))):
             uninstall.uninstall(
                 install_options.parse_arguments(["--uninstall", str(repo)])
             )
@@ -105,7 +105,7 @@ def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -
     repo = tmp_path / "around" / "repo"
     before = select_outside(snapshot(tmp_path))
     # the cache of the package manager is that one's: where it is, the person says
-    told = environ(
+    env = environ(
         path,
         HOME=str(tmp_path / "home"),
         TMPDIR=str(tmp_path / "tmp"),
@@ -117,22 +117,22 @@ def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -
         "XDG_DATA_HOME",
         "XDG_CONFIG_HOME",
     ):
-        told.pop(name, None)
+        env.pop(name, None)
     for words in (["--allow", "--python", str(kernel)], [], ["--uninstall"]):
-        done = subprocess.run(
+        result = subprocess.run(
             [clone / "install.sh", str(repo), *words],
-            env=told,
+            env=env,
             capture_output=True,
             text=True,
             cwd="/",
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
         assert (repo / ".claude/settings.json").exists() == ("--uninstall" not in words)
         assert select_outside(snapshot(tmp_path)) == before
     assert os.listdir(repo) == [] and not (tmp_path / "home" / STATE).exists()
 
 
-def select_outside(found: dict[str, object]) -> dict[str, object]:
+def select_outside(results: dict[str, object]) -> dict[str, object]:
     """Return what lies outside of TARGET and of stepper's own state folder."""
     own = ("around/repo", f"home/{STATE}")
     above = [
@@ -140,6 +140,6 @@ def select_outside(found: dict[str, object]) -> dict[str, object]:
     ][1:]
     return {
         name: seen
-        for name, seen in found.items()
+        for name, seen in results.items()
         if not name.startswith(own) and name not in above
     }

@@ -59,10 +59,10 @@ def project(module_project: Project) -> Iterator[Project]:
 
 @pytest.fixture
 def notebook(project: Project) -> Notebook:
-    made = project.new()
-    (made.path.parent / "child.py").write_text(CHILD)
-    assert "ran ok" in made.insert(START)[1].text
-    return made
+    new_notebook = project.new()
+    (new_notebook.path.parent / "child.py").write_text(CHILD)
+    assert "ran ok" in new_notebook.insert(START)[1].text
+    return new_notebook
 
 
 def has(notebook: Notebook, name: str, what: str) -> bool:

@@ -59,10 +59,10 @@ def test_install_suggests_ipykernel_and_keeps_a_copy(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installer.apply(install_options.parse_arguments([str(shop)]))
-    said = capsys.readouterr().out
-    assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
+    output = capsys.readouterr().out
+    assert "uv add --dev ipykernel" in output and "--add-ipykernel" in output
     copy = Path(get_ipykernel_folder(Paths(str(shop)).env, VERSION))
-    assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in said
+    assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in output
     first, *locked = pop_uv_calls(shop)
     assert first.startswith(
         f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
@@ -199,26 +199,26 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
     notebook = project_without_ipykernel.new()
-    told = notebook.insert(
+    answer = notebook.insert(
         "import sys, traitlets, ipykernel; print(traitlets.__version__, ipykernel.__path__, sys.path[-1])"
     )[1]
-    assert f"| 5.14.0+ofproject ['{copy}/ipykernel'] {copy}" in told.text
+    assert f"| 5.14.0+ofproject ['{copy}/ipykernel'] {copy}" in answer.text
     python = f"{project_without_ipykernel.folder}/.venv/bin/python"
     note = (
         f"{python} does not have ipykernel: the kernel runs with stepper's own copy,"
         " and imports the project's packages first. To install ipykernel, run: uv add --dev"
         " ipykernel."
     )
-    assert f"Note: {note}" in told.text
+    assert f"Note: {note}" in answer.text
     assert "ipykernel" not in notebook.insert("1 + 1")[1].text
     project_without_ipykernel.stepper("restart")
     assert "ipykernel" not in notebook.insert("2 + 2")[1].text  # once
     line = next(
-        each
-        for each in project_without_ipykernel.stepper(
+        line
+        for line in project_without_ipykernel.stepper(
             "doctor", check=None
         ).stdout.splitlines()
-        if "ipykernel:" in each
+        if "ipykernel:" in line
     )
     assert (
         line.startswith("ok")
@@ -299,7 +299,7 @@ def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
     env = environ(f"{own}{os.pathsep}{os.environ['PATH']}")
 
     def sh(*command: object) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(word) for word in command],
             cwd=shop,
             env=env,
@@ -307,8 +307,8 @@ def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout + result.stderr
 
     sh(uv, "init", "--bare", "--name", "shop", "--python", sys.executable)
     sh(uv, "add", "packaging<24", "traitlets<5.10")
@@ -316,8 +316,8 @@ def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
     assert "- ipykernel==" in sh(uv, "sync")
     stepper = shop / ".stepper/env/bin/stepper"
     try:
-        made = json.loads(sh(stepper, "new", "look", "--step", "look", "--json"))
-        notebook = shop / made["notebook"]
+        response = json.loads(sh(stepper, "new", "look", "--step", "look", "--json"))
+        notebook = shop / response["notebook"]
         data = json.loads(notebook.read_text())
         source = "import packaging, traitlets; print(packaging.__version__, traitlets.__version__)"
         data["cells"].append(

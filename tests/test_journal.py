@@ -237,9 +237,9 @@ def test_fifo_as_journal_does_not_hang(project: Project) -> None:
     )
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("saved", [True, False])
 def test_line_lost_in_delayed_write_is_written_once(
-    tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, saved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS server or a quota may refuse what was taken: then the file ends before it."""
     path = tmp_path / "n.jsonl"
@@ -248,7 +248,7 @@ def test_line_lost_in_delayed_write_is_written_once(
     size = path.stat().st_size
 
     def refuse(handle: int) -> None:
-        if not kept:
+        if not saved:
             os.ftruncate(handle, size)
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 

@@ -49,9 +49,9 @@ COUNTED = "".join(f"{n}\n" for n in range(12))
     scope="module", params=mark_nightly(("server", "gateway", "enterprise"), "server")
 )
 def jupyter_server(request: pytest.FixtureRequest) -> Iterator[Served]:
-    made = Served(request.param, "--KernelRestarter.time_to_dead=0.5")
-    yield made
-    made.close()
+    server = Served(request.param, "--KernelRestarter.time_to_dead=0.5")
+    yield server
+    server.close()
 
 
 class Room:
@@ -63,8 +63,8 @@ class Room:
         self.loop = asyncio.new_event_loop()
         self.kernel: Kernel = self.begin(self.place())
 
-    def place(self, **more: Any) -> kernel_config.BackendConfig:
-        return self.served.place(self.line.url, **more)
+    def place(self, **options: Any) -> kernel_config.BackendConfig:
+        return self.served.place(self.line.url, **options)
 
     @property
     def record(self) -> Path:
@@ -108,11 +108,13 @@ class Room:
     def again(self) -> Kernel | Death | None:
         """What the next daemon finds."""
         self.detach()
-        found = self.wait(self.provider().attach())
+        kernel = self.wait(self.provider().attach())
         self.kernel = (
-            found if found is not None and not isinstance(found, Death) else self.kernel
+            kernel
+            if kernel is not None and not isinstance(kernel, Death)
+            else self.kernel
         )
-        return found
+        return kernel
 
     def detach(self) -> None:
         """Let the kernel go as the daemon does, in the event loop: another test may have ended the thread's own."""
@@ -145,14 +147,14 @@ class Room:
 def room(jupyter_server: Served) -> Iterator[Room]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, TOKEN)  # the next daemon's
-        made = Room(jupyter_server)
-        yield made
-        made.close()
+        room = Room(jupyter_server)
+        yield room
+        room.close()
 
 
-def text(done: Execution) -> str:
+def text(result: Execution) -> str:
     return "".join(
-        out["text"] for out in done.outputs if out["output_type"] == "stream"
+        out["text"] for out in result.outputs if out["output_type"] == "stream"
     )
 
 
@@ -167,11 +169,11 @@ def is_dead(pid: int) -> bool:
 
 
 def test_cells_run_with_helper_data(room: Room) -> None:
-    done = room.run("x = 20\nprint(x)")
+    result = room.run("x = 20\nprint(x)")
     assert (
-        done.outcome is Outcome.OK
-        and text(done) == "20\n"
-        and done.namespace.variables["x"]
+        result.outcome is Outcome.OK
+        and text(result) == "20\n"
+        and result.namespace.variables["x"]
     )
     failed = room.run("print('before')\n1 / 0")
     assert (
@@ -200,12 +202,12 @@ def test_cells_run_with_helper_data(room: Room) -> None:
 def test_external_execution_is_seen_but_belongs_to_no_cell(
     room: Room,
 ) -> None:
-    heard, kernel = list[ExternalExecution](), room.kernel
+    events, kernel = list[ExternalExecution](), room.kernel
     assert isinstance(kernel, KernelClient)
     assert isinstance(kernel.channels, WebsocketChannels)
     assert kernel.get_connection_file() == ""
     assert kernel.describe().url
-    kernel.external_executions.on_finished = heard.append
+    kernel.external_executions.on_finished = events.append
 
     async def played() -> Execution:
         other = WebsocketChannels(kernel.channels.server, kernel.id, "somebody")  # type: ignore[union-attr]
@@ -220,7 +222,7 @@ def test_external_execution_is_seen_but_belongs_to_no_cell(
         }
         other.send("execute_request", asked)
         end = time.monotonic() + 30
-        while not heard:
+        while not events:
             assert time.monotonic() < end
             kernel.receive_pending()
             await asyncio.sleep(0.02)
@@ -228,70 +230,75 @@ def test_external_execution_is_seen_but_belongs_to_no_cell(
         return await kernel.execute("print(theirs)", 30, LIMITS)
 
     assert text(room.wait(played())) == "7\n"
-    assert "theirs" in heard[0].namespace.rebound
+    assert "theirs" in events[0].namespace.rebound
 
 
 def test_timeout_interrupts_and_input_is_refused(room: Room) -> None:
-    done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+    outcome = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
-        done.outcome is Outcome.TIMEOUT
-        and done.death is None
-        and text(done) == "begun\n"
+        outcome.outcome is Outcome.TIMEOUT
+        and outcome.death is None
+        and text(outcome) == "begun\n"
     )
-    asked = room.run("input('name?')")
+    result = room.run("input('name?')")
     assert (
-        asked.outcome is Outcome.ERROR
-        and asked.fault.ename == "StdinNotImplementedError"
+        result.outcome is Outcome.ERROR
+        and result.fault.ename == "StdinNotImplementedError"
     )
 
 
 def test_numbers_buffers_and_large_texts_are_unchanged(room: Room) -> None:
-    done = room.run(
+    result = room.run(
         "from IPython.display import display\nfrom comm import create_comm\n"
         "display({'application/json': {'n': 12345678901234567890}}, raw=True)\n"
         "create_comm('jupyter.widget', data={'state': {'_model_name': 'X'}, 'buffer_paths': [['value']]},"
         " buffers=[bytes(range(256))], metadata={'version': '2.1.0'})\nprint('ä' * 300_000)"
     )
-    assert done.outcome is Outcome.OK, done
-    assert done.outputs[0]["data"]["application/json"]["n"] == 12345678901234567890
-    assert text(done).count("ä") == 300_000
-    assert done.widgets is not None and "AAECAwQF" in json.dumps(
-        [*done.widgets.states.values()]
+    assert result.outcome is Outcome.OK, result
+    assert result.outputs[0]["data"]["application/json"]["n"] == 12345678901234567890
+    assert text(result).count("ä") == 300_000
+    assert result.widgets is not None and "AAECAwQF" in json.dumps(
+        [*result.widgets.states.values()]
     )
 
 
 def test_output_dropped_by_server_rate_limit_is_recovered(room: Room) -> None:
     """A server sends no more than 1 MB and 1000 messages a second, for three seconds; then it drops what comes."""
-    done = room.run("for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0")
+    result = room.run(
+        "for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0"
+    )
     assert (
-        done.outcome is Outcome.ERROR
-        and done.fault is not None
-        and done.fault.line == 3
-    ), done.notes
-    whole = len(text(done)) == 40 * 200_001
+        result.outcome is Outcome.ERROR
+        and result.fault is not None
+        and result.fault.line == 3
+    ), result.notes
+    whole = len(text(result)) == 40 * 200_001
     assert (
         whole
         if room.served.kind == "enterprise"
-        else "above its limits" in done.notes[0]
-    ), done.notes
+        else "above its limits" in result.notes[0]
+    ), result.notes
 
 
 def test_head_and_tail_of_oversized_text_are_recovered(
     room: Room,
 ) -> None:
-    done = room.run("print('begun', 'x' * 12_000_000, 'over')")
-    assert done.outcome is Outcome.OK and done.death is None
-    shown = text(done)
-    assert shown.startswith("begun xxxx") and shown.endswith("xxxx over\n"), (
-        len(shown),
-        done.notes,
+    result = room.run("print('begun', 'x' * 12_000_000, 'over')")
+    assert result.outcome is Outcome.OK and result.death is None
+    message = text(result)
+    assert message.startswith("begun xxxx") and message.endswith("xxxx over\n"), (
+        len(message),
+        result.notes,
     )
     if room.served.kind != "enterprise":  # an older server knows no such limit
-        kept = shown.count("x") - shown.count("x", shown.index("…"), shown.rindex("…"))
-        missing = int(done.notes[0].partition(" ")[0].replace(",", ""))
+        kept = message.count("x") - message.count(
+            "x", message.index("…"), message.rindex("…")
+        )
+        missing = int(result.notes[0].partition(" ")[0].replace(",", ""))
         assert (
-            "of output missing" in done.notes[0] and "above its limits" in done.notes[0]
-        ), done.notes
+            "of output missing" in result.notes[0]
+            and "above its limits" in result.notes[0]
+        ), result.notes
         assert missing + kept == 12_000_000 and kept > 900_000
 
 
@@ -299,13 +306,13 @@ def test_head_and_tail_of_oversized_text_are_recovered(
 
 
 def test_websocket_cut_twice_loses_no_output(room: Room) -> None:
-    done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
-    assert done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes
+    result = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+    assert result.outcome is Outcome.OK and text(result) == COUNTED and not result.notes
     assert (
-        done.outputs[-1]["data"]["text/plain"] == "11"
+        result.outputs[-1]["data"]["text/plain"] == "11"
         and room.kernel.process.disconnect_count >= 2
     )
-    assert done.namespace.variables["n"]
+    assert result.namespace.variables["n"]
 
 
 @pytest.mark.nightly
@@ -314,8 +321,8 @@ def test_server_replay_exceeding_the_kernel_record_is_complete(
 ) -> None:
     """The record holds 1 MB; what was heard here is not given up for it."""
     source = "import time\nfor n in range(10):\n    print('y' * 200_000)\n    time.sleep(0.2)"
-    done = room.while_it_runs(source, (1.0, room.line.cut))
-    assert done.outcome is Outcome.OK and len(text(done)) == 2_000_010, done.notes
+    result = room.while_it_runs(source, (1.0, room.line.cut))
+    assert result.outcome is Outcome.OK and len(text(result)) == 2_000_010, result.notes
 
 
 @pytest.mark.nightly
@@ -328,11 +335,11 @@ def test_output_is_recovered_from_kernel_record_without_server_replay(
         )  # another session's buffer is given away
         room.line.cut()
 
-    done = room.while_it_runs(COUNTS, (0.7, cut))
+    result = room.while_it_runs(COUNTS, (0.7, cut))
     assert (
-        done.outcome is Outcome.OK
-        and text(done) == COUNTED
-        and done.outputs[-1]["data"]["text/plain"] == "11"
+        result.outcome is Outcome.OK
+        and text(result) == COUNTED
+        and result.outputs[-1]["data"]["text/plain"] == "11"
     )
 
 
@@ -340,23 +347,26 @@ def test_output_is_recovered_from_kernel_record_without_server_replay(
 @pytest.mark.parametrize("seconds", mark_nightly((1.6, 13.0), 1.6))
 def test_long_server_outage_is_not_a_kernel_death(room: Room, seconds: float) -> None:
     """As long as its deadline, and ten seconds more; that waits."""
-    seen: list[str] = []
+    observed: list[str] = []
 
     def look_at_it() -> None:
-        seen.append(room.kernel.describe().problem)
+        observed.append(room.kernel.describe().problem)
         room.line.up()
 
     source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)"
     timeout = 1.2 if seconds < 10 else 5
-    done = room.while_it_runs(
+    result = room.while_it_runs(
         source, (0.4, room.line.down), (seconds, look_at_it), timeout=timeout
     )
-    assert done.outcome is Outcome.OK and text(done) == "0\n1\n2\n", done
-    assert 0.9 <= run_time_measurement.measure_busy_seconds(done.timings, seconds) < 1.4
-    assert done.reconnected
+    assert result.outcome is Outcome.OK and text(result) == "0\n1\n2\n", result
     assert (
-        seen[0].startswith("the connection is down (") and "can't be reached" in seen[0]
-    ), seen
+        0.9 <= run_time_measurement.measure_busy_seconds(result.timings, seconds) < 1.4
+    )
+    assert result.reconnected
+    assert (
+        observed[0].startswith("the connection is down (")
+        and "can't be reached" in observed[0]
+    ), observed
     assert (
         room.kernel.describe().problem == ""
         and room.wait(room.kernel.check_death()) is None
@@ -397,11 +407,11 @@ def test_new_daemon_starts_while_the_server_is_down(room: Room) -> None:
     room.detach()
     room.line.down()
     try:
-        found = room.wait(room.provider().attach())
+        kernel = room.wait(room.provider().attach())
         assert (
-            found is not None
-            and not isinstance(found, Death)
-            and "the connection is down" in found.unreachable_reason
+            kernel is not None
+            and not isinstance(kernel, Death)
+            and "the connection is down" in kernel.unreachable_reason
         )
     finally:
         room.line.up()
@@ -419,8 +429,8 @@ def test_kernel_of_unanswered_start_is_deleted_before_the_next(
     there = {*room.served.kernels()}
     asked = JupyterLauncher._request_kernel
 
-    async def killed(self: JupyterLauncher, *given: Any) -> str:
-        await asked(self, *given)
+    async def killed(self: JupyterLauncher, *values: Any) -> str:
+        await asked(self, *values)
         raise GeneratorExit  # nothing catches it
 
     monkeypatch.setattr(JupyterLauncher, "_request_kernel", killed)
@@ -428,10 +438,10 @@ def test_kernel_of_unanswered_start_is_deleted_before_the_next(
         room.begin(room.place(), "other.json")
     monkeypatch.undo()
     (left,) = {*room.served.kernels()} - there
-    found = room.wait(
+    kernel = room.wait(
         room.provider("other.json").attach()
     )  # a gateway that takes an id has it by that
-    assert found is None or (room.served.kind == "enterprise" and found.id == left)
+    assert kernel is None or (room.served.kind == "enterprise" and kernel.id == left)
     other = room.begin(room.place(), "other.json")
     assert left not in room.served.kernels() and other.id in room.served.kernels()
     room.wait(other.shutdown())
@@ -444,15 +454,15 @@ def test_kernel_of_unanswered_start_is_deleted_before_the_next(
 @pytest.mark.nightly
 def test_kernel_restarted_by_the_server_is_lost(room: Room) -> None:
     before = room.kernel.id
-    done = room.run(
+    result = room.run(
         "print('before', flush=True)\nimport os, time\ntime.sleep(0.3)\nos._exit(1)"
     )
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and "the server started another" in done.death.reason
-        and text(done) == "before\n"
+        result.outcome is Outcome.KERNEL_DIED
+        and "the server started another" in result.death.reason
+        and text(result) == "before\n"
     )
-    assert done.death.cause == ""  # the cell may have done it
+    assert result.death.cause == ""  # the cell may have done it
     assert before not in room.served.kernels() and not room.record.exists()
     room.kernel = room.begin(room.place())
 
@@ -462,12 +472,12 @@ def test_kernel_restarted_by_another_client_is_lost(room: Room) -> None:
     room.run("kept = 1")
     before = room.kernel.id
     room.served.ask(f"kernels/{before}/restart", "POST")
-    done = room.run("import time\ntime.sleep(0.3)\nkept")
+    result = room.run("import time\ntime.sleep(0.3)\nkept")
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and "the server started another" in done.death.reason
+        result.outcome is Outcome.KERNEL_DIED
+        and "the server started another" in result.death.reason
     )
-    assert before not in room.served.kernels() and done.death.cause == "EndedOutside"
+    assert before not in room.served.kernels() and result.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
 
 
@@ -496,8 +506,8 @@ def test_cell_is_not_rerun_if_kernel_dies_while_disconnected(room: Room) -> None
         room.line.down()
         os.kill(pid, signal.SIGKILL)
 
-    done = room.while_it_runs(source, (0.5, die), (2.0, room.line.up))
-    assert done.outcome is Outcome.KERNEL_DIED and file.read_text() == "x", done
+    result = room.while_it_runs(source, (0.5, die), (2.0, room.line.up))
+    assert result.outcome is Outcome.KERNEL_DIED and file.read_text() == "x", result
     room.kernel = room.begin(room.place())
 
 
@@ -508,8 +518,8 @@ def test_attached_kernel_is_kept_and_started_kernel_is_deleted(
     other = room.begin(room.place(kernel_id=room.kernel.id), "other.json")
     assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
     room.wait(other.shutdown())
-    done = room.run("print(shared)")
-    assert text(done) == "5\n", (done.death, done)
+    result = room.run("print(shared)")
+    assert text(result) == "5\n", (result.death, result)
     assert room.kernel.id in room.served.kernels()
     absent = room.place(kernel_id="0e000000-0000-4000-8000-000000000000")
     assert "has no kernel 0e000000-" in room.fails(absent)
@@ -532,12 +542,12 @@ def test_attached_kernel_is_kept_and_started_kernel_is_deleted(
 def test_kernel_deleted_on_the_server_is_reported(room: Room) -> None:
     room.served.ask(f"kernels/{room.kernel.id}", "DELETE")
     room.kernel.process.checked_at = 0.0  # half a minute later
-    done = room.run("print('x')")
+    result = room.run("print('x')")
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and f"{room.line.url} no longer has the kernel" in done.death.reason
+        result.outcome is Outcome.KERNEL_DIED
+        and f"{room.line.url} no longer has the kernel" in result.death.reason
     )
-    assert done.death.cause == "EndedOutside"
+    assert result.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
 
 
@@ -566,9 +576,9 @@ def test_refused_requests_are_distinguished(room: Room) -> None:
     ):
         room.wait(check_backend(room.place(kernel="cobol"), {VARIABLE: TOKEN}, ""))
     assert "can't be reached" in (
-        said := room.fails(room.served.place(f"http://127.0.0.1:{free_port()}/"))
+        error_text := room.fails(room.served.place(f"http://127.0.0.1:{free_port()}/"))
     )
-    assert "curl -I http://127.0.0.1" in said
+    assert "curl -I http://127.0.0.1" in error_text
     assert (
         "is no Jupyter server"
         in room.fails(room.served.place(f"{room.line.url}elsewhere/"))
@@ -576,8 +586,8 @@ def test_refused_requests_are_distinguished(room: Room) -> None:
     )
     if room.served.kind == "enterprise":
         assert (
-            "403" in (said := room.fails(room.place(env=None)))
-            and "KERNEL_USERNAME" in said
+            "403" in (error_text := room.fails(room.place(env=None)))
+            and "KERNEL_USERNAME" in error_text
         )
 
 
@@ -769,28 +779,28 @@ def test_hub_responses_about_a_server_are_reported(tmp_path: Path) -> None:
 
 
 def test_message_formats_are_decoded_strictly() -> None:
-    told = {
+    fields = {
         "channel": "iopub",
         "header": {"msg_type": "status"},
         "parent_header": {},
         "content": {"a": 1},
     }
-    channel, (plain,) = decode_json(json.dumps(told))
+    channel, (plain,) = decode_json(json.dumps(fields))
     assert (
         channel == "iopub" and plain["content"] == {"a": 1} and plain["buffers"] == []
     )
-    frames = [json.dumps(told).encode(), b"one", b"two"]
+    frames = [json.dumps(fields).encode(), b"one", b"two"]
     places = [12 + 4 + sum(map(len, frames[:n])) for n in range(3)]
     data = b"".join(
         [
             len(frames).to_bytes(4, "big"),
-            *(place.to_bytes(4, "big") for place in places),
+            *(backend.to_bytes(4, "big") for backend in places),
             *frames,
         ]
     )
     assert decode_json(data)[1][0]["buffers"] == [b"one", b"two"]
     parts = [
-        json.dumps(told["header"]).encode(),
+        json.dumps(fields["header"]).encode(),
         b"{}",
         b"{}",
         b'{"a": 1}',
@@ -808,8 +818,8 @@ def test_message_formats_are_decoded_strictly() -> None:
         "[]",
         "{}",
         "x",
-        json.dumps({**told, "header": 3}),
-        json.dumps({**told, "parent_header": 3}),
+        json.dumps({**fields, "header": 3}),
+        json.dumps({**fields, "parent_header": 3}),
     ):
         assert decode_json(wrong)[1] == [] and decode_binary(wrong)[1] == []
     for odd in (
@@ -892,19 +902,21 @@ def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     served = Served("server", certificate=(certificate, key), authority=ca)
     try:
 
-        def begin(url: str = "", **more: Any) -> Kernel:
+        def begin(url: str = "", **options: Any) -> Kernel:
             provider = NotebookLauncher(
                 str(tmp_path / "kernel.json"), str(tmp_path), {}
             )
-            at = served.place(url, **more)
+            at = served.place(url, **options)
             return loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
 
         loop = asyncio.new_event_loop()
         kernel = begin(ca_file=ca, headers={"X-Extra": "1"})
-        done = loop.run_until_complete(kernel.execute("print('over TLS')", 30, LIMITS))
-        assert text(done) == "over TLS\n" and kernel.describe().location.endswith(
+        result = loop.run_until_complete(
+            kernel.execute("print('over TLS')", 30, LIMITS)
+        )
+        assert text(result) == "over TLS\n" and kernel.describe().location.endswith(
             served.url
         )
         loop.run_until_complete(kernel.shutdown())
@@ -933,21 +945,21 @@ def test_server_restart_without_kernels_is_reported(
     monkeypatch.setenv(VARIABLE, TOKEN)
     served = Served("server")
     room = Room(served)
-    seen: list[str] = []
+    observed: list[str] = []
 
     def look_at_it() -> None:
-        seen.append(room.kernel.describe().problem)
+        observed.append(room.kernel.describe().problem)
         threading.Thread(target=served.start).start()
 
     try:
-        done = room.while_it_runs(
+        result = room.while_it_runs(
             "import time\ntime.sleep(60)", (1.0, served.stop), (1.5, look_at_it)
         )
         assert (
-            done.outcome is Outcome.KERNEL_DIED
-            and done.death.reason == f"{room.line.url} no longer has the kernel"
-        ), done
-        assert seen[0].startswith("the connection is down (")
+            result.outcome is Outcome.KERNEL_DIED
+            and result.death.reason == f"{room.line.url} no longer has the kernel"
+        ), result
+        assert observed[0].startswith("the connection is down (")
         room.kernel = room.begin(room.place())
     finally:
         room.close()
@@ -969,10 +981,12 @@ def test_servers_without_replay_or_with_the_older_protocol(
     served = Served("server", f"--{flag}")
     room = Room(served)
     try:
-        done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+        result = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
         assert (
-            done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes
-        ), done
+            result.outcome is Outcome.OK
+            and text(result) == COUNTED
+            and not result.notes
+        ), result
         test_numbers_buffers_and_large_texts_are_unchanged(room)
     finally:
         room.close()
@@ -999,8 +1013,8 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
         project.stepper("trust", "--yes")
         listed = project.json("kernels")[1]
         assert listed["reachable"] and "python3" in str(listed), listed
-        made = project.json("new", "Look there", "--kernel", "hub")
-        notebook = Notebook(project, project.folder / made["notebook"])
+        response = project.json("new", "Look there", "--kernel", "hub")
+        notebook = Notebook(project, project.folder / response["notebook"])
         _, answer = notebook.insert("x = 3\nx")
         assert "ran ok" in answer.text and "does not limit memory" in answer.text, (
             answer.text
@@ -1020,14 +1034,14 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()
         time.sleep(1.5)
-        shown = subprocess.run(
+        output = subprocess.run(
             ["ps", "-eww", "-o", "args"], capture_output=True, text=True
         ).stdout
         project.kill_daemon()
         running.join()
-        said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "the daemon exited" in said, (
-            said
+        text = project.json("report")["text"]
+        assert "| begun" in text and "| over" in text and "the daemon exited" in text, (
+            text
         )
         died = notebook.insert("import os\nos._exit(1)")[1].stop
         assert (
@@ -1037,7 +1051,7 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
         assert project.json("status")["kernel"]["state"] == "none"
         ended = project.stepper("shutdown").stdout
         assert set(room.served.kernels()) == there
-        texts = [said, died, ended, shown, *(str(line) for line in listed.values())]
+        texts = [text, died, ended, output, *(str(line) for line in listed.values())]
         for folder in (project.folder, Path(os.environ["XDG_STATE_HOME"])):
             for path in folder.rglob("*"):
                 texts += (
@@ -1045,7 +1059,7 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
                     if path.is_file()
                     else []
                 )
-        assert not [found for found in texts if TOKEN in found]
+        assert not [entry for entry in texts if TOKEN in entry]
         assert text_of(notebook.raw["cells"][0]) == "begun\nover\n"
 
 
@@ -1071,26 +1085,26 @@ def test_attached_kernel_and_other_language_are_reported(
             in project.stepper("new", "Look", "--kernel", "sh", check=1).stderr
         )
         project.stepper("trust", "--yes")
-        made = project.json("new", "Look there", "--kernel", "sh")
-        notebook = Notebook(project, project.folder / made["notebook"])
+        response = project.json("new", "Look there", "--kernel", "sh")
+        notebook = Notebook(project, project.folder / response["notebook"])
         assert notebook.raw["metadata"]["kernelspec"] == {
             "name": "bash",
             "display_name": "Bash",
             "language": "bash",
         }
         assert "| hi 3" in notebook.insert("x=3; echo hi $x")[1].text
-        made = project.json("new", "Attached", "--kernel", "mine")
-        notebook = Notebook(project, project.folder / made["notebook"])
+        response = project.json("new", "Attached", "--kernel", "mine")
+        notebook = Notebook(project, project.folder / response["notebook"])
         assert notebook.raw["metadata"]["kernelspec"]["language"] == "python"
         assert "ran ok" in notebook.insert("x = 3")[1].text
         for command in (("restart",), ("run", "--all"), ("restore",)):
-            said = project.stepper(
+            output = project.stepper(
                 command[0], notebook.path.stem, *command[1:], check=1
             ).stderr
             assert (
                 "by its id: stepper does not restart this kernel, and its variables are kept"
-                in said
-            ), said
+                in output
+            ), output
         assert (
             "keeps running with its variables"
             in project.stepper("shutdown", notebook.path.stem).stdout

@@ -36,11 +36,11 @@ n"""
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
     try:
-        made = Hub()
+        hub = Hub()
     except Unavailable as reason:
         unavailable(reason)
-    yield made
-    made.close()
+    yield hub
+    hub.close()
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def project(
 ) -> Iterator[Project]:
     """A project whose kernels are that user's; no token is in anything that was written of it."""
     monkeypatch.setenv(VARIABLE, hub.token()[1])
-    for made in scratch(tmp_path / "repo"):
-        made.config(f"kernels: {json.dumps({'hub': hub.definition})}\nkernel: hub\n")
-        made.stepper("trust", "--yes")
-        yield made
-        made.stepper("shutdown", check=None)
-        for folder in (made.folder, Path(os.environ["XDG_STATE_HOME"])):
+    for project in scratch(tmp_path / "repo"):
+        project.config(f"kernels: {json.dumps({'hub': hub.definition})}\nkernel: hub\n")
+        project.stepper("trust", "--yes")
+        yield project
+        project.stepper("shutdown", check=None)
+        for folder in (project.folder, Path(os.environ["XDG_STATE_HOME"])):
             for path in folder.rglob("*"):
                 written = (
                     path.read_bytes().decode("utf-8", "replace")
@@ -81,9 +81,12 @@ def act_during_cell(
 ) -> Answer:
     """Have a cell count, do something when it is at it, let it end; return what is read of it."""
     file = notebook.path.with_suffix(f".{len(notebook.raw['cells'])}")
-    payload, said = notebook.edited("insert", COUNTS.format(str(file))), list[Answer]()
+    payload, messages = (
+        notebook.edited("insert", COUNTS.format(str(file))),
+        list[Answer](),
+    )
     cell = threading.Thread(
-        target=lambda: said.append(notebook.project.hook("PostToolUse", payload)),
+        target=lambda: messages.append(notebook.project.hook("PostToolUse", payload)),
         daemon=True,
     )
     cell.start()
@@ -92,7 +95,7 @@ def act_during_cell(
     if ends:
         file.touch()
     cell.join(120)
-    return said[0]
+    return messages[0]
 
 
 def is_complete(cell: dict[str, Any]) -> bool:
@@ -101,7 +104,7 @@ def is_complete(cell: dict[str, Any]) -> bool:
     counted = "".join(
         f"{n}\n" for n in range(int("".join(value["data"]["text/plain"])))
     )
-    return "".join("".join(each["text"]) for each in printed) == f"{counted}over\n"
+    return "".join("".join(item["text"]) for item in printed) == f"{counted}over\n"
 
 
 def get_kernel_trouble(project: Project) -> str:
@@ -115,16 +118,16 @@ def test_killed_proxy_loses_no_output(hub: Hub, project_with_server: Project) ->
     )
     notebook = project_with_server.new()
     assert (
-        "ran ok" in (said := notebook.insert("x = 20\nprint(x)")[1].text)
-        and "| 20" in said
+        "ran ok" in (answer := notebook.insert("x = 20\nprint(x)")[1].text)
+        and "| 20" in answer
     )
-    assert f"on {hub.url}, stepper does not limit memory" in said
+    assert f"on {hub.url}, stepper does not limit memory" in answer
     assert "ZeroDivisionError" in notebook.insert("1 / 0")[1].text
     assert project_with_server.json("status")["kernel"]["where"].endswith(hub.url)
-    shown = subprocess.run(
+    output = subprocess.run(
         ["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True
     ).stdout
-    assert os.environ[VARIABLE] not in shown
+    assert os.environ[VARIABLE] not in output
 
     def killed() -> None:
         hub.kill_proxy()
@@ -137,18 +140,18 @@ def test_killed_proxy_loses_no_output(hub: Hub, project_with_server: Project) ->
         hub.proxy_again()
         wait_until(lambda: not get_kernel_trouble(project_with_server), 60)
 
-    said = act_during_cell(notebook, killed).text
+    answer = act_during_cell(notebook, killed).text
     assert (
-        "ran ok" in said
-        and "lost" not in said
+        "ran ok" in answer
+        and "lost" not in answer
         and is_complete(notebook.raw["cells"][0])
-    ), said
-    said = act_during_cell(
+    ), answer
+    answer = act_during_cell(
         project_with_server.new(),
         lambda: project_with_server.stepper("interrupt"),
         ends=False,
     ).text
-    assert "was CANCELLED" in said and "it was interrupted" in said, said
+    assert "was CANCELLED" in answer and "it was interrupted" in answer, answer
     assert "| 20" in notebook.insert("print(x)")[1].text
     assert (
         "the look into the kernel went wrong"
@@ -160,16 +163,18 @@ def test_stopped_server_is_reported_with_start_instructions(
     hub: Hub, project: Project
 ) -> None:
     hub.server("DELETE")
-    told, starts = (
+    message, starts = (
         f"{hub.url} is not running (reported by its hub)",
         f"start the server at {hub.root}hub/spawn/{USER}",
     )
-    assert get_listed_hub(project) == (False, f"{told} | {starts}")
+    assert get_listed_hub(project) == (False, f"{message} | {starts}")
     notebook = project.new()
-    said = notebook.insert("x = 1")[1]
-    assert told in said.text + said.stop and starts in said.text + said.stop, (
-        said.text,
-        said.stop,
+    answer = notebook.insert("x = 1")[1]
+    assert (
+        message in answer.text + answer.stop and starts in answer.text + answer.stop
+    ), (
+        answer.text,
+        answer.stop,
     )
 
 
@@ -186,12 +191,12 @@ def test_server_stopped_during_a_cell_is_reported(
     ), stop
     assert "the cell did not cause the kernel's death: `stepper restore`" in stop, stop
     assert text_of(notebook.raw["cells"][0]).startswith("0\n")
-    said = project_with_server.stepper("restore", check=1).stderr
+    output = project_with_server.stepper("restore", check=1).stderr
     assert (
-        f"{hub.url} is not running" in said
-        and starts in said
-        and "may live on" not in said
-    ), said
+        f"{hub.url} is not running" in output
+        and starts in output
+        and "may live on" not in output
+    ), output
     hub.server("POST")
     assert "ran ok" in project_with_server.stepper("restore").stdout
     project_with_server.stepper("shutdown")
@@ -215,7 +220,7 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     )
     assert "| 20" in notebook.insert("print(x)")[1].text  # by the line that is there
 
-    made = list[tuple[str, str]]()
+    created = list[tuple[str, str]]()
 
     def cut() -> None:
         hub.kill_proxy()
@@ -227,21 +232,21 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
             ),
             60,
         )
-        made.append(hub.token())
-        monkeypatch.setenv(VARIABLE, made[0][1])
+        created.append(hub.token())
+        monkeypatch.setenv(VARIABLE, created[0][1])
         wait_until(
             lambda: not get_kernel_trouble(project_with_server), 60
         )  # whoever asks has brought it
 
-    said = act_during_cell(notebook, cut).text
-    assert "ran ok" in said and is_complete(notebook.raw["cells"][0]), said
-    hub.ask(f"users/{USER}/tokens/{made[0][0]}", "DELETE")
+    text = act_during_cell(notebook, cut).text
+    assert "ran ok" in text and is_complete(notebook.raw["cells"][0]), text
+    hub.ask(f"users/{USER}/tokens/{created[0][0]}", "DELETE")
     wait_until(lambda: not get_listed_hub(project_with_server)[0])
-    said = project_with_server.stepper("shutdown").stderr
+    text = project_with_server.stepper("shutdown").stderr
     assert (
-        f"may still be running there: {hub.url} refuses the token" in said
-        and "was NOT stopped and may still be running" in said
-    ), said
+        f"may still be running there: {hub.url} refuses the token" in text
+        and "was NOT stopped and may still be running" in text
+    ), text
     monkeypatch.setenv(VARIABLE, hub.token()[1])
     assert "1 kernel" in project_with_server.stepper("shutdown").stdout
     monkeypatch.setenv(VARIABLE, hub.token(OTHER)[1])

@@ -109,10 +109,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             stdout=stream,
             stderr=stream,
         )
-    found = Lab(f"http://127.0.0.1:{port}/", root, home, python, log)
+    lab = Lab(f"http://127.0.0.1:{port}/", root, home, python, log)
     try:
-        wait_until_true(lambda: is_responding(found), "the server", 60)
-        yield found
+        wait_until_true(lambda: is_responding(lab), "the server", 60)
+        yield lab
     finally:
         server.terminate()
         server.wait(20)
@@ -229,8 +229,8 @@ def insert(notebook: Notebook, text: str, quiet: threading.Lock) -> str:
 class Whole(type(Path())):
     """A path that is written in one go: the agent's edits here must not show Jupyter half a file."""
 
-    def write_text(self, *given: Any, **how: Any) -> int:
-        written = Path(f"{self}.edit").write_text(*given, **how)
+    def write_text(self, *values: Any, **how: Any) -> int:
+        written = Path(f"{self}.edit").write_text(*values, **how)
         os.replace(f"{self}.edit", self)
         return written
 
@@ -250,12 +250,12 @@ def make_lines(count: int) -> str:
 
 
 def outputs_are_there(raw: dict[str, Any], ran: dict[str, str]) -> bool:
-    found = {
+    texts = {
         cell["id"]: text_of(cell)
         for cell in raw["cells"]
         if cell["cell_type"] == "code" and cell["outputs"]
     }
-    return found == ran
+    return texts == ran
 
 
 def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> None:
@@ -315,12 +315,12 @@ def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) ->
     cell |= {"outputs": [], "execution_count": None}
     del cell["metadata"]["execution"]  # "Clear Outputs" does that
     jupyter.put()
-    kept = insert(notebook, "print(2)", threading.Lock())
+    answer = insert(notebook, "print(2)", threading.Lock())
     with pytest.raises(AssertionError):
         wait_until_true(
             lambda: notebook.cell(cell_id)["outputs"], "outputs that must not come", 1
         )
-    assert text_of(notebook.cell(kept)) == "2\n"
+    assert text_of(notebook.cell(answer)) == "2\n"
 
 
 class Room:
@@ -333,18 +333,18 @@ class Room:
         )
         self.lock, self.saved = threading.Lock(), None
 
-    def ask(self, **asked: str) -> dict[str, Any]:
+    def ask(self, **request: str) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
         with self.lock:
-            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
             assert select.select([self.process.stdout], [], [], 30)[0], (
                 "the room keeps silent"
             )
-            told = json.loads(self.process.stdout.readline())
-        valid(told["notebook"])
-        self.saved = told["saved"]
-        return told["notebook"]
+            data = json.loads(self.process.stdout.readline())
+        valid(data["notebook"])
+        self.saved = data["saved"]
+        return data["notebook"]
 
     def __enter__(self) -> Room:
         return self

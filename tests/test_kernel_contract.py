@@ -93,11 +93,13 @@ class Room:
         """Leave the kernel, and find it as the next daemon does."""
         self.former.append(self.kernel)
         self.detach()
-        found = self.wait(self.provider().attach())
+        kernel = self.wait(self.provider().attach())
         self.kernel = (
-            found if found is not None and not isinstance(found, Death) else self.kernel
+            kernel
+            if kernel is not None and not isinstance(kernel, Death)
+            else self.kernel
         )
-        return found
+        return kernel
 
     def found(self) -> Kernel:
         kernel = self.again()
@@ -193,8 +195,8 @@ def wait_until_ready(ready: Callable[[], Any], seconds: float = 20) -> Any:
     return found
 
 
-def text(done: Execution, name: str = "") -> str:
-    streams = [out for out in done.outputs if out["output_type"] == "stream"]
+def text(result: Execution, name: str = "") -> str:
+    streams = [out for out in result.outputs if out["output_type"] == "stream"]
     return "".join(out["text"] for out in streams if name in ("", out["name"]))
 
 
@@ -238,8 +240,8 @@ def test_scratch_execution_does_not_change_execution_count(
 
 @contract("two streams", by_day=("r",))
 def test_stdout_and_stderr_keep_their_order(room: Room, cells: Cells) -> None:
-    done = room.run(cells.both)
-    assert [(out["name"], out["text"].rstrip()) for out in done.outputs] == [
+    result = room.run(cells.both)
+    assert [(out["name"], out["text"].rstrip()) for out in result.outputs] == [
         ("stdout", "out"),
         ("stderr", "err"),
         ("stdout", "out"),
@@ -248,27 +250,29 @@ def test_stdout_and_stderr_keep_their_order(room: Room, cells: Cells) -> None:
 
 @contract(by_day=("r",))
 def test_error_keeps_earlier_outputs(room: Room, cells: Cells) -> None:
-    done = room.run(cells.fails(1))
+    result = room.run(cells.fails(1))
     assert (
-        done.outcome is Outcome.ERROR
-        and text(done) == "before\n"
-        and done.death is None
+        result.outcome is Outcome.ERROR
+        and text(result) == "before\n"
+        and result.death is None
     )
     assert (
-        done.fault is not None
-        and done.fault.ename == cells.error[0]
-        and cells.error[1] in done.fault.evalue
+        result.fault is not None
+        and result.fault.ename == cells.error[0]
+        and cells.error[1] in result.fault.evalue
     )
-    assert done.outputs[-1]["output_type"] == "error"
+    assert result.outputs[-1]["output_type"] == "error"
     assert room.run(cells.assign).outcome is Outcome.OK
 
 
 @contract(lacks="helper", by_day=("r",))
 def test_kernel_without_helper_reports_no_helper_data(room: Room, cells: Cells) -> None:
-    done = room.run(cells.assign)
+    result = room.run(cells.assign)
     assert (
-        done.namespace == UNKNOWN_NAMESPACE == room.wait(room.kernel.fetch_namespace())
-        and done.diagnosis_data == {}
+        result.namespace
+        == UNKNOWN_NAMESPACE
+        == room.wait(room.kernel.fetch_namespace())
+        and result.diagnosis_data == {}
     )
     assert (
         room.kernel.take_widget_state() is None
@@ -286,9 +290,9 @@ def test_kernel_without_helper_reports_no_helper_data(room: Room, cells: Cells) 
 @contract("helper")
 def test_error_has_line_and_frames(room: Room) -> None:
     room.run("def divide(by):\n    return 1 / by")
-    done = room.run("print('before')\n\ndivide(0)\nprint('after')")
-    assert done.outcome is Outcome.ERROR and text(done) == "before\n"
-    fault = done.fault
+    result = room.run("print('before')\n\ndivide(0)\nprint('after')")
+    assert result.outcome is Outcome.ERROR and text(result) == "before\n"
+    fault = result.fault
     assert fault is not None and (fault.ename, fault.evalue) == (
         "ZeroDivisionError",
         "division by zero",
@@ -296,68 +300,70 @@ def test_error_has_line_and_frames(room: Room) -> None:
     assert fault.mro[:2] == ("ZeroDivisionError", "ArithmeticError") and fault.line == 3
     frames = [(frame.cell, frame.line, frame.function) for frame in fault.frames]
     assert frames == [
-        (done.execution_count, 3, "<module>"),
-        (done.execution_count - 1, 2, "divide"),
+        (result.execution_count, 3, "<module>"),
+        (result.execution_count - 1, 2, "divide"),
     ]
     assert "division by zero" in fault.traceback
 
 
 @contract("helper")
 def test_syntax_error_has_its_line(room: Room) -> None:
-    done = room.run("x = 1\ny = = 2")
-    assert done.outcome is Outcome.ERROR and done.fault is not None
-    assert done.fault.mro[0] == "SyntaxError" and done.fault.line == 2
+    result = room.run("x = 1\ny = = 2")
+    assert result.outcome is Outcome.ERROR and result.fault is not None
+    assert result.fault.mro[0] == "SyntaxError" and result.fault.line == 2
 
 
 @contract("bounds")
 def test_outputs_over_the_limit_are_counted(room: Room, cells: Cells) -> None:
     limits = Limits(max_memory_percent=100, max_output_bytes=4000)
-    done = room.wait(room.kernel.execute(cells.many, 60, limits))
-    assert done.outcome is Outcome.OK
-    said, whole = text(done), "".join(f"line {n}\n" for n in range(1, 2001))
-    (gap,) = GAP.findall(said)
-    head, _, tail = GAP.sub("\0", said).partition("\0")
-    assert whole.startswith(head) and whole.endswith(tail) and len(said) < 4000
-    assert done.left_out == OmittedOutput(int(gap.replace(",", ""))) and len(
+    result = room.wait(room.kernel.execute(cells.many, 60, limits))
+    assert result.outcome is Outcome.OK
+    message, whole = text(result), "".join(f"line {n}\n" for n in range(1, 2001))
+    (gap,) = GAP.findall(message)
+    head, _, tail = GAP.sub("\0", message).partition("\0")
+    assert whole.startswith(head) and whole.endswith(tail) and len(message) < 4000
+    assert result.left_out == OmittedOutput(int(gap.replace(",", ""))) and len(
         head
-    ) + len(tail) + done.left_out[0] == len(whole)
+    ) + len(tail) + result.left_out[0] == len(whole)
 
 
 @contract("helper")
 def test_displays_are_updated_by_id(room: Room) -> None:
-    heard: list[tuple[str, bool]] = []
+    events: list[tuple[str, bool]] = []
     room.kernel.on_display = lambda message, late: (
-        bool(heard.append((message["msg_type"], late))) or True
+        bool(events.append((message["msg_type"], late))) or True
     )
-    done = room.run(
+    result = room.run(
         "print(1)\ndisplay({'text/plain': 'a'}, raw=True, display_id='mark')"
     )
-    assert done.displays == {"mark": [1]} and done.outputs[1]["data"] == {
+    assert result.displays == {"mark": [1]} and result.outputs[1]["data"] == {
         "text/plain": "a"
     }
-    done = room.run(
+    result = room.run(
         "display({'text/plain': 'b'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'c'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'd'}, raw=True, display_id='mark')"
     )
-    assert [out["data"] for out in done.outputs] == [
+    assert [out["data"] for out in result.outputs] == [
         {"text/plain": "c"}
     ]  # the other one is another cell's
-    assert heard == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
+    assert (
+        events == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
+    )
 
 
 @contract("widgets")
 def test_widget_state_includes_binary_buffers(room: Room) -> None:
-    done = room.run(
+    result = room.run(
         "from comm import create_comm\n"
         "state = {'_model_module': 'it', '_model_name': 'It', 'value': 3, 'pixels': None}\n"
         "bar = create_comm(target_name='jupyter.widget', data={'state': state, 'buffer_paths': [['pixels']]},\n"
         "                  metadata={'version': '2.1.0'}, buffers=[bytes(range(256))])\n"
         "bar.send({'method': 'update', 'state': {'value': 4}, 'buffer_paths': []})"
     )
-    assert done.outcome is Outcome.OK, done.fault
-    assert done.widgets is not None
-    (state,) = done.widgets.states.values()
+    assert result.outcome is Outcome.OK, result.fault
+    assert result.widgets is not None
+    (state,) = result.widgets.states.values()
     assert state["state"]["value"] == 4 and state["model_name"] == "It"
     (buffer,) = state["buffers"]
     assert buffer["path"] == ["pixels"] and buffer["data"].startswith("AAECAwQFBgcI")
@@ -366,34 +372,34 @@ def test_widget_state_includes_binary_buffers(room: Room) -> None:
 @contract(by_day=("r",))
 def test_timeout_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
     room.run(cells.assign)
-    done = room.run(cells.endless, timeout=0.5)
+    result = room.run(cells.endless, timeout=0.5)
     assert (
-        done.outcome is Outcome.TIMEOUT
-        and done.death is None
-        and text(done).rstrip() == "begun"
+        result.outcome is Outcome.TIMEOUT
+        and result.death is None
+        and text(result).rstrip() == "begun"
     )
     assert text(room.run(cells.say)) == "20\n"
 
 
 @contract("helper")
 def test_timeout_reports_the_running_line(room: Room) -> None:
-    done = room.run(
+    result = room.run(
         "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3
     )
     assert (
-        done.outcome is Outcome.TIMEOUT
-        and done.fault is not None
-        and done.fault.line in (3, 4)
+        result.outcome is Outcome.TIMEOUT
+        and result.fault is not None
+        and result.fault.line in (3, 4)
     )
 
 
 @contract()
 def test_user_interrupt_and_client_disconnect_cancel(room: Room, cells: Cells) -> None:
     for reason in ("user", "client disconnected"):
-        done = room.alongside(
+        result = room.alongside(
             cells.endless, lambda why=reason: room.kernel.interrupt(why)
         )
-        assert done.outcome is Outcome.CANCELLED and done.death is None
+        assert result.outcome is Outcome.CANCELLED and result.death is None
     assert not room.kernel.is_busy
     room.wait(room.kernel.interrupt("user"))  # nothing runs: nothing happens
     room.run(cells.assign)
@@ -405,37 +411,39 @@ CATCHES = "import time\ntry:\n    while True:\n        time.sleep(0.01)\nexcept 
 
 @contract("helper")
 def test_cell_can_catch_its_interrupt(room: Room) -> None:
-    done = room.run(CATCHES, timeout=0.3)
+    result = room.run(CATCHES, timeout=0.3)
     assert (
-        done.outcome is Outcome.TIMEOUT
-        and text(done) == "caught\n"
-        and done.death is None
+        result.outcome is Outcome.TIMEOUT
+        and text(result) == "caught\n"
+        and result.death is None
     )
 
 
 @contract("helper", "watched")
 def test_line_is_known_for_cell_that_catches_its_interrupt(room: Room) -> None:
-    done = room.run(CATCHES, timeout=0.3)
+    result = room.run(CATCHES, timeout=0.3)
     assert (
-        done.fault is not None and done.fault.ename == "" and done.fault.line in (3, 4)
+        result.fault is not None
+        and result.fault.ename == ""
+        and result.fault.line in (3, 4)
     )
 
 
 @pytest.mark.nightly_after(3)
 @contract(by_day=("r",))
 def test_kernel_dies_during_a_cell(room: Room, cells: Cells) -> None:
-    done = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
-    assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
-    assert re.search(room.at.died, done.death.reason), done.death
-    assert text(done) == "last\n"
+    result = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
+    assert result.outcome is Outcome.KERNEL_DIED and result.death is not None
+    assert re.search(room.at.died, result.death.reason), result.death
+    assert text(result) == "last\n"
     assert room.wait(room.kernel.check_death()) is not None
 
 
 @contract("helper")
 def test_exit_is_reported_as_kernel_death(room: Room) -> None:
-    done = room.run("exit()")
-    assert done.death is not None and done.outcome is Outcome.KERNEL_DIED
-    assert (done.death.reason, done.death.cause) == (
+    result = room.run("exit()")
+    assert result.death is not None and result.outcome is Outcome.KERNEL_DIED
+    assert (result.death.reason, result.death.cause) == (
         "ended by exit() or quit()",
         "SystemExit",
     )
@@ -462,10 +470,10 @@ def test_backend_reports_unsupported_features(room: Room) -> None:
 @contract("helper")
 def test_kernel_lists_its_namespace(room: Room) -> None:
     assert room.kernel.id
-    done = room.run(
+    result = room.run(
         "import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ..."
     )
-    for known in (done.namespace, room.wait(room.kernel.fetch_namespace())):
+    for known in (result.namespace, room.wait(room.kernel.fetch_namespace())):
         assert (
             known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
         )
@@ -479,12 +487,12 @@ def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -
     file = room.kernel.get_connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert room.kernel.id[:8] in os.path.basename(file)
-    heard = list[ExternalExecution]()
-    room.kernel.external_executions.on_finished = heard.append
+    events = list[ExternalExecution]()
+    room.kernel.external_executions.on_finished = events.append
 
     async def listen() -> bool:
         room.kernel.receive_pending()
-        return bool(heard)
+        return bool(events)
 
     client = BlockingKernelClient()
     client.load_connection_file(file)
@@ -496,7 +504,7 @@ def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -
         assert client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == request
     finally:
         client.stop_channels()
-    (done,) = heard
+    (done,) = events
     assert (done.code, done.error, done.is_silent) == (cells.assign, "", False)
     assert "helper" in room.at.lacks or "x" in done.namespace.variables
     assert not room.kernel.external_executions.running_since
@@ -507,7 +515,7 @@ def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -
 def test_output_and_matching_lines_are_reported_during_the_run(
     room: Room, cells: Cells
 ) -> None:
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
 
     async def watched() -> Execution:
         running = asyncio.create_task(
@@ -515,19 +523,19 @@ def test_output_and_matching_lines_are_reported_during_the_run(
         )
         while not running.done():
             if coming := room.kernel.partial_output:
-                seen.append((coming.get_last_line(), coming.matched_line))
+                observed.append((coming.get_last_line(), coming.matched_line))
             await asyncio.sleep(0.02)
         return await running
 
-    done = room.wait(watched())
+    result = room.wait(watched())
     assert (
-        done.outcome is Outcome.OK
-        and text(done) == "loss 3\nloss 2\nloss 1\nloss nan\n"
+        result.outcome is Outcome.OK
+        and text(result) == "loss 3\nloss 2\nloss 1\nloss nan\n"
     )
     assert room.kernel.partial_output is None
-    told = [*dict.fromkeys(seen)]
-    assert ("loss 2", "") in told and told[-1] == ("loss nan", "loss nan")
-    assert not any(matched for _, matched in told[:-1])
+    messages = [*dict.fromkeys(observed)]
+    assert ("loss 2", "") in messages and messages[-1] == ("loss nan", "loss nan")
+    assert not any(matched for _, matched in messages[:-1])
 
 
 PRINTS = r"""
@@ -557,7 +565,7 @@ time.sleep(0.5)
 def test_matching_line_can_be_a_progress_bar(
     room: Room, pattern: str, line: str
 ) -> None:
-    seen: list[str] = []
+    observed: list[str] = []
 
     async def watched() -> Execution:
         running = asyncio.create_task(
@@ -566,23 +574,25 @@ def test_matching_line_can_be_a_progress_bar(
         while not running.done():
             if (
                 room.kernel.partial_output
-                and room.kernel.partial_output.matched_line not in seen
+                and room.kernel.partial_output.matched_line not in observed
             ):
-                seen.append(room.kernel.partial_output.matched_line)
+                observed.append(room.kernel.partial_output.matched_line)
             await asyncio.sleep(0.02)
         return await running
 
     assert room.wait(watched()).outcome is Outcome.OK
-    assert seen == ["", *filter(None, [line])] and room.kernel.partial_output is None
+    assert (
+        observed == ["", *filter(None, [line])] and room.kernel.partial_output is None
+    )
 
 
 @contract("helper")
 def test_output_after_the_run_is_late_output(room: Room) -> None:
-    heard: list[tuple[str, str, bool]] = []
+    events: list[tuple[str, str, bool]] = []
 
     def hears(message: dict[str, Any], late: bool) -> bool:
         if message["msg_type"] == "stream":
-            heard.append(
+            events.append(
                 (message["content"]["text"], message["parent_header"]["msg_id"], late)
             )
         return True
@@ -593,7 +603,7 @@ def test_output_after_the_run_is_late_output(room: Room) -> None:
     def listened() -> list[tuple[str, str, bool]]:
         room.wait(asyncio.sleep(0))  # a websocket is read by the loop
         room.kernel.receive_pending()
-        return heard
+        return events
 
     assert wait_until_ready(listened) == [("afterwards", "a" * 32, True)]
 
@@ -613,13 +623,13 @@ def test_new_daemon_gets_missed_messages(room: Room) -> None:
     room.run("late('nobody was there')", request="b" * 32)
     kernel = room.found()
     time.sleep(0.6)
-    heard: list[
+    events: list[
         dict[str, Any]
     ] = []  # a Jupyter server says it again, to whoever comes with the same session
-    kernel.on_display = lambda message, late: not heard.append(message)
+    kernel.on_display = lambda message, late: not events.append(message)
     assert room.wait(kernel.take_over()) is None
     kernel.receive_pending()
-    missed = [*heard, *room.wait(kernel.fetch_missed_messages("b" * 32))]
+    missed = [*events, *room.wait(kernel.fetch_missed_messages("b" * 32))]
     assert [
         message["content"]["text"]
         for message in missed
@@ -639,30 +649,34 @@ def test_run_without_daemon_is_recovered(room: Room, cells: Cells) -> None:
         assert (
             room.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
         )  # that one never began
-        done = room.wait(kernel.await_earlier_request(request, 20, LIMITS))
-        assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
-        assert done.outputs[-1]["data"]["text/plain"] == "'result'"
+        result = room.wait(kernel.await_earlier_request(request, 20, LIMITS))
+        assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
+        assert result.outputs[-1]["data"]["text/plain"] == "'result'"
 
 
 @contract(lacks="helper", by_day=("r",))
 def test_run_without_daemon_is_awaited(room: Room, cells: Cells) -> None:
-    done = room.wait(
+    result = room.wait(
         room.lost(cells.slow, "c" * 32).await_earlier_request("c" * 32, 20, LIMITS)
     )
-    assert done.outcome is Outcome.OK and done.fault is None and text(done) == "over\n"
-    assert done.notes == [
+    assert (
+        result.outcome is Outcome.OK
+        and result.fault is None
+        and text(result) == "over\n"
+    )
+    assert result.notes == [
         "output that was printed while the stepper daemon was not running is missing: "
         "the kernel has no record of the run"
     ]
-    done = room.wait(
+    result = room.wait(
         room.lost(cells.slow_fails, "d" * 32).await_earlier_request(
             "d" * 32, 20, LIMITS
         )
     )
     assert (
-        done.outcome is Outcome.ERROR
-        and done.fault is not None
-        and done.fault.ename == cells.error[0]
+        result.outcome is Outcome.ERROR
+        and result.fault is not None
+        and result.fault.ename == cells.error[0]
     )
 
 
@@ -671,13 +685,16 @@ def test_outcome_of_run_finished_without_daemon_is_unknown(
     room: Room, cells: Cells
 ) -> None:
     kernel = room.lost(cells.slow, "e" * 32, gone_seconds=1.5)
-    done = room.wait(kernel.await_earlier_request("e" * 32, 20, LIMITS))
+    result = room.wait(kernel.await_earlier_request("e" * 32, 20, LIMITS))
     assert (
-        done.outcome is Outcome.ERROR
-        and done.fault is not None
-        and done.fault.ename == "NobodyHeard"
+        result.outcome is Outcome.ERROR
+        and result.fault is not None
+        and result.fault.ename == "NobodyHeard"
     )
-    assert text(done) == "" and "the outcome of the run is unknown" in done.fault.evalue
+    assert (
+        text(result) == ""
+        and "the outcome of the run is unknown" in result.fault.evalue
+    )
 
 
 @pytest.mark.nightly_after(1)
@@ -699,9 +716,9 @@ def test_recovered_run_shows_further_output(room: Room) -> None:
             await asyncio.sleep(0.02)
         return await recalled
 
-    done = room.wait(watched())
+    result = room.wait(watched())
     assert (
-        text(done)
+        text(result)
         == "loss nan\n" + "".join(f"loss {n}\n" for n in range(20)) + "loss nan 19\n"
     )
     numbers = [

@@ -67,25 +67,25 @@ class Lab:
 
     def ok(self, code: str) -> Execution:
         """Run a cell that must end well, and of which the helper must have told."""
-        done = self.run(code)
-        assert done.outcome is Outcome.OK, done.fault
-        assert "namespace" in done.diagnosis_data, "the helper said nothing"
-        return done
+        result = self.run(code)
+        assert result.outcome is Outcome.OK, result.fault
+        assert "namespace" in result.diagnosis_data, "the helper said nothing"
+        return result
 
     def names(self, code: str = "") -> dict[str, Any]:
         """The namespace in short, after a cell."""
-        done = self.ok(code)
-        lasting = vars(done.namespace.lasting) if done.namespace.lasting else {}
+        result = self.ok(code)
+        lasting = vars(result.namespace.lasting) if result.namespace.lasting else {}
         return {
-            **done.diagnosis_data["namespace"],
+            **result.diagnosis_data["namespace"],
             **lasting,
-            "names": done.namespace.names,
+            "names": result.namespace.names,
         }
 
     def value(self, expression: str) -> Any:
         """What an expression is in the kernel, by way of JSON."""
-        done = self.ok(f"import json as _json; print(_json.dumps({expression}))")
-        return json.loads(text(done))
+        result = self.ok(f"import json as _json; print(_json.dumps({expression}))")
+        return json.loads(text(result))
 
     def close(self) -> None:
         """End the kernel."""
@@ -94,10 +94,10 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def text(done: Execution) -> str:
+def text(result: Execution) -> str:
     """All that a cell printed."""
     return "".join(
-        out["text"] for out in done.outputs if out["output_type"] == "stream"
+        out["text"] for out in result.outputs if out["output_type"] == "stream"
     )
 
 
@@ -111,11 +111,11 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         python = old_python()
         if not python:
             pytest.skip("there is no Python 3.9 on this machine")
-        made = Lab(environment(python, *OLD))
+        lab = Lab(environment(python, *OLD))
     else:
-        made = Lab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
-    yield made
-    made.close()
+        lab = Lab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    yield lab
+    lab.close()
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ def test_helper_is_invisible_to_the_user(lab: Lab) -> None:
             fresh.loop.run_until_complete(fresh.kernel.fetch_namespace()).variables
             == {}
         )  # asked, in a silent execution
-        done = fresh.ok("print(In)\n_i")
-        assert done.execution_count == 5 and "stepper" not in text(done)
-        assert done.outputs[-1]["data"]["text/plain"] == "'%history'"
+        result = fresh.ok("print(In)\n_i")
+        assert result.execution_count == 5 and "stepper" not in text(result)
+        assert result.outputs[-1]["data"]["text/plain"] == "'%history'"
         assert text(fresh.ok("%who")) == "Interactive namespace is empty.\n"
     finally:
         fresh.close()
@@ -273,8 +273,10 @@ def test_helper_lists_the_namespace(clean: Lab) -> None:
         "Point",
         "MyList",
     ]
-    told = names["variables"]
-    measured = {name: fact.get("shape", fact.get("len")) for name, fact in told.items()}
+    variables = names["variables"]
+    measured = {
+        name: fact.get("shape", fact.get("len")) for name, fact in variables.items()
+    }
     assert measured == {
         "i": None,
         "t": 2,
@@ -292,9 +294,11 @@ def test_helper_lists_the_namespace(clean: Lab) -> None:
         "m": None,
         "none": None,
     }
-    assert told["m"] == {"type": "__main__.Model"}
-    assert told["a"]["type"] == "numpy.ndarray" and told["a"]["bytes"] == 96
-    assert told["df"]["type"].endswith("DataFrame") and told["df"]["bytes"] >= 48
+    assert variables["m"] == {"type": "__main__.Model"}
+    assert variables["a"]["type"] == "numpy.ndarray" and variables["a"]["bytes"] == 96
+    assert (
+        variables["df"]["type"].endswith("DataFrame") and variables["df"]["bytes"] >= 48
+    )
     assert names["left_out"] == 0
 
 
@@ -397,10 +401,12 @@ fine = 1
 
 
 def test_module_without_name_is_listed_by_alias(clean: Lab) -> None:
-    done = clean.ok(
+    result = clean.ok(
         "import types\nodd = types.ModuleType('odd')\nodd.__name__ = 5\nzz = 2"
     )
-    assert done.namespace.modules["odd"] == "odd" and "zz" in done.namespace.variables
+    assert (
+        result.namespace.modules["odd"] == "odd" and "zz" in result.namespace.variables
+    )
 
 
 @pytest.mark.parametrize(
@@ -460,10 +466,10 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
     ],
 )
 def test_namespace_listing_is_bounded_in_time_and_size(clean: Lab, code: str) -> None:
-    done = clean.ok(code)
-    assert done.diagnosis_data["seconds"] < 1.2
-    assert len(json.dumps(done.diagnosis_data["namespace"])) < 200_000
-    names = done.diagnosis_data["namespace"]
+    result = clean.ok(code)
+    assert result.diagnosis_data["seconds"] < 1.2
+    assert len(json.dumps(result.diagnosis_data["namespace"])) < 200_000
+    names = result.diagnosis_data["namespace"]
     assert (
         sum(
             len(names[kind])
@@ -477,10 +483,10 @@ def test_namespace_listing_is_bounded_in_time_and_size(clean: Lab, code: str) ->
 
 def test_user_post_execute_callbacks_do_not_see_the_helper(clean: Lab) -> None:
     """What IPython prints of a callback that fails would stand in the cell's outputs."""
-    done = clean.run(
+    result = clean.run(
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')"
     )
-    assert done.outcome is Outcome.ERROR and "callback" not in text(done)
+    assert result.outcome is Outcome.ERROR and "callback" not in text(result)
     assert clean.ok("print(1)").outputs == [
         {"output_type": "stream", "name": "stdout", "text": "1\n"}
     ]
@@ -491,11 +497,11 @@ def test_user_post_execute_callbacks_do_not_see_the_helper(clean: Lab) -> None:
 
 def failing(lab: Lab, code: str) -> Execution:
     """Run a cell that must fail, with the helper's word on it."""
-    done = lab.run(code)
-    assert done.fault is not None and "fault" in done.diagnosis_data, (
+    result = lab.run(code)
+    assert result.fault is not None and "fault" in result.diagnosis_data, (
         "the helper said nothing"
     )
-    return done
+    return result
 
 
 # IPython 8 shows these errors itself and ends well: no frame of the cell is on the way.
@@ -616,11 +622,11 @@ def test_recursion_error_is_bounded_and_fast(live: Lab, code: str) -> None:
     live.ok(
         "import sys; limit = sys.getrecursionlimit(); sys.setrecursionlimit(300)"
     )  # IPython needs seconds for 1000
-    done = failing(live, code)
+    result = failing(live, code)
     live.ok("sys.setrecursionlimit(limit)")
-    assert done.diagnosis_data["seconds"] < 0.2
-    assert done.fault and done.fault.line == 1
-    assert len(done.fault.frames) == 12 and done.fault.frames[-1].function in "fg"
+    assert result.diagnosis_data["seconds"] < 0.2
+    assert result.fault and result.fault.line == 1
+    assert len(result.fault.frames) == 12 and result.fault.frames[-1].function in "fg"
 
 
 @pytest.mark.parametrize(
@@ -681,15 +687,17 @@ def test_exception_facts(
 )
 def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     began = time.monotonic()
-    done = live.run(f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=30)
+    result = live.run(
+        f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=30
+    )
     assert time.monotonic() - began < 25  # one would sleep for 30
     assert (
-        done.outcome is Outcome.ERROR
-        and done.fault is not None
-        and "namespace" in done.diagnosis_data
+        result.outcome is Outcome.ERROR
+        and result.fault is not None
+        and "namespace" in result.diagnosis_data
     )
     if message is not None:
-        assert (done.fault.ename, done.fault.evalue, done.fault.line) == (
+        assert (result.fault.ename, result.fault.evalue, result.fault.line) == (
             "Odd",
             message,
             4,

@@ -61,7 +61,7 @@ def test_backend_config_is_parsed() -> None:
         "box",
         "r",
     ]
-    gpu, mine, hub, box, r = (place.settings for place in limits.kernels.values())
+    gpu, mine, hub, box, r = (backend.settings for backend in limits.kernels.values())
     assert gpu == SlurmSettings(
         "gpu",
         time="4:00:00",
@@ -79,7 +79,7 @@ def test_backend_config_is_parsed() -> None:
     assert box == SshSettings(
         "box", "/opt/venv/bin/python"
     ) and r == KernelspecSettings("ir")
-    assert [place.kind for place in limits.kernels.values()] == [
+    assert [backend.kind for backend in limits.kernels.values()] == [
         "slurm",
         "slurm",
         "jupyter",
@@ -93,7 +93,7 @@ def test_backend_config_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said", "hint"),
+    ("text", "line", "message", "hint"),
     [
         ("kernels: 3", 1, "`kernels` must be a mapping", ""),
         (
@@ -326,13 +326,13 @@ def test_backend_config_is_parsed() -> None:
     ],
 )
 def test_config_error_names_its_line(
-    text: str, line: int, said: str, hint: str
+    text: str, line: int, message: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as wrong:
         config.parse(text, "config.yaml")
     assert (
         wrong.value.message.startswith(f"config.yaml, line {line}: ")
-        and said in wrong.value.message
+        and message in wrong.value.message
     )
     assert (
         hint in wrong.value.hint
@@ -363,9 +363,9 @@ ODD = st.recursive(
             "x" * 500,
         ]
     ),
-    lambda held: (
-        st.lists(held, max_size=2)
-        | st.dictionaries(st.text(max_size=4) | st.integers(), held, max_size=2)
+    lambda stored: (
+        st.lists(stored, max_size=2)
+        | st.dictionaries(st.text(max_size=4) | st.integers(), stored, max_size=2)
     ),
     max_leaves=3,
 )
@@ -392,23 +392,23 @@ def test_invalid_configuration_raises_only_config_error(
     try:
         limits = config.parse(text, "config.yaml")
     except UsageError as wrong:
-        assert (found := re.match(r"config\.yaml, line (\d+): ", wrong.message)), (
+        assert (match := re.match(r"config\.yaml, line (\d+): ", wrong.message)), (
             wrong.message
         )
         assert (
-            1 <= int(found[1]) <= text.count("\n")
+            1 <= int(match[1]) <= text.count("\n")
             and "\x1b" not in wrong.message + wrong.hint
         )
         assert len(wrong.message) < 1000
     else:
         assert limits.kernel == "local" or limits.kernel in limits.kernels
-        for place in limits.kernels.values():
-            assert "\n" not in place.description.text
+        for backend in limits.kernels.values():
+            assert "\n" not in backend.description.text
 
 
 def test_plan_keeps_its_kernel_name() -> None:
-    made = Plan("p", (plan.make_step(1, "Load"),), "gpu")
-    assert plan.from_json(plan.to_json(made)) == made
+    new_plan = Plan("p", (plan.make_step(1, "Load"),), "gpu")
+    assert plan.from_json(plan.to_json(new_plan)) == new_plan
     assert "kernel" not in plan.to_json(Plan("p"))
     assert (
         plan.from_json({"kernel": "r"}) == Plan(kernel="r")
@@ -420,7 +420,7 @@ def test_plan_keeps_its_kernel_name() -> None:
 
 
 def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {
+    data = {
         "kind": "ssh",
         "accepted": True,
         "usual": False,
@@ -431,14 +431,14 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
     }
     places = [
         {
-            **told,
+            **data,
             "name": "local",
             "about": "/p/.venv/bin/python",
             "reachable": True,
             "usual": True,
         },
         {
-            **told,
+            **data,
             "name": "gpu",
             "about": "a SLURM job, partition gpu, time 4:00:00",
             "reachable": True,
@@ -446,7 +446,7 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
             "unchecked": ["python on the compute node"],
         },
         {
-            **told,
+            **data,
             "name": "hub",
             "about": "x",
             "reachable": False,
@@ -454,7 +454,7 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
             "mend": "ping hub",
         },
         {
-            **told,
+            **data,
             "name": "box",
             "about": "y",
             "reachable": None,
@@ -462,8 +462,8 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
             "mend": "stepper trust",
         },
     ]
-    shown = rendering.RENDERINGS["kernels"].text(places)
-    assert shown.splitlines() == [
+    text = rendering.RENDERINGS["kernels"].text(places)
+    assert text.splitlines() == [
         "✓ local  /p/.venv/bin/python (the project's default)",
         "✓ gpu    a SLURM job, partition gpu, time 4:00:00",
         "         n",
@@ -482,7 +482,7 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
         in rendering.RENDERINGS["kernels"].text(places)
     )
     monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
-    assert rendering.RENDERINGS["kernels"].text(places) == shown
+    assert rendering.RENDERINGS["kernels"].text(places) == text
 
 
 def test_backends_are_checked_concurrently_with_timeout(
@@ -507,7 +507,7 @@ def test_backends_are_checked_concurrently_with_timeout(
             looks.check_configured(project.paths, limits, dict(os.environ))
         )
         assert time.monotonic() - began < 10
-    assert [(place.name, place.reachable) for place in listed] == [
+    assert [(entry.name, entry.reachable) for entry in listed] == [
         ("a", False),
         ("b", False),
         ("c", False),
@@ -530,7 +530,7 @@ def test_backends_are_listed_without_ssh(
             project.paths, config.load(project.paths), dict(os.environ)
         )
     )
-    assert [(place.name, place.reachable) for place in listed] == [
+    assert [(entry.name, entry.reachable) for entry in listed] == [
         ("a", False),
         ("b", True),
     ]
@@ -559,7 +559,7 @@ def shell(project: Project) -> Notebook:
     """A notebook in bash, whose place is accepted."""
     project.config("kernels:\n  sh: {kernelspec: bash}\n  box: {ssh: {host: box}}\n")
     trust.trust(project.paths)
-    made = project.json(
+    response = project.json(
         "new",
         "Count the files",
         "--step",
@@ -569,15 +569,15 @@ def shell(project: Project) -> Notebook:
         "--kernel",
         "sh",
     )
-    return Notebook(project, project.folder / made["notebook"])
+    return Notebook(project, project.folder / response["notebook"])
 
 
 def test_unaccepted_backend_runs_nothing(
     project: Project,
 ) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
-    made = project.json("new", "A strangers", "--kernel", "sh")
-    notebook = Notebook(project, project.folder / made["notebook"])
+    response = project.json("new", "A strangers", "--kernel", "sh")
+    notebook = Notebook(project, project.folder / response["notebook"])
     ran = project.folder / "notebooks" / "ran"
     cell, answer = notebook.insert("touch ran")
     assert (
@@ -585,22 +585,22 @@ def test_unaccepted_backend_runs_nothing(
         and "stepper trust" in answer.text
         and not ran.exists()
     )
-    listed = {place["name"]: place for place in project.json("kernels")}
+    listed = {backend["name"]: backend for backend in project.json("kernels")}
     assert (
         listed["local"]["reachable"]
         and not listed["sh"]["accepted"]
         and listed["sh"]["reachable"] is None
     )
-    said = project.stepper("trust", "--yes").stdout
-    assert 'kernels.sh: {"kernelspec": "bash"}' in said
+    output = project.stepper("trust", "--yes").stdout
+    assert 'kernels.sh: {"kernelspec": "bash"}' in output
     assert "ran ok" in notebook.replace(cell, "touch ran; ls").text and ran.exists()
-    listed = {place["name"]: place for place in project.json("kernels")}
+    listed = {backend["name"]: backend for backend in project.json("kernels")}
     assert listed["sh"]["reachable"] and listed["sh"]["offers"][0].startswith(
         "Bash (bash): "
     )
     # What was accepted is what stands there now, and nothing else by that name.
     project.config("kernels: {sh: {kernelspec: evil}}\n")
-    assert not {place["name"]: place for place in project.json("kernels")}["sh"][
+    assert not {backend["name"]: backend for backend in project.json("kernels")}["sh"][
         "accepted"
     ]
     project.stepper("restart", notebook.path.stem, check=1)
@@ -661,11 +661,11 @@ def test_bash_cells_have_outputs_attempts_and_stops(
     for number in range(3):
         failed = shell.replace(cell, f"ls /nowhere/{number}")
     assert "Error Type: Error" in failed.stop and "Error Message: 2" in failed.stop
-    found = project.json("status")
+    status = project.json("status")
     assert (
-        found["stop"]
-        and found["steps"][1]["attempts"] == 3
-        and found["kernel"]["state"] == "idle"
+        status["stop"]
+        and status["steps"][1]["attempts"] == 3
+        and status["kernel"]["state"] == "idle"
     )
     assert [run["outcome"] for run in project.json("history")] == ["ok", *["error"] * 4]
     assert project.json("context")["variables"] == {}
@@ -706,13 +706,13 @@ def test_cell_with_unknown_outcome_is_not_rerun(
         2
     )  # the hook's process starts the next daemon; the cell ends before it asks, or while it does
     running.join()
-    ran, said = (
+    ran, text = (
         project.folder / "notebooks" / "ran-once",
         project.json("report")["text"],
     )
-    assert ran.read_text() == "x\n" and "the daemon exited" in said, said
+    assert ran.read_text() == "x\n" and "the daemon exited" in text, text
     ended = project.json("history")[-1]["outcome"]
-    assert ended == "ok" or "the outcome of the run is unknown" in said, said
+    assert ended == "ok" or "the outcome of the run is unknown" in text, text
 
 
 def test_python_notebook_never_runs_in_kernel_of_other_language(
@@ -723,10 +723,10 @@ def test_python_notebook_never_runs_in_kernel_of_other_language(
     notebook = project.notebook(
         "python.ipynb", [code("print(1)", "a")], language_info={"name": "python"}
     )
-    said = project.stepper("run", "python", check=1).stderr
+    output = project.stepper("run", "python", check=1).stderr
     assert (
-        "is a Python notebook, but its kernel runs bash" in said
-        and "the cell was NOT run" in said
+        "is a Python notebook, but its kernel runs bash" in output
+        and "the cell was NOT run" in output
     )
     project.stepper("shutdown", "python")
     project.stepper("use", "python", "--kernel", "local")
@@ -741,10 +741,10 @@ def test_missing_kernel_for_other_language_is_reported(project: Project) -> None
     notebook = project.notebook(
         "made-elsewhere.ipynb", [code("echo hi", "a")], language_info={"name": "bash"}
     )
-    said = project.stepper("run", "made-elsewhere", check=1).stderr
+    output = project.stepper("run", "made-elsewhere", check=1).stderr
     assert (
-        "is 'bash', but the selected kernel runs Python" in said
-        and "stepper use notebooks/made-elsewhere.ipynb --kernel" in said
+        "is 'bash', but the selected kernel runs Python" in output
+        and "stepper use notebooks/made-elsewhere.ipynb --kernel" in output
     )
     project.stepper("use", "made-elsewhere", "--kernel", "sh")
     assert project.json("run", "made-elsewhere")["ok"] and notebook.cell("a")[
@@ -757,8 +757,8 @@ def test_r_cells_show_figures_and_errors(project: Project) -> None:
     backend_cases.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
-    made = project.json("new", "Plot the wet days")
-    notebook = Notebook(project, project.folder / made["notebook"])
+    response = project.json("new", "Plot the wet days")
+    notebook = Notebook(project, project.folder / response["notebook"])
     assert notebook.raw["metadata"]["kernelspec"]["language"] == "R"
     assert "kernel" not in notebook.raw["metadata"]["stepper"]  # it is the project's
     _, answer = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
@@ -774,9 +774,10 @@ def test_r_cells_show_figures_and_errors(project: Project) -> None:
 def test_missing_kernelspec_is_reported(project: Project) -> None:
     project.config("kernels: {it: {kernelspec: cobol}}\n")
     trust.trust(project.paths)
-    said = project.stepper("new", "Count", "--kernel", "it", check=1).stderr
+    output = project.stepper("new", "Count", "--kernel", "it", check=1).stderr
     assert (
-        "'cobol' is not installed (installed kernelspecs: " in said and "bash" in said
+        "'cobol' is not installed (installed kernelspecs: " in output
+        and "bash" in output
     )
 
 
@@ -787,18 +788,21 @@ def test_removed_backend_is_reported_at_next_kernel_start(
     shell.insert("x=5")
     project.config("")
     assert "| 5" in shell.insert("echo $x")[1].text  # the kernel lives
-    told = project.json("status")["kernel"]
-    assert told["state"] == "idle" and "the next kernel cannot start" in told["trouble"]
+    kernel = project.json("status")["kernel"]
     assert (
-        "no kernel backend 'sh' in `kernels:`" in told["trouble"]
-        and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
-        in told["trouble"]
+        kernel["state"] == "idle"
+        and "the next kernel cannot start" in kernel["trouble"]
     )
-    said = project.stepper("restart", shell.path.stem, check=1).stderr
     assert (
-        "no kernel backend 'sh' in `kernels:`" in said
+        "no kernel backend 'sh' in `kernels:`" in kernel["trouble"]
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
-        in said
+        in kernel["trouble"]
+    )
+    output = project.stepper("restart", shell.path.stem, check=1).stderr
+    assert (
+        "no kernel backend 'sh' in `kernels:`" in output
+        and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
+        in output
     )
     assert (
         "| 5" in shell.insert("echo $x")[1].text
@@ -811,7 +815,7 @@ def test_removed_backend_is_reported_at_next_kernel_start(
 def test_mcp_agent_selects_backends(project: Project, shell: Notebook) -> None:
     async def story() -> None:
         async with Client(ProjectServer(str(project.folder)).create_server()) as client:
-            made = await client.call_tool(
+            tool_response = await client.call_tool(
                 "create_notebook",
                 {
                     "problem": "Say it",
@@ -819,7 +823,9 @@ def test_mcp_agent_selects_backends(project: Project, shell: Notebook) -> None:
                     "cells": [{"source": "x=7; echo said $x"}],
                 },
             )
-            assert "| said 7" in made.content[0].text, made.content[0].text
+            assert "| said 7" in tool_response.content[0].text, tool_response.content[
+                0
+            ].text
             again = await client.call_tool(
                 "kernel", {"action": "start", "place": "local"}
             )
@@ -829,8 +835,8 @@ def test_mcp_agent_selects_backends(project: Project, shell: Notebook) -> None:
             )
             back = await client.call_tool("kernel", {"action": "start", "place": "sh"})
             assert back.content[0].text.endswith(" is already running (idle).")
-            kept = await client.call_tool("run_cell", {"source": "echo $x"})
-            assert "| 7" in kept.content[0].text
+            response = await client.call_tool("run_cell", {"source": "echo $x"})
+            assert "| 7" in response.content[0].text
             await client.call_tool("kernel", {"action": "restart", "place": "sh"})
             gone = await client.call_tool("run_cell", {"source": "echo [$x]"})
             assert "| []" in gone.content[0].text

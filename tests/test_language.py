@@ -52,4 +52,4 @@ def test_each_problem_is_detected(
     path.write_text("def clean(text: str) -> str:\n    return text\n")
     assert list_problems(path) == []
     path.write_text(line + "\n")
-    assert any(problem in each for each in list_problems(path))
+    assert any(problem in item for item in list_problems(path))

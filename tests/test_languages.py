@@ -79,12 +79,12 @@ def project(
         unavailable(why)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder))
-        for made in scratch(tmp_path_factory.mktemp(language) / "repo"):
-            made.config(
+        for project in scratch(tmp_path_factory.mktemp(language) / "repo"):
+            project.config(
                 "kernels: {it: {kernelspec: theirs}}\ncell_timeout_seconds: 20\n"
             )
-            made.stepper("trust", "--yes")
-            yield made
+            project.stepper("trust", "--yes")
+            yield project
 
 
 CELLS = {  # binds x to 20 and shows it, fails in a function, runs for ever, draws
@@ -109,14 +109,17 @@ def test_reports_of_other_languages_have_no_python_facts(
 ) -> None:
     binds, fails, endless, draws = CELLS[language]
     mark = "//" if language == "deno" else "#"
-    made = project.json(
+    response = project.json(
         "new", "A look", "--kernel", "it", "--step", "x is bound | x > 100"
     )
-    notebook = Notebook(project, project.folder / made["notebook"])
-    said = notebook.insert(f"{mark} stepper: step=1 timeout=9s\n{binds}")[1].text
+    notebook = Notebook(project, project.folder / response["notebook"])
+    answer = notebook.insert(f"{mark} stepper: step=1 timeout=9s\n{binds}")[1].text
     assert (
-        "ran ok" in said and "20" in said and "done" in said and "riterion" not in said
-    ), said  # the agent's to judge
+        "ran ok" in answer
+        and "20" in answer
+        and "done" in answer
+        and "riterion" not in answer
+    ), answer  # the agent's to judge
     cell, failed = notebook.insert(fails)
     assert "FAILED" in failed.text and "NameError" not in failed.text
     if language != "bash":  # it has none
@@ -132,8 +135,8 @@ def test_reports_of_other_languages_have_no_python_facts(
             "Figure 1: " in drawn
             and Path(drawn.split("Figure 1: ")[1].split(".png")[0] + ".png").exists()
         ), drawn
-    known = project.stepper("context").stdout
-    assert "The kernel is running" in known and "no variables" not in known
+    output = project.stepper("context").stdout
+    assert "The kernel is running" in output and "no variables" not in output
     assert project.json("eval", binds.replace("let ", ""))["outcome"] == "ok"
     slow = notebook.insert(f"{mark} stepper: timeout=1s\n{endless}")[1]
     assert f"`{mark} stepper: timeout=10m`" in slow.text + slow.stop, (

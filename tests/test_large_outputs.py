@@ -47,17 +47,19 @@ def number(text: str) -> int:
 
 def printed(source: str) -> str:
     """Return what a cell prints, both streams."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    buffer = io.StringIO()
+    with contextlib.redirect_stdout(buffer), contextlib.redirect_stderr(buffer):
         exec(source, {})
-    return said.getvalue()
+    return buffer.getvalue()
 
 
-def assert_counts(report: str, held: str, whole: str, in_notebook: bool = True) -> None:
+def assert_counts(
+    report: str, stored: str, whole: str, in_notebook: bool = True
+) -> None:
     """Hold each count of a report against what a cell printed, and what of it is `held`."""
-    is_part = TRUNCATED in held
+    is_part = TRUNCATED in stored
     note = NOTE.search(report)
-    kept = GAP.sub("", held)
+    kept = GAP.sub("", stored)
     if in_notebook:
         assert bool(note) == is_part, report[:300]
         assert not (note and WHOLE in report), report
@@ -68,21 +70,21 @@ def assert_counts(report: str, held: str, whole: str, in_notebook: bool = True) 
     if note:  # a line that is cut in two may have a line feed more, or less
         assert abs(number(note[1]) - missing) <= 2
     quoted = report[report.index("\n| ") + 1 :].split("\n")
-    lines = held.strip("\n").split("\n")
+    lines = stored.strip("\n").split("\n")
     count = characters = 0
     for line in quoted:
-        if found := LEFT_OUT.match(line):
-            count += number(found[1])
-            characters += number(found[2])
+        if match := LEFT_OUT.match(line):
+            count += number(match[1])
+            characters += number(match[2])
             expected = "" if not in_notebook else PART if is_part else WHOLE
-            assert (found[3] or "") == expected
-        elif found := MORE.match(line):
-            count += number(found[2])
-            like = [each for each in lines if each == "working on it"]
-            characters += number(found[2]) * len("working on it\n")
-            assert bool(found[1]) == (is_part and not in_notebook)
-            assert bool(found[3]) == (is_part and in_notebook)
-            assert number(found[2]) < len(like)
+            assert (match[3] or "") == expected
+        elif match := MORE.match(line):
+            count += number(match[2])
+            like = [line for line in lines if line == "working on it"]
+            characters += number(match[2]) * len("working on it\n")
+            assert bool(match[1]) == (is_part and not in_notebook)
+            assert bool(match[3]) == (is_part and in_notebook)
+            assert number(match[2]) < len(like)
         elif line.startswith("| "):
             count += 1
             cut = CUT.match(line)
@@ -99,9 +101,9 @@ def assert_counts(report: str, held: str, whole: str, in_notebook: bool = True) 
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    for made in reuse_project(module_project):
-        made.config(f"max_output_bytes: {LIMIT}\n")
-        yield made
+    for project in reuse_project(module_project):
+        project.config(f"max_output_bytes: {LIMIT}\n")
+        yield project
     while STARTED:
         with STARTED.pop() as process:
             process.kill()
@@ -132,8 +134,10 @@ def test_report_does_not_claim_output_missing_from_the_notebook(
     # code beside the notebook
     source = CELLS["lines"].format(many=3000)
     monkeypatch.setenv("STEPPER_SESSION", "s")
-    done = project.json("eval", source)
-    assert_counts(done["text"], done["output"], printed(source), in_notebook=False)
+    response = project.json("eval", source)
+    assert_counts(
+        response["text"], response["output"], printed(source), in_notebook=False
+    )
     # a cell that Jupyter would make, and a long message
     made = "get_ipython().set_next_input('\\n'.join(f'x = {n}' for n in range(3000)))"
     text = notebook.insert(made)[1].text
@@ -215,9 +219,9 @@ def test_warnings_are_counted(project: Project) -> None:
         "import warnings\nfor n in range(500): warnings.warn(f'value {n} is odd')"
     )
     text = notebook.insert(distinct)[1].text
-    shown = re.findall(r"^\w+: UserWarning \(line 2\): value \d+ is odd$", text, re.M)
+    matches = re.findall(r"^\w+: UserWarning \(line 2\): value \d+ is odd$", text, re.M)
     (more,) = re.findall(r"^… and ([\d,]+) more \w+$", text, re.M)
-    assert len(shown) + number(more) == 500
+    assert len(matches) + number(more) == 500
     same = "import warnings\nwarnings.simplefilter('always')\n"
     same += "for n in range(500): warnings.warn('value is odd')"
     text = notebook.insert(same)[1].text

@@ -99,8 +99,8 @@ def write_cells(
         "content": text,
         **answered,
     }
-    given = {"file_path": str(notebook.path), "content": text}
-    return notebook.payload("PostToolUse", "Write", given, tool_response=answered)
+    tool_input = {"file_path": str(notebook.path), "content": text}
+    return notebook.payload("PostToolUse", "Write", tool_input, tool_response=answered)
 
 
 def start_hook(
@@ -122,27 +122,27 @@ def start_hook(
         if tools
         else command
     )
-    made = subprocess.Popen(
+    process = subprocess.Popen(
         command, cwd=project.folder, env=env, start_new_session=True, **pipes
     )
-    assert made.stdin
+    assert process.stdin
     with (
         contextlib.suppress(BrokenPipeError),
-        made.stdin,
+        process.stdin,
     ):  # who has nobody to wake reads none of it
         answered = {
             key: payload[key]
             for key in ("tool_response", "tool_use_id")
             if key in payload
         }  # the client's order
-        made.stdin.write(
+        process.stdin.write(
             json.dumps(
                 {**omit_keys(payload, *answered), **answered}, separators=(",", ":")
             ).encode()
         )
-    made.stdin = None
-    STARTED.append(made)
-    return made
+    process.stdin = None
+    STARTED.append(process)
+    return process
 
 
 def omit_keys(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -189,13 +189,16 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
 ) -> None:
     notebook = project.new("Train", "Test")
     edit = Edit(notebook, WAITS)
-    told = edit.answer
-    assert told.text.startswith(
+    answer = edit.answer
+    assert answer.text.startswith(
         f"stepper: Cell 1 (id {edit.cell_id}) is still running after "
     )
-    assert '(step 1 of 2 "Train", deadline 2 h)' in told.text and "| begun" in told.text
-    assert "you are notified" in told.text and "Esc does not" in told.text
-    assert "stop the cell" in told.line and "step 1 of 2" in told.line
+    assert (
+        '(step 1 of 2 "Train", deadline 2 h)' in answer.text
+        and "| begun" in answer.text
+    )
+    assert "you are notified" in answer.text and "Esc does not" in answer.text
+    assert "stop the cell" in answer.line and "step 1 of 2" in answer.line
     now = get_running(project)
     assert (
         now["handed_on"] is True and (project.folder / ".stepper" / "handed").exists()
@@ -204,12 +207,16 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
         notebook, "What is the weather?"
     )
     (notebook.path.parent / "go").touch()
-    said = edit.woken
-    assert said.startswith(
+    notification = edit.woken
+    assert notification.startswith(
         f"stepper: the background cell in notebooks/{notebook.path.name} finished.\nstepper: Cell 1"
     )
-    assert "ran ok" in said and "| after" in said and 'Next: step 2 of 2 "Test"' in said
-    confirm_delivery(notebook, said)
+    assert (
+        "ran ok" in notification
+        and "| after" in notification
+        and 'Next: step 2 of 2 "Test"' in notification
+    )
+    confirm_delivery(notebook, notification)
     assert say(notebook, "And?") == "" and "handed on" not in start_session(notebook)
     assert text_of(notebook.cell(edit.cell_id)) == "begun\nafter\n"
     assert not (project.folder / ".stepper" / "handed").exists()
@@ -231,8 +238,8 @@ def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
-    told = say(notebook, words)
-    assert "was CANCELLED after" in told and "| begun" in told
+    response = say(notebook, words)
+    assert "was CANCELLED after" in response and "| begun" in response
     assert (
         edit.woken == ""
         and say(notebook, "And?") == ""
@@ -261,8 +268,12 @@ def test_next_session_gets_the_report(project: Project) -> None:
     assert "step 1" in start_session(other, "startup") and get_running(project)
     (notebook.path.parent / "go").touch()
     wait_until(lambda: get_running(project) is None)
-    told = say(other, "What now?")
-    assert "finished in the meantime" in told and "ran ok" in told and "| after" in told
+    response = say(other, "What now?")
+    assert (
+        "finished in the meantime" in response
+        and "ran ok" in response
+        and "| after" in response
+    )
     assert say(other, "What now?") == "" == say(notebook, "And here?")
 
 
@@ -318,13 +329,16 @@ def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) 
         )
     (notebook.path.parent / "go").touch()
     if waker:
-        said = edit.woken
-        assert "ran ok" in said and "continued after the daemon exited" in said
-        confirm_delivery(notebook, said)
+        notification = edit.woken
+        assert (
+            "ran ok" in notification
+            and "continued after the daemon exited" in notification
+        )
+        confirm_delivery(notebook, notification)
         assert "ran ok" not in start_session(notebook, "resume")
     else:
-        told = start_session(notebook, "resume")
-        assert "finished in the meantime" in told and "ran ok" in told
+        response = start_session(notebook, "resume")
+        assert "finished in the meantime" in response and "ran ok" in response
     assert (
         len(project.json("history")) == 1
         and text_of(notebook.cell(edit.cell_id)) == "begun\nafter\n"
@@ -338,11 +352,11 @@ def test_kernel_death_notifies_the_agent_of_lost_state(project: Project) -> None
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     psutil.Process(project.json("status")["kernel"]["pid"]).kill()
-    said = edit.woken
+    notification = edit.woken
     assert (
-        "KernelDied" in said
-        and "all variables are lost" in said
-        and "❌ Execution stopped at cell 2" in said
+        "KernelDied" in notification
+        and "all variables are lost" in notification
+        and "❌ Execution stopped at cell 2" in notification
     )
 
 
@@ -384,9 +398,9 @@ def test_queued_cells_each_notify_the_agent(project: Project) -> None:
         project, notebook.path, session="another"
     )  # each is woken by its own
     behind, last = Edit(another, "print('two')"), Edit(notebook, "print('three')")
-    for each in (behind, last):
-        told = each.answer.text
-        assert "has NOT run yet: it waits in line behind step 1" in told, told
+    for item in (behind, last):
+        message = item.answer.text
+        assert "has NOT run yet: it waits in line behind step 1" in message, message
     (notebook.path.parent / "go").touch()
     assert (
         "| after" in edit.woken and "| two" in behind.woken and "| three" in last.woken
@@ -458,9 +472,9 @@ def test_matching_line_and_completion_each_notify_the_agent(
         notebook.path.parent / "bad"
     ).touch()  # handed on at once, before its 20 s are over
     assert (
-        "still running" in (told := edit.answer.text)
-        and "matches its `wake=` pattern:\n| loss is nan" in told
-    ), told
+        "still running" in (message := edit.answer.text)
+        and "matches its `wake=` pattern:\n| loss is nan" in message
+    ), message
     (notebook.path.parent / "go").touch()
     assert "| after" in edit.woken
 
@@ -468,21 +482,21 @@ def test_matching_line_and_completion_each_notify_the_agent(
     (notebook.path.parent / "bad").unlink()
     project.config(SOON)
     edit = Edit(notebook, source)
-    assert "still running" in (told := edit.answer.text) and "matches" not in told
+    assert "still running" in (message := edit.answer.text) and "matches" not in message
     (notebook.path.parent / "bad").touch()
-    said = edit.woken
+    notification = edit.woken
     assert (
-        "cell 2" in said
-        and "is still running" in said
-        and "| loss is nan" in said
-        and "notified again" in said
+        "cell 2" in notification
+        and "is still running" in notification
+        and "| loss is nan" in notification
+        and "notified again" in notification
     )
-    confirm_delivery(notebook, said)
+    confirm_delivery(notebook, notification)
     waker = start_waker(notebook)
     (notebook.path.parent / "go").touch()
-    said = read_notification(waker)
-    assert "ran ok" in said and "| after" in said
-    confirm_delivery(notebook, said)
+    notification = read_notification(waker)
+    assert "ran ok" in notification and "| after" in notification
+    confirm_delivery(notebook, notification)
     assert read_notification(start_waker(notebook)) == "" == say(notebook, "And?")
 
 
@@ -495,11 +509,11 @@ def test_written_notebook_moves_to_background_at_a_long_cell(
     edit = Edit(notebook, payload=write_cells(notebook, cells))
     assert "Cell 2 (id b) is still running" in edit.answer.text
     (notebook.path.parent / "go").touch()
-    said = edit.woken
+    notification = edit.woken
     assert (
-        "3 of 3 new or changed code cells ran" in said
-        and "| after" in said
-        and "| 1" in said
+        "3 of 3 new or changed code cells ran" in notification
+        and "| after" in notification
+        and "| 1" in notification
     )
 
 
@@ -567,16 +581,16 @@ def test_user_sees_progress_periodically(project: Project) -> None:
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     wait_until(lambda: status.exists() and line.exists())
-    told, shown = [line.read_text()], [status.read_text()]
+    message, text = [line.read_text()], [status.read_text()]
     until = time.monotonic() + 30
-    while len(told) < 3 and time.monotonic() < until:
-        for path, texts in ((line, told), (status, shown)):
+    while len(message) < 3 and time.monotonic() < until:
+        for path, texts in ((line, message), (status, text)):
             texts.extend([path.read_text()] * (path.read_text() != texts[-1]))
         time.sleep(0.05)
     (notebook.path.parent / "go").touch()
-    assert len(told) == 3 and len(shown) > len(told)
-    lines = [json.loads(each)["systemMessage"] for each in told]
-    at = [int(each.split(" for ")[1].split(" s")[0]) for each in lines]
+    assert len(message) == 3 and len(text) > len(message)
+    lines = [json.loads(entry)["systemMessage"] for entry in message]
+    at = [int(line.split(" for ")[1].split(" s")[0]) for line in lines]
     assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
     assert (
         lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'

@@ -66,10 +66,10 @@ def release_cell(notebook: Notebook, until: str = "go") -> None:
 def kill_hook(process: subprocess.Popen[bytes], project: Project) -> None:
     """Kill a hook as `kill -9` does, and wait until the daemon knows."""
     log = project.folder / ".stepper" / "daemon.log"
-    known = log.read_text().count(" disconnected\n")
+    text = log.read_text().count(" disconnected\n")
     process.kill()
     process.wait()
-    wait_until(lambda: log.read_text().count(" disconnected\n") > known)
+    wait_until(lambda: log.read_text().count(" disconnected\n") > text)
 
 
 def kill_starved_hook(process: subprocess.Popen[bytes], project: Project) -> None:
@@ -92,16 +92,16 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
     notebook = project.new("Train", "Test")
     edit = start_background_cell(notebook)
     other = Notebook(project, notebook.path, session="another")
-    told, denied = (
+    response, denied = (
         start_session(other),
         other.before("insert", "1 + 1", edit.cell_id).denied,
     )
-    for each in (told, denied):
+    for item in (response, denied):
         assert (
-            "is still running" in each
-            and "another session is notified" in each
-            and "ou are notified" not in each
-        ), each
+            "is still running" in item
+            and "another session is notified" in item
+            and "ou are notified" not in item
+        ), item
     assert read_notification(start_waker(other, "SessionStart")) == ""
     assert "you are notified" in notebook.before("insert", "1 + 1", edit.cell_id).denied
     say(other, "stop the cell")
@@ -113,12 +113,12 @@ def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     notebook = project.new("Train")
     edit = start_background_cell(notebook)
     cells = [*notebook.raw["cells"], WORDS]
-    given = {
+    tool_input = {
         "file_path": str(notebook.path),
         "content": json.dumps({**notebook.raw, "cells": cells}),
     }
     assert not project.hook(
-        "PreToolUse", notebook.payload("PreToolUse", "Write", given)
+        "PreToolUse", notebook.payload("PreToolUse", "Write", tool_input)
     ).denied
     payload = write_cells(notebook, cells) | (
         {"agent_id": "a"} if by == "a subagent" else {}
@@ -147,8 +147,10 @@ def test_client_is_notified_in_new_session_after_clear(
     """Its waker has spoken already, of a line: the next one is the new session's."""
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS.replace("timeout=2h", 'timeout=2h wake="begun"'))
-    told = edit.answer.text
-    assert "still running" in told and ("matches" in told or "matches" in edit.woken)
+    message = edit.answer.text
+    assert "still running" in message and (
+        "matches" in message or "matches" in edit.woken
+    )
     edit.waker.kill()
     edit.waker.wait()
     cleared = Notebook(project, notebook.path, session="cleared")
@@ -216,13 +218,13 @@ def test_finished_run_is_reported_while_working_on_another_notebook(
     if who == "its own session":
         stranger = Notebook(project, other.path, session="stranger")
         assert "finished in the meantime" not in say(stranger, "What now?")
-        told = say(other, "What now?")
+        response = say(other, "What now?")
     else:
-        told = start_session(Notebook(project, other.path, session="later"))
+        response = start_session(Notebook(project, other.path, session="later"))
     assert (
-        "finished in the meantime" in told
-        and "ran ok" in told
-        and notebook.path.name in told
+        "finished in the meantime" in response
+        and "ran ok" in response
+        and notebook.path.name in response
     )
     assert "finished in the meantime" not in start_session(
         Notebook(project, other.path, session="later still")
@@ -235,15 +237,15 @@ def test_matching_line_is_not_notified_again_by_new_daemon(
 ) -> None:
     notebook = project.new("Train")
     waits = 'while not os.path.exists("{}"): time.sleep(0.02)\nprint("loss is nan: {}", flush=True)\n'
-    lines = "".join(waits.format(each, each) for each in ("bad", "worse"))
+    lines = "".join(waits.format(item, item) for item in ("bad", "worse"))
     source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
         "while not", f"{lines}while not"
     )
     edit = start_background_cell(notebook, source)
     release_cell(notebook, "bad")
-    said = edit.woken
-    assert "is still running" in said and "| loss is nan: bad" in said
-    confirm_delivery(notebook, said)
+    notification = edit.woken
+    assert "is still running" in notification and "| loss is nan: bad" in notification
+    confirm_delivery(notebook, notification)
     project.kill_daemon()
     assert get_running(project)
     waker = start_waker(notebook)
@@ -252,8 +254,8 @@ def test_matching_line_is_not_notified_again_by_new_daemon(
     time.sleep(BEAT_SECONDS)  # as long as it takes to be woken by that
     assert waker.poll() is None
     release_cell(notebook)
-    said = read_notification(waker)
-    assert "ran ok" in said and "is still running" not in said
+    notification = read_notification(waker)
+    assert "ran ok" in notification and "is still running" not in notification
 
 
 @pytest.mark.nightly

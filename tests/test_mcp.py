@@ -91,12 +91,14 @@ def protocol_era(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run_story(project: Project, story: Story, era: str = ERAS[0], **more: Any) -> None:
+def run_story(
+    project: Project, story: Story, era: str = ERAS[0], **options: Any
+) -> None:
     """Have a client, of one era, play a story with the server in this process."""
 
     async def main() -> None:
         async with Client(
-            ProjectServer(str(project.folder)).create_server(), mode=era, **more
+            ProjectServer(str(project.folder)).create_server(), mode=era, **options
         ) as client:
             await asyncio.wait_for(story(client), 100)
 
@@ -115,10 +117,10 @@ def text(result: Any) -> str:
 
 
 async def create_notebook(
-    client: Client, problem: str = "a problem", **more: Any
+    client: Client, problem: str = "a problem", **options: Any
 ) -> str:
     """Make a notebook; return its name."""
-    result = await client.call_tool("create_notebook", {"problem": problem, **more})
+    result = await client.call_tool("create_notebook", {"problem": problem, **options})
     assert not result.is_error, text(result)
     return str(result.structured_content["notebook"])
 
@@ -162,15 +164,15 @@ def test_daemon_accepts_every_request_argument() -> None:
 
     for tool in tools.TOOLS.values():
         for action in tool.actions or ("",):
-            given = {**dict.fromkeys(tool.arguments), "action": action}
-            request = tool.make_request(given)
-            known = {
-                each.name
-                for each in dataclasses.fields(
+            arguments = {**dict.fromkeys(tool.arguments), "action": action}
+            request = tool.make_request(arguments)
+            argument_names = {
+                item.name
+                for item in dataclasses.fields(
                     told_of.ALL_COMMANDS[request.command].arguments
                 )
             }
-            assert {*request.values} <= known, tool.name
+            assert {*request.values} <= argument_names, tool.name
     assert {*mcp_clients.get_clients()} == {*cli_commands.CLIENTS}
     assert not {*tools.TOOL_BY_PEER} & {*tools.TOOLS}
 
@@ -209,7 +211,7 @@ LIKELY = st.sampled_from(
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "parsed"),
+    ("name", "values", "parsed"),
     [
         ("run_cell", {"source": "1", "cell_id": None, "after": None}, {"source": "1"}),
         (
@@ -244,19 +246,21 @@ LIKELY = st.sampled_from(
     ],
 )
 def test_unambiguous_arguments_are_coerced(
-    name: str, given: dict[str, Any], parsed: dict[str, Any]
+    name: str, values: dict[str, Any], parsed: dict[str, Any]
 ) -> None:
-    assert argument_coercion.coerce_arguments(tools.TOOLS[name].schema, given) == parsed
+    assert (
+        argument_coercion.coerce_arguments(tools.TOOLS[name].schema, values) == parsed
+    )
 
 
 @pytest.mark.parametrize("name", tools.TOOLS)
 def test_arguments_invalid_for_the_schema_never_reach_the_daemon(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool, asked = tools.TOOLS[name], list[str]()
+    tool, requests = tools.TOOLS[name], list[str]()
 
     async def ask(self: Daemon, verb: str, told: Any, *_: Any, **__: Any) -> Any:
-        asked.append(verb)
+        requests.append(verb)
         raise StepperError("was asked")
 
     monkeypatch.setattr(Daemon, "ask", ask)
@@ -268,14 +272,14 @@ def test_arguments_invalid_for_the_schema_never_reach_the_daemon(
     def one(told: dict[str, Any]) -> None:
         async def main() -> None:
             async with Client(server) as client:
-                asked.clear()
+                requests.clear()
                 result = await client.call_tool(name, told)
                 valid = Draft202012Validator(tool.schema).is_valid(
                     argument_coercion.coerce_arguments(tool.schema, told)
                 )
                 assert result.is_error
                 assert "itself failed" not in text(result)
-                assert valid or (not asked and "was not called" in text(result))
+                assert valid or (not requests and "was not called" in text(result))
 
         asyncio.run(main())
 
@@ -288,10 +292,10 @@ def test_arguments_invalid_for_the_schema_never_reach_the_daemon(
 def test_client_that_continues_during_a_call_gets_its_result(
     name: str, seconds: int | None, protocol_era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     async def ask(self: Daemon, verb: str, told: Any, *_: Any, **__: Any) -> Any:
-        asked.append(told.get("wait_seconds"))
+        requests.append(told.get("wait_seconds"))
         return {"state": "ok", "text": "ran ok"}
 
     monkeypatch.setattr(Daemon, "ask", ask)
@@ -307,7 +311,7 @@ def test_client_that_continues_during_a_call_gets_its_result(
             await client.call_tool("run_cell", {"source": "1", "wait_seconds": 5})
 
     asyncio.run(main())
-    assert asked == [seconds, 5]
+    assert requests == [seconds, 5]
 
 
 def test_tool_name_of_other_server_suggests_our_tool(module_project: Project) -> None:
@@ -427,10 +431,10 @@ def test_replay_result_contains_verdicts(quick: Quick) -> None:
             client, "replayed", cells=[{"source": source} for source in sources]
         )
         before = (quick.folder / name).read_bytes()
-        found = await client.call_tool("verify", {"scratch": True})
-        told = found.structured_content
+        response = await client.call_tool("verify", {"scratch": True})
+        told = response.structured_content
         assert (
-            not found.is_error
+            not response.is_error
             and told["notebook"] == name
             and told["reproduces"] is False
         )
@@ -439,9 +443,9 @@ def test_replay_result_contains_verdicts(quick: Quick) -> None:
             "same",
             "unstable",
         ]
-        assert text(found) == told[
+        assert text(response) == told[
             "text"
-        ] and "DOES NOT REPRODUCE · 2 of 3 cells as recorded" in text(found)
+        ] and "DOES NOT REPRODUCE · 2 of 3 cells as recorded" in text(response)
         once = (
             await client.call_tool("verify", {"notebook": name, "once": True})
         ).structured_content
@@ -506,12 +510,12 @@ def test_notebook_created_with_cells_runs_until_one_fails(
 def test_progress_is_sent_each_second_with_last_line(
     project: Project, protocol_era: str
 ) -> None:
-    heard: list[tuple[float, str | None]] = []
+    events: list[tuple[float, str | None]] = []
 
     async def progress(
         seconds: float, total: float | None, message: str | None
     ) -> None:
-        heard.append((seconds, message))
+        events.append((seconds, message))
 
     async def story(client: Client) -> None:
         await create_notebook(client, "progress")
@@ -521,9 +525,9 @@ def test_progress_is_sent_each_second_with_last_line(
         await client.call_tool(
             "run_cell", {"source": source}, progress_callback=progress
         )
-        assert len(heard) >= 2
-        assert [at for at, _ in heard] == sorted(at for at, _ in heard)
-        assert any("part" in (message or "") for _, message in heard)
+        assert len(events) >= 2
+        assert [at for at, _ in events] == sorted(at for at, _ in events)
+        assert any("part" in (message or "") for _, message in events)
 
     run_story(project, story, protocol_era)
 
@@ -590,10 +594,10 @@ def test_fifty_concurrent_calls(project: Project) -> None:
             ("notebook_status", {}),
             ("execute_code", {"code": "n"}),
         ]
-        done = await asyncio.gather(
+        response = await asyncio.gather(
             *(client.call_tool(*mixed[i % len(mixed)]) for i in range(50))
         )
-        assert not [text(result) for result in done if result.is_error]
+        assert not [text(result) for result in response if result.is_error]
         assert "| 17" in text(await client.call_tool("execute_code", {"code": "n"}))
 
     run_story(project, story)
@@ -653,7 +657,7 @@ def test_daemon_killed_while_creating_a_notebook(
 ) -> None:
     """Whether it was made nobody knows: the agent is told how to see it, not to make a second one."""
 
-    async def gone(self: Daemon, verb: str, *told: Any, **more: Any) -> Any:
+    async def gone(self: Daemon, verb: str, *message: Any, **options: Any) -> Any:
         raise hook_client.build_exited_error(self.paths, accepted=True)
 
     async def story(client: Client) -> None:
@@ -700,9 +704,9 @@ def test_cell_results_state_the_action_and_cell_numbers(
             result = await client.call_tool("read_notebook", {})
             return list(result.structured_content["cells"])
 
-        async def change(action: str, *cell_ids: str | int, **more: Any) -> str:
-            given = {"action": action, "cell_ids": [*cell_ids], **more}
-            return text(await client.call_tool("change_cells", given))
+        async def change(action: str, *cell_ids: str | int, **options: Any) -> str:
+            arguments = {"action": action, "cell_ids": [*cell_ids], **options}
+            return text(await client.call_tool("change_cells", arguments))
 
         before = await read()
         end = before[-1]["cell_id"]
@@ -732,9 +736,9 @@ def test_cell_results_state_the_action_and_cell_numbers(
 
         first = before[1]["cell_id"]
         await change("move", 1, after=-1)  # it is the third code cell now
-        told = await change("delete", first)
-        assert told.startswith(f"{name}: 1 cell deleted. ")
-        assert told.endswith(
+        response = await change("delete", first)
+        assert response.startswith(f"{name}: 1 cell deleted. ")
+        assert response.endswith(
             "Hidden state: cell 1 read `x` from a deleted cell (cell 1 when it ran)."
         )
         status = await client.call_tool("notebook_status", {})
@@ -772,8 +776,8 @@ def test_cell_and_kernel_names_cannot_forge_stepper_lines(quick: Quick) -> None:
         assert "ev (a)" in text(ran[-1])
         assert not [
             line
-            for each in ran
-            for line in text(each).splitlines()
+            for item in ran
+            for line in text(item).splitlines()
             if line.startswith(forged[2:])
         ]
 
@@ -814,8 +818,8 @@ def test_report_is_delivered_to_its_agent_only(quick: Quick) -> None:
                 in (await client.read_resource("stepper://status")).contents[0].text
             )
         await client.get_prompt("notebook-status")
-        told = await client.call_tool("kernel", {"action": "interrupt"})
-        assert "| 42" in text(told)
+        response = await client.call_tool("kernel", {"action": "interrupt"})
+        assert "| 42" in text(response)
         again = text(await client.call_tool("run_cell", {"source": "1"}))
         assert "| 42" not in again
 
@@ -834,8 +838,8 @@ def test_large_images_are_scaled_down(tmp_path: Path) -> None:
     assert image is not None
     assert image.mime_type == "image/jpeg"
     assert len(image.data) <= 1_000_000
-    shown = Image.open(io.BytesIO(base64.b64decode(image.data)))
-    assert max(shown.size) <= 1568
+    saved_image = Image.open(io.BytesIO(base64.b64decode(image.data)))
+    assert max(saved_image.size) <= 1568
     (tmp_path / "broken.png").write_bytes(b"x" * 2_000_000)
     assert tool_results.load_image(str(tmp_path / "broken.png")) is None
     assert tool_results.load_image(str(tmp_path / "gone.png")) is None
@@ -894,7 +898,7 @@ def test_structured_data_of_large_notebooks_is_bounded(quick: Quick) -> None:
             cells=[{"source": source} for source in sources],
             steps=["a step " * 30] * 40,
         )
-        seen: dict[str, str] = {}
+        observed: dict[str, str] = {}
         page, pages = 1, 1
         while page <= pages:
             answer = await client.call_tool(
@@ -907,9 +911,11 @@ def test_structured_data_of_large_notebooks_is_bounded(quick: Quick) -> None:
             assert len(text(answer)) <= tool_results.MAX_CHARACTERS
             assert "truncated" not in data
             for cell in data["cells"]:
-                seen[cell["cell_id"]] = seen.get(cell["cell_id"], "") + cell["source"]
+                observed[cell["cell_id"]] = (
+                    observed.get(cell["cell_id"], "") + cell["source"]
+                )
             page += 1
-        assert [source for source in seen.values() if source in sources] == sources
+        assert [source for source in observed.values() if source in sources] == sources
         names: list[str] = []
         page, pages = 1, 1
         while page <= pages:
@@ -971,16 +977,21 @@ def test_notebooks_are_listed_in_pages_and_filtered_by_path(
             await client.call_tool("list_notebooks", {"page": page})
             for page in (1, 2, 3)
         ]
-        found = [
+        results = [
             row["notebook"]
             for page in pages
             for row in page.structured_content["notebooks"]
         ]
-        assert len({*found}) == len(found) == pages[0].structured_content["count"] == 90
+        assert (
+            len({*results})
+            == len(results)
+            == pages[0].structured_content["count"]
+            == 90
+        )
         assert "Page 2 of 3 (90 notebooks" in text(pages[1])
         some = await client.call_tool("list_notebooks", {"filter": "N8"})
         assert [row["notebook"] for row in some.structured_content["notebooks"]] == [
-            name for name in found if "n8" in name
+            name for name in results if "n8" in name
         ]
         assert (await client.call_tool("list_notebooks", {"page": 4})).is_error
         none = await client.call_tool("list_notebooks", {"filter": "nobody"})
@@ -1080,14 +1091,14 @@ async def stopped(client: Client) -> str:
 
 def make_elicitation_handler(action: str, **content: Any) -> tuple[list[str], Any]:
     """Return what a person was asked, and a client's way to ask."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def ask(context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
+        requests.append(params.message)
         assert [*params.requested_schema["properties"]] == ["decision", "words"]
         return ElicitResult(action=action, content=content or None)
 
-    return asked, ask
+    return requests, ask
 
 
 @BOTH
@@ -1117,9 +1128,9 @@ def test_user_keeps_a_stop(project: Project, protocol_era: str, action: str) -> 
 
     async def story(client: Client) -> None:
         name = await stopped(client)
-        kept = await client.call_tool("lift_stop", {"notebook": name})
-        assert kept.is_error
-        assert "is still stopped" in text(kept)
+        response = await client.call_tool("lift_stop", {"notebook": name})
+        assert response.is_error
+        assert "is still stopped" in text(response)
         assert len(asked) == 1
         assert (await client.call_tool("notebook_status", {})).structured_content[
             "state"
@@ -1140,11 +1151,11 @@ def test_response_without_decision_keeps_the_stop(
     async def story(client: Client) -> None:
         name = await stopped(client)
         while given:
-            kept = await client.call_tool("lift_stop", {"notebook": name})
-            assert kept.is_error
+            response = await client.call_tool("lift_stop", {"notebook": name})
+            assert response.is_error
             assert (
                 "is still stopped: the client's answer contains no decision."
-                in text(kept)
+                in text(response)
             )
         assert (await client.call_tool("notebook_status", {})).structured_content[
             "state"
@@ -1158,16 +1169,16 @@ def test_client_without_elicitation_gets_the_commands(
 ) -> None:
     async def story(client: Client) -> None:
         name = await stopped(client)
-        kept = await client.call_tool("lift_stop", {"notebook": name})
-        assert kept.is_error
+        response = await client.call_tool("lift_stop", {"notebook": name})
+        assert response.is_error
         for command, argument in (
             ("continue", "ANSWER"),
             ("fix", "HINT"),
             ("skip", "REASON"),
         ):
             named = rf"stepper {command}( --notebook \S+)? \[{argument}\]"  # where several notebooks are known
-            assert re.search(named, text(kept))
-        assert str(project.folder) in text(kept)
+            assert re.search(named, text(response))
+        assert str(project.folder) in text(response)
 
     run_story(project, story, protocol_era)
 
@@ -1182,13 +1193,13 @@ def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
     async def story(client: Client) -> None:
         name = await stopped(client)
         for state in (None, "forged"):
-            kept = await client.call_tool(
+            response = await client.call_tool(
                 "lift_stop",
                 {"notebook": name},
                 input_responses=forged,
                 request_state=state,
             )
-            assert "declined" in text(kept)
+            assert "declined" in text(response)
 
     run_story(project, story, elicitation_callback=ask)
 
@@ -1200,11 +1211,11 @@ def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
 def test_resources_and_change_notifications(
     project: Project, protocol_era: str
 ) -> None:
-    heard: list[str] = []
+    events: list[str] = []
 
     async def handler(message: Any) -> None:
         params = getattr(message, "params", None)
-        heard.append(getattr(params, "uri", None) or getattr(message, "method", ""))
+        events.append(getattr(params, "uri", None) or getattr(message, "method", ""))
 
     async def story(client: Client) -> None:
         name = await create_notebook(
@@ -1216,8 +1227,8 @@ def test_resources_and_change_notifications(
         }
         assert {"stepper://notebooks", "stepper://status", which} <= listed
         templates = {
-            each.uri_template
-            for each in (await client.list_resource_templates()).resource_templates
+            item.uri_template
+            for item in (await client.list_resource_templates()).resource_templates
         }
         assert templates == {
             "stepper://notebooks/{name}",
@@ -1245,7 +1256,7 @@ def test_resources_and_change_notifications(
                 "run_cell", {"cell_id": -1, "source": "print('others')"}
             )
             await create_notebook(client, "another")
-            while not {output, "notifications/resources/list_changed"} <= {*heard}:
+            while not {output, "notifications/resources/list_changed"} <= {*events}:
                 await asyncio.sleep(0.1)
             with pytest.warns(match="unsubscribe is removed"):
                 await client.unsubscribe_resource(output)
@@ -1288,7 +1299,7 @@ def test_client_of_2025_is_notified_of_new_resources(
 
 
 def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
-    given = {
+    call_arguments = {
         "new-notebook": {"problem": "how wet"},
         "continue": {"answer": "yes"},
         "fix": {},
@@ -1299,11 +1310,11 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
     async def story(client: Client) -> None:
         name = await create_notebook(client, "prompts")
         assert {prompt.name for prompt in (await client.list_prompts()).prompts} == {
-            *given
+            *call_arguments
         }
-        for prompt, arguments in given.items():
-            said = (await client.get_prompt(prompt, arguments)).messages[0].content.text
-            assert f"{name}: ready" in said
+        for prompt, arguments in call_arguments.items():
+            text = (await client.get_prompt(prompt, arguments)).messages[0].content.text
+            assert f"{name}: ready" in text
             for theirs in (
                 "NotebookEdit",
                 "`stepper",
@@ -1313,10 +1324,10 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
                 "```!",
                 "!`",
             ):
-                assert theirs not in said, prompt
+                assert theirs not in text, prompt
         assert (
             "how wet"
-            in (await client.get_prompt("new-notebook", given["new-notebook"]))
+            in (await client.get_prompt("new-notebook", call_arguments["new-notebook"]))
             .messages[0]
             .content.text
         )
@@ -1335,10 +1346,10 @@ def server_of(project: Project) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def over_stdio(project: Project, **more: Any) -> AsyncIterator[Client]:
+async def over_stdio(project: Project, **options: Any) -> AsyncIterator[Client]:
     command, *arguments = server_of(project)
     parameters = StdioServerParameters(
-        command=command, args=arguments, env={**os.environ, **more}
+        command=command, args=arguments, env={**os.environ, **options}
     )
     async with Client(parameters) as client:
         yield client
@@ -1394,11 +1405,11 @@ def test_protocol_2025_06_18_and_killed_client(
             "capabilities": {},
             "clientInfo": {"name": "x", "version": "1"},
         }
-        told = exchange_message(process, id=1, method="initialize", params=about)[
+        result = exchange_message(process, id=1, method="initialize", params=about)[
             "result"
         ]
-        assert told["protocolVersion"] == "2025-06-18"
-        assert told["capabilities"]["resources"] == {
+        assert result["protocolVersion"] == "2025-06-18"
+        assert result["capabilities"]["resources"] == {
             "subscribe": True,
             "listChanged": True,
         }
@@ -1472,7 +1483,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
             assert home.stat().st_mode & 0o077 == 0
 
             def status(**headers: str) -> int:
-                asked = urllib.request.Request(
+                request = urllib.request.Request(
                     url,
                     b"{}",
                     {
@@ -1482,7 +1493,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                     },
                 )
                 try:
-                    with urllib.request.urlopen(asked, timeout=20) as answer:
+                    with urllib.request.urlopen(request, timeout=20) as answer:
                         return int(answer.status)
                 except urllib.error.HTTPError as error:
                     return error.code
@@ -1511,12 +1522,14 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                         )
 
                 @contextlib.asynccontextmanager
-                async def known_as(name: str, more: str = "") -> AsyncIterator[Client]:
+                async def known_as(
+                    name: str, options: str = ""
+                ) -> AsyncIterator[Client]:
                     about = Implementation(name=name, version="1")
                     async with (
                         httpx2.AsyncClient(headers=own) as http,
                         Client(
-                            streamable_http_client(url + more, http_client=http),
+                            streamable_http_client(url + options, http_client=http),
                             client_info=about,
                         ) as client,
                     ):
@@ -1571,20 +1584,20 @@ def test_script_serves_only_projects_installed_by_this_user(
     below = project.folder / "notebooks"
     entry = mcp_clients.get_clients()["codex"].make_entry(str(project.folder))
     for command in ([str(script), "Mcp"], [entry["command"], *entry["args"]]):
-        done = subprocess.run(command, cwd=below, capture_output=True, text=True)
-        assert done.stdout == f"served mcp in {project.folder}\n", done.stderr
+        result = subprocess.run(command, cwd=below, capture_output=True, text=True)
+        assert result.stdout == f"served mcp in {project.folder}\n", result.stderr
     strangers = tmp_path / "strangers"
     (strangers / ".claude/hooks").mkdir(parents=True)
     (strangers / ".stepper").mkdir()
     (strangers / ".stepper/env").symlink_to(env)
     (strangers / ".claude/hooks/stepper").write_bytes(script.read_bytes())
     (strangers / ".claude/hooks/stepper").chmod(0o755)
-    done = subprocess.run(
+    result = subprocess.run(
         [strangers / ".claude/hooks/stepper", "Mcp"], capture_output=True, text=True
     )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "this checkout is not registered" in done.stderr
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "this checkout is not registered" in result.stderr
     Path(project.paths.env_link).unlink()
 
 
@@ -1604,7 +1617,7 @@ def test_command_line_runs_nothing_from_untrusted_parent_folders(
             str(tmp_path / "state"),
         )
         env = {**os.environ, "XDG_STATE_HOME": state}
-        done = subprocess.run(
+        result = subprocess.run(
             [entry["command"], *entry["args"]],
             cwd=below,
             env=env,
@@ -1612,8 +1625,10 @@ def test_command_line_runs_nothing_from_untrusted_parent_folders(
             text=True,
             timeout=60,
         )
-        assert done.returncode == 0 or "the MCP server was not started" in done.stderr
-        return done.returncode, done.stdout
+        assert (
+            result.returncode == 0 or "the MCP server was not started" in result.stderr
+        )
+        return result.returncode, result.stdout
 
     assert started() == (1, "")
     (
@@ -1653,8 +1668,8 @@ OF_PROJECT = [
 def test_client_entry_is_added_and_removed(shop: Project, name: str) -> None:
     client = mcp_clients.get_clients()[name]
     path = shop.folder / client.file
-    shown = shop.stepper("mcp", "--config", name).stdout
-    assert f"{client.file} of {shop.folder}" in shown
+    output = shop.stepper("mcp", "--config", name).stdout
+    assert f"{client.file} of {shop.folder}" in output
     assert not path.exists()
     others = (
         '[{"name": "other", "command": "x", "args": []}]'
@@ -1710,10 +1725,12 @@ def is_valid_client_config(path: Path) -> bool:
 
 def test_documentation_matches_the_clients(shop: Project) -> None:
     docs = (ROOT / "docs" / "mcp.md").read_text()
-    given = re.findall(r"^stepper (mcp --config (\S+) --install)$", docs, re.MULTILINE)
+    matches = re.findall(
+        r"^stepper (mcp --config (\S+) --install)$", docs, re.MULTILINE
+    )
     clients = mcp_clients.get_clients()
-    assert [name for _, name in given] == [*clients]
-    for command, name in given:
+    assert [name for _, name in matches] == [*clients]
+    for command, name in matches:
         shop.stepper(*command.split())
         if name in OF_PROJECT:
             assert f"| `{name}` | `{clients[name].file}` |" in docs
@@ -1730,7 +1747,10 @@ def test_documentation_matches_the_clients(shop: Project) -> None:
         tool = tools.TOOLS[name]
         assert (
             arguments.split(", ")
-            == [each + "?" * (each not in tool.required) for each in tool.arguments]
+            == [
+                argument + "?" * (argument not in tool.required)
+                for argument in tool.arguments
+            ]
             or not tool.arguments
         )
         assert hint == "reads" * tool.reads + "destroys" * tool.destroys
@@ -1880,7 +1900,7 @@ def test_tomlkit_is_loaded_from_the_environment(
     """`uninstall` runs in a Python without stepper's dependencies."""
     folder = Path(tomlkit.__file__).parents[1]
     monkeypatch.delitem(sys.modules, "tomlkit")
-    path = [each for each in sys.path if Path(each) != folder]
+    path = [item for item in sys.path if Path(item) != folder]
     monkeypatch.setattr(sys, "path", path)
     with pytest.raises(StepperError, match="the package tomlkit"):
         toml_config.load_tomlkit(shop.paths)
@@ -1934,15 +1954,15 @@ def test_user_additions_to_our_entry_are_kept(shop: Project, name: str) -> None:
     mcp_client_config.add_entry(shop.paths, name)
     data = json.loads(path.read_text())
     entry = data[key][0] if name == "jupyter-ai" else data[key]["stepper"]
-    given = {**entry, "env": {"MINE": "1"}, "trust": True}
+    arguments = {**entry, "env": {"MINE": "1"}, "trust": True}
     for args in (entry["args"], ["-c", ".claude/hooks/stepper"]):
-        entry.update({**given, "args": args})
+        entry.update({**arguments, "args": args})
         path.write_text(json.dumps(data))
         assert mcp_client_config.add_entry(shop.paths, name) == (
-            "unchanged" if args is given["args"] else "updated"
+            "unchanged" if args is arguments["args"] else "updated"
         )
         new = json.loads(path.read_text())[key]
-        assert (new[0] if name == "jupyter-ai" else new["stepper"]) == given
+        assert (new[0] if name == "jupyter-ai" else new["stepper"]) == arguments
     mcp_client_config.remove_entries(
         shop.paths, installer.read_install_record(str(shop.folder))
     )
@@ -1972,18 +1992,18 @@ def test_uninstall_removes_the_entries(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("options", "words"),
     [
         ([], "Do not create another notebook unless"),
         (["--lang", "ja"], "新しいノートブックを作らないこと"),
     ],
 )
 def test_system_prompt_for_agents_without_mcp_or_skills(
-    project: Project, more: list[str], words: str
+    project: Project, options: list[str], words: str
 ) -> None:
     notebook = project.new(problem="system text")
     notebook.insert("import math\ndef area(r):\n    return r\nwide = [1, 2]")
-    said = project.stepper("context", "--for", "Cohere", *more).stdout
+    output = project.stepper("context", "--for", "Cohere", *options).stdout
     for part in (
         "Cohere",
         words,
@@ -1994,8 +2014,8 @@ def test_system_prompt_for_agents_without_mcp_or_skills(
         "stepper run",
         "stepper eval",
     ):
-        assert part in said, part
-    assert said != project.stepper("context").stdout
+        assert part in output, part
+    assert output != project.stepper("context").stdout
     assert "text" not in project.json("context", "--for", "Cohere")
 
 
@@ -2004,14 +2024,14 @@ def test_missing_mcp_extra_names_the_install_command(project: Project) -> None:
         "import sys; sys.modules['mcp'] = None; sys.path.append(sys.argv.pop(1)); "
         "from stepper.cli.main import main; main(prog_name='stepper')"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-c", code, str(ROOT), "mcp"],
         cwd=project.folder,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1
-    assert "install.sh" in done.stderr and " --mcp" in done.stderr
+    assert result.returncode == 1
+    assert "install.sh" in result.stderr and " --mcp" in result.stderr
     wrong = project.stepper("mcp", "--install", check=2)
     assert "--install needs --config with the name" in wrong.stderr
 
@@ -2052,9 +2072,9 @@ def test_installed_script_serves_the_official_client(tmp_path: Path) -> None:
             sys.executable,
             *more,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "stepper mcp --config" in done.stdout
+        result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "stepper mcp --config" in result.stdout
     stepper = [str(shop / ".stepper/env/bin/stepper")]
     subprocess.run(
         [*stepper, "mcp", "--config", "claude", "--install"], cwd=shop, check=True
@@ -2062,13 +2082,13 @@ def test_installed_script_serves_the_official_client(tmp_path: Path) -> None:
     entry = json.loads((shop / ".mcp.json").read_text())["mcpServers"]["stepper"]
 
     async def main() -> None:
-        given = {
+        arguments = {
             "command": entry["command"],
             "args": entry["args"],
             "cwd": str(shop / "notebooks"),
         }
         parameters = StdioServerParameters(
-            **given, env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": STATE}
+            **arguments, env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": STATE}
         )
         async with Client(parameters) as client:
             await create_notebook(client, "installed")
@@ -2076,6 +2096,6 @@ def test_installed_script_serves_the_official_client(tmp_path: Path) -> None:
 
     asyncio.run(main())
     command = [str(ROOT / "install.sh"), str(shop), "--uninstall"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
     assert not (shop / ".mcp.json").exists()

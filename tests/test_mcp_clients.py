@@ -46,8 +46,8 @@ def shop(home: Path, tmp_path: Path) -> Iterator[Project]:
 
 def test_entry_is_printed_with_its_file(shop: Project) -> None:
     for name, file in FILES.items():
-        said = shop.stepper("mcp", "--config", name).stdout
-        lines, _, where = said.partition("\n\n")
+        output = shop.stepper("mcp", "--config", name).stdout
+        lines, _, where = output.partition("\n\n")
         assert f"These lines belong in ~/{file}. To add them, use `--install`." in where
         servers = json.loads(lines)["mcpServers"]
         (server,) = servers.values()
@@ -60,9 +60,9 @@ def test_entry_is_printed_with_its_file(shop: Project) -> None:
 @NAMES
 def test_new_file_is_created_and_removed(shop: Project, home: Path, name: str) -> None:
     path = home / FILES[name]
-    done = shop.stepper("mcp", "--config", name, "--install").stdout
-    assert f"~/{FILES[name]}: created." in done
-    assert "Each project has its own entry in this file." in done
+    output = shop.stepper("mcp", "--config", name, "--install").stdout
+    assert f"~/{FILES[name]}: created." in output
+    assert "Each project has its own entry in this file." in output
     text = path.read_text()
     assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
     assert path.read_text() == text
@@ -201,8 +201,8 @@ def test_entry_in_wsl_uses_wsl_exe(
 ) -> None:
     monkeypatch.setenv("WSL_DISTRO_NAME", "Ubuntu")
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    said = shop.stepper("mcp", "--config", "claude-desktop").stdout
-    lines, _, where = said.partition("\n\n")
+    output = shop.stepper("mcp", "--config", "claude-desktop").stdout
+    lines, _, where = output.partition("\n\n")
     (server,) = json.loads(lines)["mcpServers"].values()
     assert server["command"] == "wsl.exe"
     assert server["args"][:3] == ["-d", "Ubuntu", "-e"]

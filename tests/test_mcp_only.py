@@ -77,11 +77,11 @@ def test_mcp_only_installs_everything_except_claude_code_files(
 ) -> None:
     own = Path(Paths(str(repo)).env)
     install(repo, OPTION)
-    said = capsys.readouterr().out
-    assert "without hooks, skills and .claude/" in said
-    assert "stepper mcp --config claude|cursor|" in said
-    assert "/new-notebook" not in said
-    assert "&& claude" not in said
+    output = capsys.readouterr().out
+    assert "without hooks, skills and .claude/" in output
+    assert "stepper mcp --config claude|cursor|" in output
+    assert "/new-notebook" not in output
+    assert "&& claude" not in output
     names = sorted(path.name for path in repo.iterdir())
     assert names == [".gitignore", ".stepper", "notebooks"]
     record = read_install_record(str(repo))
@@ -125,9 +125,9 @@ def test_doctor_does_not_require_hooks(repo: Path) -> None:
 def test_doctor_in_a_terminal(repo: Path) -> None:
     install(repo, OPTION)
     command = [repo / ".stepper/env/bin/stepper", "doctor"]
-    done = subprocess.run(command, cwd=repo, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "not installed (--mcp-only): cells run only through MCP" in done.stdout
+    result = subprocess.run(command, cwd=repo, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+    assert "not installed (--mcp-only): cells run only through MCP" in result.stdout
 
 
 def test_claude_code_files_are_neither_read_nor_written(repo: Path) -> None:
@@ -162,9 +162,9 @@ def test_claude_code_options_are_refused(repo: Path, other: str) -> None:
 
 def test_invalid_option_combination_exits_2(repo: Path) -> None:
     command = [installer.PACKAGE.parent / "install.sh", repo, OPTION, "--statusline"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "install.sh: --mcp-only and --statusline exclude each other" in done.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "install.sh: --mcp-only and --statusline exclude each other" in result.stderr
     assert list(repo.iterdir()) == []
 
 
@@ -208,15 +208,15 @@ def read_client_entry(folder: Path, name: str) -> dict[str, object]:
     """Return a client's entry, with the variables that the client itself replaces."""
     entry = mcp_clients.get_clients()[name].make_entry(str(folder))
     text = json.dumps(entry).replace("${workspaceFolder}", str(folder))
-    made: dict[str, object] = json.loads(text)
-    return made
+    data: dict[str, object] = json.loads(text)
+    return data
 
 
 def parameters(entry: dict[str, object], cwd: Path) -> StdioServerParameters:
     environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
-    given = {**environ, "XDG_STATE_HOME": STATE}
+    arguments = {**environ, "XDG_STATE_HOME": STATE}
     return StdioServerParameters(
-        command=str(entry["command"]), args=entry["args"], env=given, cwd=str(cwd)
+        command=str(entry["command"]), args=entry["args"], env=arguments, cwd=str(cwd)
     )
 
 
@@ -290,8 +290,8 @@ def test_worktree_uses_the_main_checkout_environment(
     entry = read_client_entry(repo, "claude")
     below = tree / "below"
     below.mkdir()
-    done = run_entry(entry, below)
-    assert done.stdout == f"served mcp in {tree.resolve()}\n", done.stderr
+    result = run_entry(entry, below)
+    assert result.stdout == f"served mcp in {tree.resolve()}\n", result.stderr
 
 
 def test_other_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
@@ -303,16 +303,16 @@ def test_other_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
         assert run_entry(entry, repo).stdout == f"served mcp in {repo}\n"
     (repo / ".stepper/token").write_text("0" * 32 + "\n")
     for entry in entries:
-        done = run_entry(entry, repo)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "is not registered for this user" in done.stderr
-        assert "--mcp-only" in done.stderr
+        result = run_entry(entry, repo)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert "is not registered for this user" in result.stderr
+        assert "--mcp-only" in result.stderr
 
 
 def test_command_line_without_installation_runs_nothing(
     repo: Path, tmp_path: Path
 ) -> None:
     (repo / ".git").mkdir()
-    done = run_entry(read_client_entry(repo, "claude"), repo)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "the MCP server was not started" in done.stderr
+    result = run_entry(read_client_entry(repo, "claude"), repo)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "the MCP server was not started" in result.stderr

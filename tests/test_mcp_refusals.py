@@ -134,12 +134,12 @@ def test_missing_cell_error_names_the_cell_count(
     quick.notebook("many.ipynb", cells)
 
     async def story(client: Client) -> None:
-        given = {"notebook": "many", "cell_id": "99"}
+        arguments = {"notebook": "many", "cell_id": "99"}
         for tool, more in (
             ("run_cell", {"source": "1"}),
             ("run_cell", {}),
         ):
-            result = await client.call_tool(tool, {**given, **more})
+            result = await client.call_tool(tool, {**arguments, **more})
             assert "there is no cell '99'" in result.content[0].text
             assert "32 cells" in result.content[0].text
 
@@ -153,21 +153,21 @@ def test_hash_mismatch_returns_the_current_source(
 
     async def story(client: Client) -> None:
         read = await client.call_tool("read_notebook", {"notebook": "a"})
-        known = [cell["source_hash"] for cell in read.structured_content["cells"]]
+        hashes = [cell["source_hash"] for cell in read.structured_content["cells"]]
         changed = {"notebook": "a", "cell_id": "a", "source": "x = 5"}
-        done = await client.call_tool(
-            "run_cell", {**changed, "expected_source_hash": known[0]}
+        response = await client.call_tool(
+            "run_cell", {**changed, "expected_source_hash": hashes[0]}
         )
-        assert "ran ok" in done.content[0].text
+        assert "ran ok" in response.content[0].text
         for tool, arguments in (
-            ("run_cell", {**changed, "expected_source_hash": known[0]}),
-            ("run_cell", {"cell_id": "a", "expected_source_hash": known[0]}),
+            ("run_cell", {**changed, "expected_source_hash": hashes[0]}),
+            ("run_cell", {"cell_id": "a", "expected_source_hash": hashes[0]}),
             (
                 "change_cells",
                 {
                     "action": "delete",
                     "cell_ids": ["b", "a"],
-                    "expected_source_hashes": [known[1], known[0]],
+                    "expected_source_hashes": [hashes[1], hashes[0]],
                 },
             ),
         ):
@@ -185,14 +185,14 @@ def test_hash_mismatch_returns_the_current_source(
 def find_repeated_lines(text: str) -> list[str]:
     """Return the lines of a report that occur twice in a text."""
     lines = [line.strip(" |") for line in text.splitlines()]
-    told = [line for line in lines if len(line) > 30]
-    return sorted({line for line in told if told.count(line) > 1})
+    long_lines = [line for line in lines if len(line) > 30]
+    return sorted({line for line in long_lines if long_lines.count(line) > 1})
 
 
 def test_status_contains_no_report_twice(quick: Quick) -> None:
     async def story(client: Client) -> None:
-        async def status(**more: Any) -> str:
-            result = await client.call_tool("notebook_status", more)
+        async def status(**options: Any) -> str:
+            result = await client.call_tool("notebook_status", options)
             data = result.structured_content
             assert len(json.dumps(data, ensure_ascii=False)) <= 10_000
             text = str(result.content[0].text)
@@ -210,15 +210,15 @@ def test_status_contains_no_report_twice(quick: Quick) -> None:
         await client.call_tool("run_cell", {"cell_id": -1, "source": fails})
         assert "a message that is long enough" in await status()
         slow = f"import time\ntime.sleep(0.5)\n{shown}\nn = 2"
-        given = {"cell_id": -1, "source": slow, "wait_seconds": 0}
-        await client.call_tool("run_cell", given)
+        arguments = {"cell_id": -1, "source": slow, "wait_seconds": 0}
+        await client.call_tool("run_cell", arguments)
         ended = await status(wait_seconds=20)
         assert "ran ok" in ended
         await status()
         await status(wait_seconds=1)
         slow = slow.replace("n = 2", "raise RuntimeError('STOP: which column is it?')")
-        given = {"source": slow, "wait_seconds": 0}
-        await client.call_tool("run_cell", given)
+        arguments = {"source": slow, "wait_seconds": 0}
+        await client.call_tool("run_cell", arguments)
         for _ in range(100):
             if "which column is it?" in await status():
                 break

@@ -26,27 +26,27 @@ def shared(module_project: Project) -> Iterator[Project]:
     yield from reuse_project(module_project)
 
 
-async def call_ok(client: Client, tool: str, **given: Any) -> str:
+async def call_ok(client: Client, tool: str, **values: Any) -> str:
     """Do a call that is no error; return its text."""
-    result = await client.call_tool(tool, given)
+    result = await client.call_tool(tool, values)
     assert not result.is_error, text(result)
     return text(result)
 
 
 async def context(client: Client) -> dict[str, Any]:
     """What an agent without memory is told of the kernel."""
-    found: dict[str, Any] = (
+    context: dict[str, Any] = (
         await client.call_tool("notebook_status", {})
     ).structured_content["context"]
-    return found
+    return context
 
 
-async def cells(client: Client, **given: Any) -> list[dict[str, Any]]:
+async def cells(client: Client, **values: Any) -> list[dict[str, Any]]:
     """The notebook's cells."""
-    found: list[dict[str, Any]] = (
-        await client.call_tool("read_notebook", given)
+    cells: list[dict[str, Any]] = (
+        await client.call_tool("read_notebook", values)
     ).structured_content["cells"]
-    return found
+    return cells
 
 
 def notebooks(project: Project) -> set[Path]:
@@ -80,8 +80,10 @@ async def interrupt_long_cell(client: Client) -> None:
         client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5
     )
     assert "still running" in ran
-    told = await call_ok(client, "kernel", action="interrupt")
-    assert re.search(r": interrupted cell \d; the kernel keeps its variables\.", told)
+    response = await call_ok(client, "kernel", action="interrupt")
+    assert re.search(
+        r": interrupted cell \d; the kernel keeps its variables\.", response
+    )
     ended = await client.call_tool("notebook_status", {"wait_seconds": 20})
     assert ended.structured_content["history"][-1]["outcome"] == "cancelled"
     await call_ok(client, "change_cells", action="delete", cell_ids=[-1])
@@ -169,12 +171,12 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
 
     async def later(client: Client) -> None:
         """Another session, another client: it remembers nothing, and makes no second notebook."""
-        found = await context(client)
+        text = await context(client)
         (made_before,) = notebooks(shared) - before
-        assert found["current_notebook"] == f"notebooks/{made_before.name}"
-        assert "isqrt" in {*found["imported_modules"], *found["defined_functions"]}
-        assert "prime" in found["defined_functions"]
-        assert found["variables"]["primes"].startswith("list of 8")
+        assert text["current_notebook"] == f"notebooks/{made_before.name}"
+        assert "isqrt" in {*text["imported_modules"], *text["defined_functions"]}
+        assert "prime" in text["defined_functions"]
+        assert text["variables"]["primes"].startswith("list of 8")
         more = [
             {"cell_type": "markdown", "source": "Their sum"},
             {"source": "print(sum(primes))"},
@@ -209,10 +211,10 @@ def test_context_text_for_agent_without_tools(shared: Project) -> None:
         )
 
     run_story(shared, story)
-    said = shared.stepper("context", "--for", "an agent").stdout
+    output = shared.stepper("context", "--for", "an agent").stdout
     (path,) = notebooks(shared) - before
     for word in (path.name, "json", "double", "limit"):
-        assert word in said
+        assert word in output
 
 
 @pytest.mark.nightly

@@ -62,9 +62,7 @@ def command(node: ast.AST) -> str:
     """Return the command that a call of `CommandLines` writes, '' for any other node."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return ""
-    given = [
-        each.value if isinstance(each, ast.Constant) else "3" for each in node.args
-    ]
+    given = [arg.value if isinstance(arg, ast.Constant) else "3" for arg in node.args]
     if node.func.attr not in WRITES or not given or not isinstance(given[0], str):
         return ""
     name = given[0].split()[0]
@@ -112,7 +110,7 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_every_daemon_message_is_translated() -> None:
-    seen, left = 0, []
+    seen, remaining = 0, []
     for room in ROOMS:
         for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
             name = path.relative_to(ROOT / "stepper").as_posix()
@@ -121,9 +119,9 @@ def test_every_daemon_message_is_translated() -> None:
             for line, text in literals(path):
                 seen += bool(FOREIGN.search(text))
                 if FOREIGN.search(translate(text)):
-                    left.append(f"{name}:{line}: {translate(text)}")
+                    remaining.append(f"{name}:{line}: {translate(text)}")
     assert seen > 5  # else this looks at nothing
-    assert left == []
+    assert remaining == []
 
 
 def commands(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -139,7 +137,7 @@ def commands(path: Path) -> Iterator[tuple[int, str, str]]:
 
 @pytest.mark.parametrize("notebook", ["", "a.ipynb", "notebooks/an a.ipynb"])
 def test_every_command_line_is_translated(notebook: str) -> None:
-    lines, seen, left = CommandLines(notebook), 0, []
+    lines, seen, remaining = CommandLines(notebook), 0, []
     for room in ROOMS:
         for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
             for number, kind, command in commands(path):
@@ -147,13 +145,13 @@ def test_every_command_line_is_translated(notebook: str) -> None:
                 for text in (f"Then `{line}` runs it.", line, f"{line}  # does that"):
                     seen += bool(FOREIGN.search(text))
                     if FOREIGN.search(translate(text)):
-                        left.append(f"{path.name}:{number}: {translate(text)}")
+                        remaining.append(f"{path.name}:{number}: {translate(text)}")
     assert seen > 40
-    assert left == []
+    assert remaining == []
 
 
 @pytest.mark.parametrize(
-    ("told", "here"),
+    ("message", "here"),
     [
         (
             "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
@@ -215,13 +213,13 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ("| /fix # stepper run a.ipynb", "| /fix # stepper run a.ipynb"),
     ],
 )
-def test_message_is_translated(told: str, here: str) -> None:
-    assert translate(told) == here
+def test_message_is_translated(message: str, here: str) -> None:
+    assert translate(message) == here
     assert translate(here) == here
 
 
 def test_user_data_is_not_translated() -> None:
-    told = {
+    data = {
         "notebook": "stepper run.ipynb",
         "stop": {"text": "then /fix", "question": "/fix or not?"},
         "steps": [{"title": "Describe `stepper run`"}],
@@ -229,8 +227,8 @@ def test_user_data_is_not_translated() -> None:
         "ended": {"text": "`stepper run --all`", "line": "✗ /fix"},
         "kernel": {"trouble": "`stepper restart` gives it up"},
     }
-    assert mcp_wording.translate_data(told) == {
-        **told,
+    assert mcp_wording.translate_data(data) == {
+        **data,
         "stop": {"text": "then `lift_stop` (fix)", "question": "/fix or not?"},
         "ended": {
             "text": "`run_notebook` with `which: all`",
@@ -271,15 +269,15 @@ class Reader:
             await client.list_resources(),
             await client.list_resource_templates(),
         ]
-        for each in listed:
-            text = json.dumps(each.model_dump(mode="json"), ensure_ascii=False)
-            self.read.append((type(each).__name__, text))
+        for entry in listed:
+            text = json.dumps(entry.model_dump(mode="json"), ensure_ascii=False)
+            self.read.append((type(entry).__name__, text))
 
     async def standing(self) -> None:
         """Read all prompts and resources as they are now, and what the tools that read answer."""
         for name, prompt in prompts.PROMPTS.items():
-            given = {prompt.argument: "words"} if prompt.argument else {}
-            for arguments in (given, {}):
+            call_arguments = {prompt.argument: "words"} if prompt.argument else {}
+            for arguments in (call_arguments, {}):
                 if prompt.required and not arguments:
                     continue
                 got = await self.client.get_prompt(name, arguments)
@@ -304,10 +302,10 @@ class Reader:
             lines = [
                 line for line in text.splitlines() if not line.startswith(("| ", "{"))
             ]
-            shown = text if where.endswith("as data") else "\n".join(lines)
-            assert not FOREIGN.search(shown), (where, text)
+            message = text if where.endswith("as data") else "\n".join(lines)
+            assert not FOREIGN.search(message), (where, text)
             if not where.startswith(terminal or "no call"):
-                assert not DECISIONS.search(shown), (where, text)
+                assert not DECISIONS.search(message), (where, text)
 
 
 def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
@@ -324,8 +322,8 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.refused("stepper://notebooks/nowhere")
         await reader.refused("stepper://nothing")
 
-        made = ["Load :: n == 2", "Clean", "Plot", "Check"]
-        await reader.call("create_notebook", problem="a life", steps=made)
+        steps = ["Load :: n == 2", "Clean", "Plot", "Check"]
+        await reader.call("create_notebook", problem="a life", steps=steps)
         await reader.standing()
         doubted = await reader.call("run_cell", source="n = 1")
         assert "action: confirm" in doubted
@@ -364,10 +362,10 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
 
 
 def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
-    asked = []
+    requests = []
 
     async def decline(context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
+        requests.append(params.message)
         return ElicitResult(action="decline")
 
     async def story(client: Client) -> None:
@@ -383,10 +381,12 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
         status = await reader.call("notebook_status")
         assert "`lift_stop` (continue [ANSWER])" in status
         await reader.standing()
-        kept = await reader.call("lift_stop")
-        assert DECISIONS.search(kept), kept  # the user's way where the client declines
+        response = await reader.call("lift_stop")
+        assert DECISIONS.search(response), (
+            response
+        )  # the user's way where the client declines
         reader.check(terminal=("lift_stop",))
-        (question,) = asked
+        (question,) = requests
         assert "which column?" in question
         assert not FOREIGN.search(question), question
         assert not DECISIONS.search(question), question

@@ -53,8 +53,8 @@ def test_cgroup_v2_counts_without_cache_and_sees_every_level(tmp_path: Path) -> 
     group(root / "a", str(1000 * MB), 500 * MB, 100 * MB)
     group(root / "a" / "b", "max", 300 * MB, 0)
     group(root / "a" / "b" / "c", str(400 * MB), 300 * MB, 50 * MB)
-    found = list_cgroup_usages(7, root, proc(tmp_path, "0::/a/b/c\n"))
-    assert {(one.total // MB, one.used // MB) for one in found} == {
+    cgroup_usages = list_cgroup_usages(7, root, proc(tmp_path, "0::/a/b/c\n"))
+    assert {(result.total // MB, result.used // MB) for result in cgroup_usages} == {
         (400, 250),
         (1000, 400),
     }
@@ -64,10 +64,12 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     root = tmp_path / "cg"
     group(root / "memory" / "job", str(100 * MB), 90 * MB, 40 * MB, v1=True)
     group(root / "memory", str(0x7FFFFFFFFFFFF000), 1, 0, v1=True)
-    found = list_cgroup_usages(
+    cgroup_usages = list_cgroup_usages(
         7, root, proc(tmp_path, "5:cpu,cpuacct:/job\n4:memory:/job\n")
     )
-    assert [(one.total // MB, one.used // MB) for one in found] == [(100, 50)]
+    assert [(result.total // MB, result.used // MB) for result in cgroup_usages] == [
+        (100, 50)
+    ]
 
 
 def test_hybrid_machine_and_a_container_whose_own_group_is_the_root(
@@ -78,23 +80,27 @@ def test_hybrid_machine_and_a_container_whose_own_group_is_the_root(
         root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True
     )  # /docker/1 is seen as the root from inside
     lines = "12:name=systemd:/docker/1\n4:memory,hugetlb:/docker/1\n0::/docker/1\n"
-    found = list_cgroup_usages(7, root, proc(tmp_path, lines))
-    assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
+    cgroup_usages = list_cgroup_usages(7, root, proc(tmp_path, lines))
+    assert [(result.total // MB, result.used // MB) for result in cgroup_usages] == [
+        (200, 50)
+    ]
 
 
 def test_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "cg"
     group(tmp_path / "other", str(100 * MB), 99 * MB, 0)
     group(root, str(200 * MB), 50 * MB, 0)
-    found = list_cgroup_usages(7, root, proc(tmp_path, "0::/../other\n"))
-    assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
+    cgroup_usages = list_cgroup_usages(7, root, proc(tmp_path, "0::/../other\n"))
+    assert [(result.total // MB, result.used // MB) for result in cgroup_usages] == [
+        (200, 50)
+    ]
 
 
 def test_cache_larger_than_usage_counts_as_zero(tmp_path: Path) -> None:
     group(tmp_path / "cg", str(100 * MB), 10 * MB, 20 * MB)
     assert [
-        one.used
-        for one in list_cgroup_usages(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))
+        item.used
+        for item in list_cgroup_usages(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))
     ] == [0]
 
 
@@ -107,8 +113,8 @@ def test_invalid_cgroup_files_are_ignored(
     group(tmp_path / "cg" / "a", str(100 * MB), 10 * MB, 0)
     path = tmp_path / "cg" / "a" / name
     path.unlink() if text is None else path.write_text(text)
-    found = list_cgroup_usages(7, tmp_path / "cg", proc(tmp_path, "0::/a\n"))
-    assert [one.total for one in found] in ([], [100 * MB])
+    cgroup_usages = list_cgroup_usages(7, tmp_path / "cg", proc(tmp_path, "0::/a\n"))
+    assert [result.total for result in cgroup_usages] in ([], [100 * MB])
 
 
 @pytest.mark.parametrize(
@@ -125,13 +131,13 @@ def test_cgroup_without_limit_is_ignored(tmp_path: Path, text: str) -> None:
 
 
 def test_machine_memory_is_measured() -> None:
-    found = get_memory_usage(os.getpid())
-    assert 0 < found.used < found.total <= psutil.virtual_memory().total
+    memory_usage = get_memory_usage(os.getpid())
+    assert 0 < memory_usage.used < memory_usage.total <= psutil.virtual_memory().total
 
 
-def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
+def watch(percent: float, *observed: tuple[int, int]) -> MemoryGuard:
     """A guard that sees one (use, tree) after the other, of 1,000 bytes in all."""
-    looks, trees = iter(seen), {"now": 0}
+    looks, trees = iter(observed), {"now": 0}
 
     def look() -> MemoryUsage:
         used, trees["now"] = next(looks)
@@ -141,7 +147,7 @@ def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
 
 
 @pytest.mark.parametrize(
-    ("seen", "trips"),
+    ("observed", "trips"),
     [
         ([(500, 0), (799, 500)], False),
         ([(500, 0), (800, 1)], True),  # the limit is reached, whoever took it
@@ -159,9 +165,9 @@ def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
         ),  # below again: no matter how much it has grown
     ],
 )
-def test_guard_threshold(seen: list[tuple[int, int]], trips: bool) -> None:
-    guard = watch(80, *seen)
-    assert bool(guard.warning) == (seen[0][0] >= 800)
+def test_guard_threshold(observed: list[tuple[int, int]], trips: bool) -> None:
+    guard = watch(80, *observed)
+    assert bool(guard.warning) == (observed[0][0] >= 800)
     assert bool(guard.describe_excess()) == trips
 
 
@@ -196,16 +202,16 @@ def test_guard_messages() -> None:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab(sys.executable)
-    yield made
-    made.close()
+    lab = Lab(sys.executable)
+    yield lab
+    lab.close()
 
 
-def parse_held_megabytes(done: Execution) -> int:
+def parse_held_megabytes(result: Execution) -> int:
     """How much the message says that the kernel holds, in MB."""
-    said = re.search(r"this kernel uses ([\d,]+) MB of [\d,]+ MB", done.memory)
-    assert said, done.memory
-    return int(said[1].replace(",", ""))
+    match = re.search(r"this kernel uses ([\d,]+) MB of [\d,]+ MB", result.memory)
+    assert match, result.memory
+    return int(match[1].replace(",", ""))
 
 
 def present() -> MemoryUsage:
@@ -234,11 +240,13 @@ def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     now = present()
     room = 100 * 600_000_000 / now.total
     began = time.monotonic()
-    done = lab.run(code, max_memory_percent=now.percent + room)
+    result = lab.run(code, max_memory_percent=now.percent + room)
     assert time.monotonic() - began < 15
-    assert done.outcome is Outcome.MEMORY and done.memory.startswith("memory use of ")
-    assert 300 < parse_held_megabytes(done) < 2500
-    if done.death is None:  # the interrupt worked: the state is kept
+    assert result.outcome is Outcome.MEMORY and result.memory.startswith(
+        "memory use of "
+    )
+    assert 300 < parse_held_megabytes(result) < 2500
+    if result.death is None:  # the interrupt worked: the state is kept
         assert lab.ok("print(before)").outcome is Outcome.OK
 
 
@@ -250,11 +258,13 @@ def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
         "while True:\n    try:\n        while len(held) < 60: held.append(bytearray(20_000_000))\n        time.sleep(20)\n"
         "    except KeyboardInterrupt: pass"
     )
-    done = lab.run(code, max_memory_percent=now.percent + 100 * 600_000_000 / now.total)
-    assert done.outcome is Outcome.MEMORY and done.death is not None
+    result = lab.run(
+        code, max_memory_percent=now.percent + 100 * 600_000_000 / now.total
+    )
+    assert result.outcome is Outcome.MEMORY and result.death is not None
     assert (
-        "the interrupt had no effect" in done.death.reason
-        and parse_held_megabytes(done) > 300
+        "the interrupt had no effect" in result.death.reason
+        and parse_held_megabytes(result) > 300
     )
 
 
@@ -264,28 +274,28 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     now = present()
     percent = min(4.0, 0.9 * now.percent)
     room = int(0.05 * now.total * percent / 100)
-    done = lab.run(
+    result = lab.run(
         f"import time\nheld = b'x' * {room // 4}\ntime.sleep(0.7)",
         max_memory_percent=percent,
     )
-    assert done.outcome is Outcome.OK
-    assert [note.split(" at ")[0] for note in done.notes] == [
+    assert result.outcome is Outcome.OK
+    assert [note.split(" at ")[0] for note in result.notes] == [
         "memory was"
-    ] and "before the cell ran" in done.notes[0]
-    done = lab.run(
+    ] and "before the cell ran" in result.notes[0]
+    result = lab.run(
         f"more = b'x' * {2 * room + 50_000_000}\ntime.sleep(20)",
         max_memory_percent=percent,
     )
     assert (
-        done.outcome is Outcome.MEMORY
-        and done.notes
-        and parse_held_megabytes(done) > room // 1_000_000
+        result.outcome is Outcome.MEMORY
+        and result.notes
+        and parse_held_megabytes(result) > room // 1_000_000
     )
 
 
 def test_no_message_below_the_limit(lab: Lab) -> None:
-    done = lab.run("import time; time.sleep(0.5)", max_memory_percent=100)
-    assert (done.outcome, done.notes, done.memory) == (Outcome.OK, [], "")
+    result = lab.run("import time; time.sleep(0.5)", max_memory_percent=100)
+    assert (result.outcome, result.notes, result.memory) == (Outcome.OK, [], "")
 
 
 GROWS = """import time

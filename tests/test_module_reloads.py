@@ -103,13 +103,13 @@ def test_failed_reload_is_reported_with_a_fix(project: Project) -> None:
 
 
 def test_existing_objects_get_the_new_methods(project: Project) -> None:
-    made = project.folder / "notebooks" / "shapes.py"
-    made.write_text(
+    path = project.folder / "notebooks" / "shapes.py"
+    path.write_text(
         "class Box:\n    def __init__(self):\n        self.side = 1\n    def size(self):\n        return 1\n"
     )
     notebook = project.new()
     notebook.insert("from shapes import Box\nbox = Box()\nbox.size()")
-    made.write_text(made.read_text().replace("return 1", "return self.side + 6"))
+    path.write_text(path.read_text().replace("return 1", "return self.side + 6"))
     _, answer = notebook.insert("(box.size(), Box().size(), isinstance(box, Box))")
     assert "existing objects keep their values." in answer.text
     assert "(7, 7, True)" in answer.text
@@ -207,11 +207,11 @@ def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_reload_counts_toward_the_cell_timeout(project: Project) -> None:
-    made = project.folder / "notebooks" / "slow.py"
-    made.write_text("A = 1\n")
+    path = project.folder / "notebooks" / "slow.py"
+    path.write_text("A = 1\n")
     notebook = project.new()
     notebook.insert("import slow\nran = 0")
-    made.write_text("import time\ntime.sleep(3)\nA = 2\n")
+    path.write_text("import time\ntime.sleep(3)\nA = 2\n")
     _, answer = notebook.insert("# stepper: timeout=1\nran = 1")
     assert (
         "Timeout" in answer.text
@@ -250,7 +250,7 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
         (second, f"stale: {used} has changed since")
     ]
     ran = project.json("run", name, "--stale")
-    assert [each["output"] for each in ran["results"]] == ["(2, 3)"]
+    assert [result["output"] for result in ran["results"]] == ["(2, 3)"]
     assert project.json("status", name)["stale"] == []
 
 
@@ -264,7 +264,7 @@ def test_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> 
     _, answer = notebook.insert("1")
     assert "Stale: cell 3 used `siblings.b`, which changed" in answer.text
     stale = project.json("status", notebook.path.name)["stale"]
-    assert [each["cell_id"] for each in stale] == [third]
+    assert [stale_cell["cell_id"] for stale_cell in stale] == [third]
 
 
 def test_names_imported_from_a_changed_module_are_rebound_everywhere(
@@ -397,11 +397,11 @@ def compiled_module(folder: Path, rate: int) -> Path:
     if not shutil.which("cc") or not (headers / "Python.h").exists():
         pytest.skip("there is no C compiler, or Python's headers are missing")
     (folder / "quick.c").write_text(COMPILED)
-    made = folder / f"quick{rate}.so"
+    path = folder / f"quick{rate}.so"
     flags = ["-shared", "-fPIC", f"-DRATE={rate}", f"-I{headers}"]
-    command = ["cc", *flags, str(folder / "quick.c"), "-o", str(made)]
+    command = ["cc", *flags, str(folder / "quick.c"), "-o", str(path)]
     subprocess.run(command, check=True)
-    return made
+    return path
 
 
 @pytest.mark.nightly
@@ -422,7 +422,7 @@ def test_compiled_module_is_reported_and_printed_command_loads_it(
     assert answer.text.endswith("| 1") and "Reloaded" not in answer.text
     (command,) = re.findall(r"To fix this, run: `stepper (.*)`", answer.text)
     ran = project.json(*shlex.split(command))
-    assert [each["output"] for each in ran["results"]] == ["22", "22"]
+    assert [result["output"] for result in ran["results"]] == ["22", "22"]
     assert "can't be reloaded" not in notebook.insert("quick.RATE")[1].text
 
 
@@ -436,9 +436,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         if not old_python():
             pytest.skip("there is no Python 3.9 on this machine")
         python = environment(old_python(), *OLD_PACKAGES)
-    made = Lab(python)
-    yield made
-    made.close()
+    lab = Lab(python)
+    yield lab
+    lab.close()
 
 
 def test_reloads_in_each_version_of_python(lab: Lab) -> None:
@@ -450,13 +450,15 @@ def test_reloads_in_each_version_of_python(lab: Lab) -> None:
     lab.ok("box = B()")
     text = NEW + "class Box:\n    def size(self): return 7\n"
     (folder / "core.py").write_text(text)
-    done = lab.run("print(DOUBLE, add(1), box.size(), isinstance(box, B))")
-    assert done.module_changes == ModuleChanges(
+    result = lab.run("print(DOUBLE, add(1), box.size(), isinstance(box, B))")
+    assert result.module_changes == ModuleChanges(
         ("versions.core",), ("versions.user",), classes=True
     )
-    assert printed(done) == "4 3 7 True\n"
-    assert done.namespace.lasting is not None
-    assert done.namespace.lasting.local_imports == {"versions.user": ("versions.core",)}
+    assert printed(result) == "4 3 7 True\n"
+    assert result.namespace.lasting is not None
+    assert result.namespace.lasting.local_imports == {
+        "versions.user": ("versions.core",)
+    }
     (folder / "core.py").write_text("def add(x:\n")
     (old,) = lab.run("add(1)").module_changes.old
     assert (old.name, old.file, old.why, old.line) == (
@@ -481,9 +483,9 @@ def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
     )
     globals_of = "__import__('sys').modules['_stepper_helper'].tell.__globals__"
     lab.ok(f"_m = {globals_of}['module_reload']")
-    asked = ["/home/a b/project", "/home/other", str(lab.folder), "/"]
-    found = f"[_m.is_on_network(name, {str(mounts)!r}) for name in {asked!r}]"
-    assert lab.value(found) == [True, False, True, False]
+    requests = ["/home/a b/project", "/home/other", str(lab.folder), "/"]
+    text = f"[_m.is_on_network(name, {str(mounts)!r}) for name in {requests!r}]"
+    assert lab.value(text) == [True, False, True, False]
     module = lab.folder / "shared.py"
     module.write_text(OLD)
     lab.ok("import shared, sys\n_m.state['network'] = True\nopened = []")
@@ -492,8 +494,8 @@ def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
     )
     assert lab.value(f"{str(module)!r} in opened")
     module.write_text(NEW)
-    done = lab.run("print(shared.add(1))")
-    assert done.module_changes.reloaded == ("shared",) and printed(done) == "3\n"
+    result = lab.run("print(shared.add(1))")
+    assert result.module_changes.reloaded == ("shared",) and printed(result) == "3\n"
     module.chmod(0)
     module.unlink()
     assert lab.run("1").module_changes.old[0].why == "deleted"

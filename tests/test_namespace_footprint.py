@@ -85,18 +85,18 @@ def inspect_plain_kernel(folder: Path) -> dict[str, Any]:
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=60)
-    said: list[str] = []
+    messages: list[str] = []
     client.execute_interactive(
         "None", timeout=60, silent=True
     )  # as the helper is set up by a request, too
     client.execute_interactive(
         PROBE,
         timeout=60,
-        output_hook=lambda one: said.append(one["content"].get("text", "")),
+        output_hook=lambda item: messages.append(item["content"].get("text", "")),
     )
     client.stop_channels()
     manager.shutdown_kernel(now=True)
-    return json.loads("".join(said))
+    return json.loads("".join(messages))
 
 
 @pytest.fixture

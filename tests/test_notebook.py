@@ -156,8 +156,8 @@ def test_notebook_saved_by_jupyter_keeps_its_format(tmp_path: Path, how: str) ->
             del cell["id"]
     path = tmp_path / "n.ipynb"
     nbformat.write(made, path)
-    file, done = notebook.IpynbFile(str(path)), make_execution()
-    done.outputs += [
+    file, execution = notebook.IpynbFile(str(path)), make_execution()
+    execution.outputs += [
         {
             "output_type": "display_data",
             "metadata": {},
@@ -170,17 +170,17 @@ def test_notebook_saved_by_jupyter_keeps_its_format(tmp_path: Path, how: str) ->
         }
     ]
     if how == "with widgets":
-        done.widgets = WidgetState(
+        execution.widgets = WidgetState(
             {"m": {"model_name": "M", "state": {"b": 1, "a": 2**70}}}, 10**6
         )
     for cell in file.read().cells[1:]:
-        assert file.write_execution(cell, done, 3, keep_time=True) == ""
+        assert file.write_execution(cell, execution, 3, keep_time=True) == ""
         again = tmp_path / "again.ipynb"
         nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
         assert path.read_bytes() == again.read_bytes()
     assert str(2**70) in path.read_text()
     before = path.read_bytes()
-    file.write_execution(file.read().cells[1], done, 3, keep_time=True)
+    file.write_execution(file.read().cells[1], execution, 3, keep_time=True)
     file.write_plan(Plan("p", (Step(1, "é"),)))
     file.add_tag(file.read().cells[2], "t")
     nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
@@ -217,9 +217,11 @@ def test_file_keeps_its_layout(tmp_path: Path, layout: str) -> None:
     }
     path.write_bytes(laid_out(raw))
     file = notebook.IpynbFile(str(path))
-    done = make_execution()
-    done.outputs += [{"output_type": "stream", "name": "stdout", "text": "é\n1e-5\n"}]
-    done.outputs += [
+    execution = make_execution()
+    execution.outputs += [
+        {"output_type": "stream", "name": "stdout", "text": "é\n1e-5\n"}
+    ]
+    execution.outputs += [
         {
             "output_type": "display_data",
             "metadata": {},
@@ -230,9 +232,9 @@ def test_file_keeps_its_layout(tmp_path: Path, layout: str) -> None:
     def check() -> None:
         assert path.read_bytes() == laid_out(json.loads(path.read_bytes()))
 
-    file.write_execution(file.read().cells[0], done, 3, keep_time=True)
+    file.write_execution(file.read().cells[0], execution, 3, keep_time=True)
     check()
-    file.write_execution(file.read().cells[2], done, None, keep_time=True)
+    file.write_execution(file.read().cells[2], execution, None, keep_time=True)
     check()
     file.write_plan(Plan("p", (Step(1, "é"),)))
     check()
@@ -355,7 +357,7 @@ def test_save_between_last_check_and_rename_is_kept(
     cell, swap, saves = file.read().cells[0], notebook.exchange_files, []
     text = Path(file.path).read_text().replace('"y"', '"edited"')
 
-    def late(one: str, other: str, folder: int) -> bool:
+    def late(item: str, other: str, folder: int) -> bool:
         if not saves and how == "by renaming":
             (tmp_path / "new").write_text(text)
             os.replace(tmp_path / "new", file.path)
@@ -363,7 +365,7 @@ def test_save_between_last_check_and_rename_is_kept(
             stream = open(file.path, "w")  # noqa: SIM115
             threading.Timer(0.05, lambda: (stream.write(text), stream.close())).start()
         saves.append(how)
-        return swap(one, other, folder)
+        return swap(item, other, folder)
 
     monkeypatch.setattr(notebook, "exchange_files", late)
     assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
@@ -442,7 +444,7 @@ def test_outputs_that_cannot_be_written_now_can_be_written_later(
         background_io.EXECUTOR.submit(
             bool
         ).result()  # what was replaced is taken away in the background
-        assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
+        assert [path.name for path in folder.iterdir()] == ["n.ipynb"]
 
 
 @pytest.mark.parametrize(
@@ -456,11 +458,11 @@ def test_outputs_of_a_deleted_cell_are_never_written(
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
     cell = file.read().cells[0]
     make(tmp_path / "n.ipynb", cells)
-    left = Path(file.path).read_bytes()
+    content = Path(file.path).read_bytes()
     assert "changed or deleted while it ran" in file.write_execution(
         cell, make_execution(), None, keep_time=True
     )
-    assert Path(file.path).read_bytes() == left
+    assert Path(file.path).read_bytes() == content
 
 
 def test_write_to_constantly_changing_notebook_is_postponed(

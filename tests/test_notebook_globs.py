@@ -61,12 +61,12 @@ HIDDEN = [
 def test_patterns_match_notebooks(
     patterns: list[str], expected: str, rules: list[str]
 ) -> None:
-    found = [
+    results = [
         name.rpartition("/")[2][0]
         for name in NAMES
         if notebook_globs.includes(patterns, name)
     ]
-    assert "".join(found) == expected
+    assert "".join(results) == expected
     assert not [
         name
         for name in [*HIDDEN, "../out.ipynb"]

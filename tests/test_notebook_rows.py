@@ -28,8 +28,8 @@ def opened_sessions(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = list[str]()
     really = quick.daemon.workspace.peek_session
 
-    def peek_session(path: str, **more: bool) -> Session:
-        session = really(path, **more)
+    def peek_session(path: str, **options: bool) -> Session:
+        session = really(path, **options)
         names.append(session.name)
         return session
 

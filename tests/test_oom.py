@@ -217,30 +217,30 @@ def test_kernel_is_killed_before_the_daemon(project: Project) -> None:
         return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
     daemon = score(status["daemon"]["pid"])
-    members = [one.pid for one in process_identity.find_kernel_processes(kernel)]
+    members = [item.pid for item in process_identity.find_kernel_processes(kernel)]
     assert status["kernel"]["pid"] in members and len(members) == 2
     assert {score(pid) for pid in members} == {min(1000, daemon + OOM_SCORE)}
 
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab(sys.executable)
-    yield made
-    made.close()
+    lab = Lab(sys.executable)
+    yield lab
+    lab.close()
 
 
 def test_memory_error_is_an_ordinary_error(lab: Lab) -> None:
     """Where the system refuses memory instead of killing: a limit of the process's own."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))\nkept = 1\n"
-    done = lab.run(limited + "held = bytearray(1 << 33)")
-    assert done.outcome is Outcome.ERROR and done.death is None
-    assert done.fault is not None and done.fault.ename == "MemoryError"
+    result = lab.run(limited + "held = bytearray(1 << 33)")
+    assert result.outcome is Outcome.ERROR and result.death is None
+    assert result.fault is not None and result.fault.ename == "MemoryError"
     assert lab.ok("assert kept == 1").outcome is Outcome.OK
 
 
 def test_manual_kill_is_not_out_of_memory(lab: Lab) -> None:
-    done = lab.run("import os; os.kill(os.getpid(), 9)")
-    assert done.death is not None and done.death.reason == "SIGKILL"
+    result = lab.run("import os; os.kill(os.getpid(), 9)")
+    assert result.death is not None and result.death.reason == "SIGKILL"
 
 
 def counters(tmp_path: Path, cgroup: str) -> tuple[Path, Path]:

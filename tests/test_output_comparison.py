@@ -30,13 +30,13 @@ from stepper.policy.comparison.verify_results import (
 from tests.verify.pairs import PAIRS, Outputs, Pair, html, make_result, make_stream, png
 
 
-def compare(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Difference:
+def compare(then: Outputs, now: Outputs, *again: Outputs, **options: Any) -> Difference:
     return output_comparison.compare_outputs(
         CellOutputs(then),
         CellOutputs(now),
         [*map(CellOutputs, again)],
         image_diff.compare_pixels,
-        **more,
+        **options,
     )
 
 
@@ -239,10 +239,10 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
     facts = [
         {
             output_comparison.hash_picture(
-                "".join(each[0]["data"]["image/png"].split())
+                "".join(item[0]["data"]["image/png"].split())
             ): name
         }
-        for each, name in ((then, 'title "Rain"'), (now, 'title "Snow"'))
+        for item, name in ((then, 'title "Rain"'), (now, 'title "Snow"'))
     ]
     found = output_comparison.compare_outputs(
         CellOutputs(then, facts[0]),
@@ -251,7 +251,7 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
         image_diff.compare_pixels,
     )
     assert found.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
-    same = [dict.fromkeys(known, "a plot") for known in facts]
+    same = [dict.fromkeys(fact, "a plot") for fact in facts]
     for redrawn, verdict in (
         (False, ReplayVerdict.CHANGED),
         (True, ReplayVerdict.CLOSE),
@@ -304,12 +304,12 @@ def test_all_frames_of_an_animation_are_compared() -> None:
 
 
 def picture(form: str, *colours: tuple[int, int, int]) -> str:
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     first, *more = [Image.new("RGB", (40, 40), colour) for colour in colours]
     first.save(
-        made, form, **({"save_all": True, "append_images": more} if more else {})
+        buffer, form, **({"save_all": True, "append_images": more} if more else {})
     )
-    return base64.b64encode(made.getvalue()).decode()
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def test_undecodable_images_are_compared_by_bytes() -> None:
@@ -336,8 +336,8 @@ def test_random_ids_are_ignored_but_visible_text_is_not() -> None:
         ).verdict
         is ReplayVerdict.CHANGED
     )
-    for one, other in (("5", "6"), ("rain", "snow")):
-        then, now = (page(f'<h2 id="{each}">{each}</h2>') for each in (one, other))
+    for item, other in (("5", "6"), ("rain", "snow")):
+        then, now = (page(f'<h2 id="{entry}">{entry}</h2>') for entry in (item, other))
         assert compare(then, now).verdict is ReplayVerdict.CHANGED
 
 
@@ -392,8 +392,8 @@ def test_informative_formats_of_a_display_are_compared() -> None:
     drawn = [
         make_result("<Figure>", image__svg_xml=svg.format(n, n, n)) for n in (1, 2)
     ]
-    for each in drawn:
-        each[0]["data"]["image/svg+xml"] = each[0]["data"].pop("image/svg_xml")
+    for item in drawn:
+        item[0]["data"]["image/svg+xml"] = item[0]["data"].pop("image/svg_xml")
     assert compare(*drawn).verdict is ReplayVerdict.SAME
     assert compare(html("<b>1</b>"), html("<b>2</b>")).verdict is ReplayVerdict.CHANGED
 
@@ -421,14 +421,13 @@ def test_large_texts_are_compared_in_bounded_time() -> None:
     lines = [f"line {number} {number * 0.7}" for number in range(20_000)]
     other = [line if number % 2 else f"{line}!" for number, line in enumerate(lines)]
     began = time.monotonic()
-    found = compare(
+    text = compare(
         make_stream("\n".join(lines)),
         make_stream("\n".join(other)),
         make_stream("\n".join(lines[1:])),
     )
     assert (
-        found.verdict is ReplayVerdict.CHANGED
-        or found.verdict is ReplayVerdict.UNSTABLE
+        text.verdict is ReplayVerdict.CHANGED or text.verdict is ReplayVerdict.UNSTABLE
     )
     assert (
         compare(make_stream("\n".join(lines)), make_stream("\n".join(other))).text
@@ -442,11 +441,11 @@ def test_large_texts_are_compared_in_bounded_time() -> None:
 
 
 def make_verify_result(
-    *cells: tuple[int, ReplayVerdict, str], **more: Any
+    *cells: tuple[int, ReplayVerdict, str], **options: Any
 ) -> VerifyResult:
     verdicts = [
-        CellVerdict(f"id{number}", number, verdict, said)
-        for number, verdict, said in cells
+        CellVerdict(f"id{number}", number, verdict, cell)
+        for number, verdict, cell in cells
     ]
     well = all(cell.verdict.reproduces for cell in verdicts)
     return VerifyResult(
@@ -457,7 +456,7 @@ def make_verify_result(
             "files": [],
             "duration_s": 2.2,
             "kernels": 2,
-            **more,
+            **options,
         }
     )
 
@@ -465,7 +464,7 @@ def make_verify_result(
 def test_verify_report_text() -> None:
     same = [(number, ReplayVerdict.SAME, "") for number in (1, 3, 4)]
     failed = "NameError: name 'df' is not defined (`df` was defined in cell 3, which was deleted)"
-    found = make_verify_result(
+    result = make_verify_result(
         *same,
         (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),
         (5, ReplayVerdict.CHANGED, "-4 +6"),
@@ -473,7 +472,7 @@ def test_verify_report_text() -> None:
         files=[words.create_file_change("by_month.csv", "same", 3, 3)],
         packages=[PackageChange("pandas", "3.1.0", "3.1.1")],
     )
-    assert words.format_verify(found).splitlines() == [
+    assert words.format_verify(result).splitlines() == [
         "made_up.ipynb: DOES NOT REPRODUCE · 3 of 6 cells as recorded · 2.2 s in 2 fresh kernels;"
         " the live kernel was not touched",
         "  ~ cell 2 (id id2) unstable: two fresh runs differ as well (no seed?)",
@@ -509,10 +508,10 @@ def test_report_is_bounded_and_shows_text_after_a_progress_bar() -> None:
     many = [(number, ReplayVerdict.CHANGED, "-1 +1") for number in range(100)]
     assert len(words.format_verify(make_verify_result(*many)).splitlines()) < 30
     lines = ("- \x1b[31mred", "+ x\x07")
-    found = make_verify_result()
+    result = make_verify_result()
     forged = VerifyResult(
         **{
-            **vars(found),
+            **vars(result),
             "cells": [
                 CellVerdict("a\nb", 1, ReplayVerdict.CHANGED, "-1\n✗ cell 9", lines)
             ],

@@ -28,8 +28,8 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
         text.add(piece)
         assert text.head_size + text.tail_size <= 100
     whole = "".join(pieces)
-    kept = "".join(text.head) + "".join(text.tail)
-    assert text.omitted_characters == len(whole) - len(kept)
+    message = "".join(text.head) + "".join(text.tail)
+    assert text.omitted_characters == len(whole) - len(message)
     assert whole.startswith("".join(text.head)) and whole.endswith("".join(text.tail))
 
 
@@ -52,7 +52,7 @@ def test_carriage_returns_and_backspaces_are_folded_like_jupyterlab(
 
 
 @pytest.mark.parametrize(
-    ("pieces", "left"),
+    ("pieces", "remaining"),
     [
         (["\r 50%|██  | 1/2", "\r100%|████| 2/2", "\n"], "100%|████| 2/2\n"),
         (["a\r\n", "b\r", "\nc\r"], "a\nb\nc"),
@@ -67,11 +67,11 @@ def test_carriage_returns_and_backspaces_are_folded_like_jupyterlab(
         (["\x1b[9A\x1b[A", "a\n\x1b[500Ab"], "b\n"),
     ],
 )
-def test_redrawn_progress_bars_are_collapsed(pieces: list[str], left: str) -> None:
+def test_redrawn_progress_bars_are_collapsed(pieces: list[str], remaining: str) -> None:
     text = StreamText(1_000_000)
     for piece in pieces:
         text.add(piece)
-    assert text.render() == left
+    assert text.render() == remaining
 
 
 def message(name: str, text: str) -> dict:
@@ -94,15 +94,15 @@ def test_progress_bar_position_and_stream_order_are_kept() -> None:
         ("stdout", "c"),
     ]:
         area.add_message(message(name, text))
-    found = [(output["name"], output["text"]) for output in area.get_outputs()]
-    assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
+    results = [(output["name"], output["text"]) for output in area.get_outputs()]
+    assert results[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
     others = [
         ("stderr", "warned\n"),
         ("stdout", "a"),
         ("stderr", "b\n"),
         ("stdout", "c"),
     ]
-    assert found[2:] == others, "what is no bar stands where Jupyter has it"
+    assert results[2:] == others, "what is no bar stands where Jupyter has it"
 
 
 def test_text_after_a_figure_stays_below_it() -> None:
@@ -161,10 +161,10 @@ def test_long_text_is_rendered_in_pieces(
     ).encode("utf-8", "replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(message_decoding, "PIECE", piece)
-        found = [*message_decoding.split_stream_text(content)]
+        message = [*message_decoding.split_stream_text(content)]
     assert (
-        "".join(found) == json.loads(content)["text"]
-        and len(found) >= len(text) / piece
+        "".join(message) == json.loads(content)["text"]
+        and len(message) >= len(text) / piece
     )
     assert list(
         message_decoding.split_stream_text(b'{"text": "x", "name": "stdout"}')
@@ -203,8 +203,8 @@ def picture(size: int) -> dict:
 )
 def test_outputs_over_the_limit_keep_head_and_tail(outputs: list[dict]) -> None:
     kept = capped(outputs, 2000)
-    said = "".join(str(out.get("text", out.get("traceback", ""))) for out in kept)
-    assert "left out by stepper" in said
+    text = "".join(str(out.get("text", out.get("traceback", ""))) for out in kept)
+    assert "left out by stepper" in text
     assert sum(map(measure_output, kept)) <= 2000 + 300
     if len(outputs) > 2:
         assert kept[0] == outputs[0] and kept[-1] == outputs[-1]

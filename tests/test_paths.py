@@ -133,16 +133,16 @@ REFUSED = [
 
 def call(project: Project, path: str) -> dict:
     """The edit of a notebook that Claude Code reports."""
-    given = {
+    tool_input = {
         "notebook_path": path,
         "new_source": "1",
         "cell_type": "code",
         "edit_mode": "replace",
         "cell_id": "abc",
     }
-    answered = {**given, "error": ""}
+    answered = {**tool_input, "error": ""}
     return Notebook(project, project.folder).payload(
-        "PostToolUse", "NotebookEdit", given, tool_response=answered
+        "PostToolUse", "NotebookEdit", tool_input, tool_response=answered
     )
 
 
@@ -151,10 +151,10 @@ def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) 
     elsewhere.write_text(TEXT)
     before = elsewhere.stat().st_mtime_ns
     for number, (make, name, says, mend) in enumerate(REFUSED):
-        place = project.folder / "notebooks" / str(number)
-        place.mkdir()
+        target_path = project.folder / "notebooks" / str(number)
+        target_path.mkdir()
         path = Path(
-            os.path.join(place, f"../{name}" if name.startswith("../") else name)
+            os.path.join(target_path, f"../{name}" if name.startswith("../") else name)
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         make(path, elsewhere)
@@ -163,9 +163,9 @@ def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) 
         assert says in answer.text and mend in answer.text, answer.text
         assert not NAME_CONTROLS.search(answer.text.replace("\n", "")), answer.text
         assert "\nstepper: cell 1 ok" not in answer.text
-        said = project.stepper("run", str(path), check=None).stderr
-        assert says in " ".join(said.split()), said
-        assert not NAME_CONTROLS.search(said.replace("\n", "")), said
+        output = project.stepper("run", str(path), check=None).stderr
+        assert says in " ".join(output.split()), output
+        assert not NAME_CONTROLS.search(output.replace("\n", "")), output
         if make in (hard_link, link_out):
             path.unlink()  # for those that follow
     assert (elsewhere.read_text(), elsewhere.stat().st_mtime_ns) == (TEXT, before)
@@ -193,12 +193,12 @@ def test_quoted_names_are_unchanged_in_bash(name: str) -> None:
     assert not NAME_CONTROLS.search(shell_quote(name)) and not NAME_CONTROLS.search(
         escape_controls(name)
     )
-    said = subprocess.run(
+    output = subprocess.run(
         ["bash", "-c", f"printf %s {shell_quote(name)}"],
         capture_output=True,
         check=True,
     ).stdout
-    assert said == os.fsencode(name)
+    assert output == os.fsencode(name)
 
 
 def test_notebooks_folder_outside_the_project_is_refused(
@@ -207,8 +207,8 @@ def test_notebooks_folder_outside_the_project_is_refused(
     (project.folder / "notebooks").rmdir()
     (tmp_path / "elsewhere").mkdir()
     (project.folder / "notebooks").symlink_to(tmp_path / "elsewhere")
-    said = project.stepper("new", "a problem", check=2).stderr
-    assert "is outside of the project" in said
+    output = project.stepper("new", "a problem", check=2).stderr
+    assert "is outside of the project" in output
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -325,11 +325,11 @@ def test_path_swapped_during_a_write_writes_nothing_outside(
     file, treasure, untouched = room
     cell, swap, done = file.read().cells[0], adapter.exchange_files, []
 
-    def late(one: str, other: str, place: int) -> bool:
+    def late(item: str, other: str, place: int) -> bool:
         if not done:
             how(Path(file.path), treasure)
         done.append(how)
-        return swap(one, other, place)
+        return swap(item, other, place)
 
     monkeypatch.setattr(adapter, "exchange_files", late)
     with contextlib.suppress(NotebookError):

@@ -47,7 +47,7 @@ def test_plugin_manifests_agree() -> None:
         load_json(".claude-plugin/marketplace.json"),
     )
     assert plugin["version"] == __version__
-    assert [(each["name"], each["source"]) for each in market["plugins"]] == [
+    assert [(plugin["name"], plugin["source"]) for plugin in market["plugins"]] == [
         (plugin["name"], "./")
     ]
     assert load_json(".mcp.json")["mcpServers"] == {
@@ -73,7 +73,7 @@ def run_hook(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) 
         "HOME": "/nowhere",
         "CLAUDE_PROJECT_DIR": str(project),
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [plugin / "hooks/plugin", event],
         input=given,
         env=env,
@@ -81,8 +81,8 @@ def run_hook(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) 
         capture_output=True,
         text=True,
     )
-    assert done.returncode == (event == "Mcp"), done.stderr
-    return done.stdout
+    assert result.returncode == (event == "Mcp"), result.stderr
+    return result.stdout
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def run_hook(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) 
 def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> None:
     project = tmp_path / name
     project.mkdir()
-    told = json.loads(run_hook("SessionStart", project, '{"source":"startup"}'))
-    said = told["systemMessage"]
-    assert told["hookSpecificOutput"] == {
+    data = json.loads(run_hook("SessionStart", project, '{"source":"startup"}'))
+    system_message = data["systemMessage"]
+    assert data["hookSpecificOutput"] == {
         "hookEventName": "SessionStart",
-        "additionalContext": said,
+        "additionalContext": system_message,
     }
-    command = said.partition("To set it up, run: ")[2]
+    command = system_message.partition("To set it up, run: ")[2]
     words = subprocess.run(
         ["sh", "-c", f'printf "%s\\n" {command}'], capture_output=True, text=True
     ).stdout
@@ -143,9 +143,9 @@ def test_foreign_environment_is_not_run(tmp_path: Path) -> None:
         "Rearm",
         "Mcp",
     ):
-        told = run_hook(event, tmp_path)
+        response = run_hook(event, tmp_path)
         assert not canary.exists()
-        assert ("this checkout is not registered" in told) == (
+        assert ("this checkout is not registered" in response) == (
             event in ("SessionStart", "PostToolUse")
         )
 
@@ -171,8 +171,8 @@ def test_commands_have_the_plugin_prefix() -> None:
         {"continue": False, "stopReason": "… /continue ANSWER"},
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
     ):
-        said = json.loads(claude_code_json.add_plugin_note(json.dumps(answer).encode()))
-        assert "Type /stepper:continue" in json.dumps(said)
+        data = json.loads(claude_code_json.add_plugin_note(json.dumps(answer).encode()))
+        assert "Type /stepper:continue" in json.dumps(data)
     for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
         assert claude_code_json.add_plugin_note(other) == other or json.loads(
             claude_code_json.add_plugin_note(other)
@@ -215,8 +215,8 @@ def test_install_and_uninstall_plugin_environment(
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "client"))
     own = Path(Paths(str(repo)).env)
     apply(repo, "--plugin")
-    said = capsys.readouterr().out
-    assert "/stepper:new-notebook" in said and "commit .gitignore" in said
+    output = capsys.readouterr().out
+    assert "/stepper:new-notebook" in output and "commit .gitignore" in output
     assert sorted(path.name for path in repo.iterdir()) == [
         ".gitignore",
         ".stepper",

@@ -49,22 +49,22 @@ def cell(number: int, source: str = "1", cell_id: str = "", kind: str = "code") 
 
 
 def state(*titles: str) -> State:
-    made = State()
+    state = State()
     steps = tuple(Step(i, title) for i, title in enumerate(titles, 1))
-    take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
-    return made
+    take(state, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
+    return state
 
 
 def add_run(
-    made: State,
+    run_state: State,
     key: int | str,
     verdict: str = "fine",
     cell_id: str = "id0",
-    **more: object,
+    **options: object,
 ) -> None:
     event = {
         "event": "run",
-        "run": made.next_run,
+        "run": run_state.next_run,
         "key": key,
         "cell_id": cell_id,
         "index": 0,
@@ -75,7 +75,7 @@ def add_run(
         "outcome": "ok" if verdict == "fine" else "error",
         "verdict": verdict,
     }
-    take(made, {**event, **more})
+    take(run_state, {**event, **options})
 
 
 def take(made: State, line: dict[str, object]) -> None:
@@ -105,7 +105,7 @@ def test_make_slug(problem: str, slug: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("x = 1", cell_directives.Directive()),
         ("# stepper: step=3\nx", cell_directives.Directive(step=3)),
@@ -138,8 +138,8 @@ def test_make_slug(problem: str, slug: str) -> None:
         ("x = 1\n# stepper: step=3", cell_directives.Directive()),
     ],
 )
-def test_parse_directives(source: str, told: cell_directives.Directive) -> None:
-    assert cell_directives.parse(source) == told
+def test_parse_directives(source: str, message: cell_directives.Directive) -> None:
+    assert cell_directives.parse(source) == message
 
 
 @pytest.mark.parametrize(
@@ -228,20 +228,22 @@ def test_timeout_directive_is_bounded() -> None:
 
 
 def test_find_step_of_a_cell() -> None:
-    made = state("one", "two", "three")
+    run_state = state("one", "two", "three")
     cells = [cell(0), cell(1)]
-    assert plan.find_step_id(made, cells, cells[0]) == 1
-    add_run(made, 1)
-    assert plan.find_step_id(made, cells, cells[1]) == 2
-    assert plan.find_step_id(made, cells, cells[0]) == 1  # its own cell again
-    add_run(made, 2, "recoverable", "id1")
+    assert plan.find_step_id(run_state, cells, cells[0]) == 1
+    add_run(run_state, 1)
+    assert plan.find_step_id(run_state, cells, cells[1]) == 2
+    assert plan.find_step_id(run_state, cells, cells[0]) == 1  # its own cell again
+    add_run(run_state, 2, "recoverable", "id1")
     assert (
-        plan.find_step_id(made, [*cells, cell(2)], cell(2)) is None
+        plan.find_step_id(run_state, [*cells, cell(2)], cell(2)) is None
     )  # the failed cell waits
-    assert plan.find_step_id(made, [cells[0], cell(2)], cell(2)) == 2  # it was deleted
-    assert plan.find_step_id(made, cells, cell(5, "# stepper: step=3")) == 3
-    assert plan.find_step_id(made, cells, cell(5, "# stepper: step=9")) is None
-    assert plan.find_step_id(made, cells, cell(1, "# stepper: scratch")) is None
+    assert (
+        plan.find_step_id(run_state, [cells[0], cell(2)], cell(2)) == 2
+    )  # it was deleted
+    assert plan.find_step_id(run_state, cells, cell(5, "# stepper: step=3")) == 3
+    assert plan.find_step_id(run_state, cells, cell(5, "# stepper: step=9")) is None
+    assert plan.find_step_id(run_state, cells, cell(1, "# stepper: scratch")) is None
 
 
 @pytest.mark.parametrize(
@@ -294,12 +296,12 @@ def test_edit_step(text: str, made: Step) -> None:
     ],
 )
 def test_step_status_after_runs(verdicts: str, status: str, attempts: int) -> None:
-    made = state("one")
+    run_state = state("one")
     for verdict in verdicts.split():
-        add_run(made, 1, verdict)
+        add_run(run_state, 1, verdict)
     assert (
-        made.get_or_add_progress(1).status.value,
-        made.get_or_add_progress(1).attempts,
+        run_state.get_or_add_progress(1).status.value,
+        run_state.get_or_add_progress(1).attempts,
     ) == (
         status,
         attempts,
@@ -307,41 +309,41 @@ def test_step_status_after_runs(verdicts: str, status: str, attempts: int) -> No
 
 
 def test_automatic_retries_are_not_attempts() -> None:
-    made = state("one")
-    add_run(made, 1, "transient")
-    add_run(made, 1, "transient", repeat=1)
-    add_run(made, 1, "recoverable", repeat=2)
-    assert made.get_or_add_progress(1).attempts == 0
-    add_run(made, 1, "recoverable")
-    assert made.get_or_add_progress(1).attempts == 1
+    run_state = state("one")
+    add_run(run_state, 1, "transient")
+    add_run(run_state, 1, "transient", repeat=1)
+    add_run(run_state, 1, "recoverable", repeat=2)
+    assert run_state.get_or_add_progress(1).attempts == 0
+    add_run(run_state, 1, "recoverable")
+    assert run_state.get_or_add_progress(1).attempts == 1
 
 
 def test_events_of_newer_versions_are_ignored() -> None:
-    made = state("one")
-    take(made, {"event": "from the future"})
-    take(made, {})
-    assert made.status_name == "ready"
+    run_state = state("one")
+    take(run_state, {"event": "from the future"})
+    take(run_state, {})
+    assert run_state.status_name == "ready"
 
 
 def test_complete_requires_the_validation_to_pass() -> None:
-    made = State()
+    state = State()
     steps = (Step(1, "one"), Step(2, "check", kind=StepKind.VALIDATION))
-    take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
-    add_run(made, 1)
-    take(made, {"event": "skip", "key": 2})
-    assert not made.is_complete
-    add_run(made, 2, cell_id="id1")
-    assert made.is_complete
-    assert made.status_name == "complete"
+    take(state, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
+    add_run(state, 1)
+    take(state, {"event": "skip", "key": 2})
+    assert not state.is_complete
+    add_run(state, 2, cell_id="id1")
+    assert state.is_complete
+    assert state.status_name == "complete"
     assert not State().is_complete  # without a plan never
 
 
 def test_stop_and_resume() -> None:
     for lift in ("continue", "fix", "skip"):
-        made = state("one", "two")
-        add_run(made, 1, "unrecoverable")
+        run_state = state("one", "two")
+        add_run(run_state, 1, "unrecoverable")
         take(
-            made,
+            run_state,
             {
                 "event": "stop",
                 "key": 1,
@@ -349,19 +351,23 @@ def test_stop_and_resume() -> None:
                 "block": "❌\nError Type: X\nError Message: m",
             },
         )
-        assert made.status_name == "stopped"
-        assert "X: m" in (edit_gate.check_stop(made) or "")
-        take(made, {"event": lift, "key": 1})
-        assert made.status_name == "ready"
+        assert run_state.status_name == "stopped"
+        assert "X: m" in (edit_gate.check_stop(run_state) or "")
+        take(run_state, {"event": lift, "key": 1})
+        assert run_state.status_name == "ready"
 
 
 def test_lost_kernel_clears_its_runs() -> None:
-    made = state()
-    take(made, {"event": "kernel", "what": "started", "kernel": "k"})
-    add_run(made, "id0")
-    assert made.succeeded_sources == {"id0": "h"}
-    take(made, {"event": "kernel", "what": "lost", "why": "it died"})
-    assert (made.succeeded_sources, made.lost_reason, made.last_sources) == (
+    run_state = state()
+    take(run_state, {"event": "kernel", "what": "started", "kernel": "k"})
+    add_run(run_state, "id0")
+    assert run_state.succeeded_sources == {"id0": "h"}
+    take(run_state, {"event": "kernel", "what": "lost", "why": "it died"})
+    assert (
+        run_state.succeeded_sources,
+        run_state.lost_reason,
+        run_state.last_sources,
+    ) == (
         {},
         "it died",
         {"id0": "h"},
@@ -379,9 +385,9 @@ def test_lost_kernel_clears_its_runs() -> None:
     ],
 )
 def test_plan_changes(change, ids: list[int]) -> None:
-    made = state("one", "two", "three")
-    add_run(made, 1)
-    assert [step.id for step in change(made).steps] == ids
+    run_state = state("one", "two", "three")
+    add_run(run_state, 1)
+    assert [step.id for step in change(run_state).steps] == ids
 
 
 @pytest.mark.parametrize(
@@ -398,11 +404,11 @@ def test_plan_changes(change, ids: list[int]) -> None:
     ],
 )
 def test_refused_plan_changes_have_no_effect(change) -> None:
-    made = state("one", "two", "three")
-    add_run(made, 1)
+    run_state = state("one", "two", "three")
+    add_run(run_state, 1)
     with pytest.raises(ValueError):
-        change(made)
-    assert [step.id for step in made.plan.steps] == [1, 2, 3]
+        change(run_state)
+    assert [step.id for step in run_state.plan.steps] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -430,7 +436,7 @@ def test_source_hashes_ignore_trailing_whitespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("cell_timeout: 3", 1, "cell_timeout_seconds"),
         ("# a\nmax_retries: three", 2, "a whole number"),
@@ -457,13 +463,13 @@ def test_source_hashes_ignore_trailing_whitespace() -> None:
     ],
 )
 def test_config_error_names_file_line_and_expected_value(
-    text: str, line: int, said: str
+    text: str, line: int, message: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         config.parse(text, ".stepper/config.yaml")
     assert ".stepper/config.yaml" in str(error.value)
-    assert said in str(error.value)
-    assert f"line {line}" in str(error.value) or "YAML" in said
+    assert message in str(error.value)
+    assert f"line {line}" in str(error.value) or "YAML" in message
 
 
 def test_every_config_default_is_valid() -> None:
@@ -528,16 +534,16 @@ def printed(text: str) -> dict[str, str]:
 
 
 def make_run_summary(
-    number: int, outcome: Outcome = Outcome.OK, **more: Any
+    number: int, outcome: Outcome = Outcome.OK, **options: Any
 ) -> run_report.RunSummary:
     verdict = Verdict.FINE if outcome is Outcome.OK else Verdict.RECOVERABLE
     fault = None if outcome is Outcome.OK else Fault("KeyError", "'b'")
     run = dataclasses.replace(BEGUN, key=2).create_run(outcome, verdict, fault, 0.1)
-    return run_report.RunSummary(cell(number), run, plan=STEPS, **more)
+    return run_report.RunSummary(cell(number), run, plan=STEPS, **options)
 
 
 @pytest.mark.parametrize(
-    ("more", "line"),
+    ("options", "line"),
     [
         ({}, ""),
         ({"outputs": [RESULT]}, " | a  b"),
@@ -566,9 +572,9 @@ def make_run_summary(
         ),
     ],
 )
-def test_user_line_for_each_outcome(more: dict[str, Any], line: str) -> None:
+def test_user_line_for_each_outcome(options: dict[str, Any], line: str) -> None:
     assert (
-        run_report.format_line(make_run_summary(0, **more))
+        run_report.format_line(make_run_summary(0, **options))
         == f'✓ step 2 of 2 "Fit" · ok · 0.10 s{line}'
     )
 
@@ -579,10 +585,10 @@ def test_user_line_of_a_write_counts_its_cells() -> None:
         make_run_summary(1),
         make_run_summary(2, Outcome.ERROR),
     ]
-    told = "2 of 5 cells ok, 1 failed, 2 not run; last: step 2 of 2"
+    message = "2 of 5 cells ok, 1 failed, 2 not run; last: step 2 of 2"
     assert (
         run_report.format_runs(cells, 5).line
-        == f"✗ {told} \"Fit\" · KeyError: 'b' · 0.10 s"
+        == f"✗ {message} \"Fit\" · KeyError: 'b' · 0.10 s"
     )
     all_fine = run_report.format_runs(cells[:2], 2)
     assert (
@@ -617,96 +623,100 @@ def test_user_line_of_a_write_counts_its_cells() -> None:
 
 
 def test_completion_summary() -> None:
-    made = state("a", "b", "c")
+    run_state = state("a", "b", "c")
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
-        add_run(made, key, verdict, cell_id=f"id{key}")
+        add_run(run_state, key, verdict, cell_id=f"id{key}")
     assert (
-        command_messages.format_completion_line(made)
+        command_messages.format_completion_line(run_state)
         == "notebook complete: 3 steps, 1 retry, 4.00 s"
     )
 
 
 def test_retries_are_counted_over_the_whole_history() -> None:
-    made = state("a")
+    run_state = state("a")
     for _ in range(4):
-        add_run(made, 1, "recoverable", cell_id="id1")
-    assert made.get_or_add_progress(1).attempts == 3
-    journal_reducer.apply(journal_events.Fixed(key=1), made)
-    add_run(made, 1, "fine", cell_id="id1")
+        add_run(run_state, 1, "recoverable", cell_id="id1")
+    assert run_state.get_or_add_progress(1).attempts == 3
+    journal_reducer.apply(journal_events.Fixed(key=1), run_state)
+    add_run(run_state, 1, "fine", cell_id="id1")
     assert (
-        made.get_or_add_progress(1).attempts == 1
-        and made.get_or_add_progress(1).retries == 4
+        run_state.get_or_add_progress(1).attempts == 1
+        and run_state.get_or_add_progress(1).retries == 4
     )
-    assert command_messages.format_completion_line(made).startswith(
+    assert command_messages.format_completion_line(run_state).startswith(
         "notebook complete: 1 step, 4 retries"
     )
-    add_run(made, 1, "fine", cell_id="id1")
+    add_run(run_state, 1, "fine", cell_id="id1")
     assert (
-        made.get_or_add_progress(1).attempts == 0
-        and made.get_or_add_progress(1).retries == 4
+        run_state.get_or_add_progress(1).attempts == 0
+        and run_state.get_or_add_progress(1).retries == 4
     )
 
 
 def test_answered_question_is_not_a_retry() -> None:
-    made = state("a")
+    run_state = state("a")
     asked = {
         "ename": "ValueError",
         "evalue": "STOP: which year?",
         "mro": ["ValueError"],
     }
-    add_run(made, 1, "unrecoverable", cell_id="id1", fault=asked)
-    add_run(made, 1, "fine", cell_id="id1")
+    add_run(run_state, 1, "unrecoverable", cell_id="id1", fault=asked)
+    add_run(run_state, 1, "fine", cell_id="id1")
     assert (
-        made.get_or_add_progress(1).attempts == 0
-        and made.get_or_add_progress(1).retries == 0
+        run_state.get_or_add_progress(1).attempts == 0
+        and run_state.get_or_add_progress(1).retries == 0
     )
 
 
 def test_failed_cell_outside_the_plan_prevents_completion() -> None:
-    made = state("a")
-    add_run(made, 1, "fine", cell_id="id1")
+    run_state = state("a")
+    add_run(run_state, 1, "fine", cell_id="id1")
     sources = [("id1", "x = 1"), ("id2", "1 / 0"), ("id3", " "), ("id4", "y = 2")]
     cells = [
-        Cell(name, place, place + 1, "code", source)
-        for place, (name, source) in enumerate(sources)
+        Cell(name, index, index + 1, "code", source)
+        for index, (name, source) in enumerate(sources)
     ]
-    made.last_sources["id1"] = changed_cells.hash_source("x = 1")
-    made.compare_with_notebook(cells[:1])
-    assert made.is_complete and made.status_name == "complete"
+    run_state.last_sources["id1"] = changed_cells.hash_source("x = 1")
+    run_state.compare_with_notebook(cells[:1])
+    assert run_state.is_complete and run_state.status_name == "complete"
     add_run(
-        made,
+        run_state,
         "id2",
         "recoverable",
         cell_id="id2",
         source_hash=changed_cells.hash_source("1 / 0"),
     )
-    made.compare_with_notebook(cells)
-    assert not made.is_complete and made.status_name == "failing" and made.has_open_work
-    assert [(cell.number, cell.status) for cell in made.open_cells] == [
+    run_state.compare_with_notebook(cells)
+    assert (
+        not run_state.is_complete
+        and run_state.status_name == "failing"
+        and run_state.has_open_work
+    )
+    assert [(cell.number, cell.status) for cell in run_state.open_cells] == [
         (2, "failed"),
         (4, "pending"),
     ]
-    told = "No step of the plan is left. Outside the plan: cell 2 (id id2) failed; cell 4 (id id4) has not run."
-    assert command_messages.format_next(made) == told
+    message = "No step of the plan is left. Outside the plan: cell 2 (id id2) failed; cell 4 (id id4) has not run."
+    assert command_messages.format_next(run_state) == message
     assert (
-        statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
+        statusline.format_status_line(run_state, "", "", "", UNKNOWN_NAMESPACE, "", 0)
         == "✗ 1 step finished · cell 2 failed"
     )
-    made.stale_ids = {"id2"}
+    run_state.stale_ids = {"id2"}
     add_run(
-        made,
+        run_state,
         "id2",
         "fine",
         cell_id="id2",
         source_hash=changed_cells.hash_source("1 / 0"),
     )
-    made.compare_with_notebook(cells[:3])
-    assert [cell.status for cell in made.open_cells] == [
+    run_state.compare_with_notebook(cells[:3])
+    assert [cell.status for cell in run_state.open_cells] == [
         "stale"
-    ] and made.status_name == "ready"
-    made.stale_ids = set()
-    made.compare_with_notebook(cells[:3])
-    assert made.is_complete
+    ] and run_state.status_name == "ready"
+    run_state.stale_ids = set()
+    run_state.compare_with_notebook(cells[:3])
+    assert run_state.is_complete
 
 
 def test_truncated_output_is_marked() -> None:
@@ -732,14 +742,16 @@ def test_truncated_output_is_marked() -> None:
 
 
 def test_skipped_step_is_not_counted_as_done() -> None:
-    made = state("a", "b")
-    add_run(made, 1, "fine", cell_id="id1")
-    journal_reducer.apply(journal_events.Skipped(key=2), made)
-    assert command_messages.format_completion_line(made).startswith(
+    run_state = state("a", "b")
+    add_run(run_state, 1, "fine", cell_id="id1")
+    journal_reducer.apply(journal_events.Skipped(key=2), run_state)
+    assert command_messages.format_completion_line(run_state).startswith(
         "notebook complete: 1 done, 1 skipped, 0 retries"
     )
-    told = statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
-    assert told == "✓ complete, 1 done, 1 skipped"
+    message = statusline.format_status_line(
+        run_state, "", "", "", UNKNOWN_NAMESPACE, "", 0
+    )
+    assert message == "✓ complete, 1 done, 1 skipped"
 
 
 def test_fix_after_external_kernel_death() -> None:
@@ -750,20 +762,21 @@ def test_fix_after_external_kernel_death() -> None:
     run = dataclasses.replace(BEGUN, key=1).create_run(
         Outcome.KERNEL_DIED, verdict, fault, 0.1
     )
-    told = command_messages.format_fix(
+    message = command_messages.format_fix(
         "n", State(runs=[journal_events.RunEnded(**vars(run))]), run.key, cell(0), 3
     )
     assert (
-        "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n" in told
+        "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n"
+        in message
     )
     assert (
         "This cell did not cause the kernel's death: replace it, even with the same source, and it runs again (cell_id id0)."
-        in told
+        in message
     )
-    said = run_report.format_run(
+    text = run_report.format_run(
         run_report.RunSummary(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))
     ).text
-    assert "failed; its cell did not cause the kernel's death." in said
+    assert "failed; its cell did not cause the kernel's death." in text
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -774,25 +787,27 @@ def test_messages_show_enum_values_not_class_names(
     for fault in (None, Fault("Timeout", "kept", ("Timeout",))):
         run = BEGUN.create_run(outcome, verdict, fault, 0.1)
         ended = run_report.RunSummary(cell(0), run)
-        made = State(runs=[journal_events.RunEnded(**vars(run))])
-        told = [
+        state = State(runs=[journal_events.RunEnded(**vars(run))])
+        message = [
             run_report.format_run(ended).text,
             run_report.format_line(ended),
             run_report.format_scratch(ended),
             run_report.format_stop_block(ended, 0),
         ]
-        told += [
+        message += [
             command_messages.format_journaled_run(run, None, None).text,
-            command_messages.format_fix("n", made, run.key, None, 3),
+            command_messages.format_fix("n", state, run.key, None, 3),
         ]
-        told += [
+        message += [
             *repeated_errors.note_returning_source(
-                State(runs=made.runs * 2), run.key, run.source_hash
+                State(runs=state.runs * 2), run.key, run.source_hash
             ),
             f"{outcome} {verdict:<9}",
         ]
         assert [
-            text for text in told if re.search(r"(Outcome|Verdict|Death|Fault)\b", text)
+            text
+            for text in message
+            if re.search(r"(Outcome|Verdict|Death|Fault)\b", text)
         ] == []
     for word in (*Outcome, *Verdict, *StepStatus, *StepKind):
         assert (f"{word}", str(word), f"{word:>20}".strip()) == (word.value,) * 3

@@ -37,13 +37,13 @@ def make_namespace(
     names: Collection[str] = NAMES,
     python: tuple[int, int] = HERE,
     magics: Any = None,
-    **more: Any,
+    **options: Any,
 ) -> Namespace:
     """Return what a kernel told."""
     return Namespace(
         names=tuple(names),
         lasting=KernelEnvironment("1", (), (), False, magics, (), python),
-        **more,
+        **options,
     )
 
 
@@ -224,14 +224,14 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("source", "line", "ename", "said"), FOUND)
+@pytest.mark.parametrize(("source", "line", "ename", "message"), FOUND)
 def test_certain_failure_is_found(
-    source: str, line: int, ename: str, said: str
+    source: str, line: int, ename: str, message: str
 ) -> None:
     fault = check(source)
     assert fault is not None
     assert (fault.ename, fault.line) == (ename, line)
-    assert fault.evalue.startswith(said) or said in fault.evalue
+    assert fault.evalue.startswith(message) or message in fault.evalue
     assert fault.mro[0].rsplit(".", 1)[-1] == ename
 
 
@@ -1063,9 +1063,9 @@ def test_table_of_valid_cells_is_long() -> None:
 
 
 @pytest.mark.parametrize("source", FREE_CELLS)
-@pytest.mark.parametrize("told", [KNOWN, UNKNOWN], ids=["known", "unknown"])
-def test_valid_cell_is_not_stopped(source: str, told: Namespace) -> None:
-    assert check(source, told) is None
+@pytest.mark.parametrize("message", [KNOWN, UNKNOWN], ids=["known", "unknown"])
+def test_valid_cell_is_not_stopped(source: str, message: Namespace) -> None:
+    assert check(source, message) is None
 
 
 def execute(code: str, **names: object) -> None:

@@ -66,7 +66,7 @@ class Sleepers:
 
     def found(self) -> list[psutil.Process]:
         """All that run."""
-        found = []
+        results = []
         for pid in psutil.pids():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
@@ -74,15 +74,15 @@ class Sleepers:
                     process.cmdline() == ["sleep", self.seconds]
                     and process.status() != psutil.STATUS_ZOMBIE
                 ):
-                    found.append(process)
-        return found
+                    results.append(process)
+        return results
 
 
 @pytest.fixture
 def sleepers() -> Iterator[Sleepers]:
-    made = Sleepers()
-    yield made
-    for process in made.found():
+    sleepers = Sleepers()
+    yield sleepers
+    for process in sleepers.found():
         process.kill()
 
 
@@ -103,29 +103,29 @@ def record(project: Project) -> Path:
 
 def change(project: Project, **provisioner: Any) -> None:
     """Change what a kernel's record tells of its process; None takes it out."""
-    told = json.loads(record(project).read_text())
-    kept = {
+    data = json.loads(record(project).read_text())
+    settings = {
         name: value
-        for name, value in told["provisioner"].items()
+        for name, value in data["provisioner"].items()
         if name not in provisioner
     }
-    told["provisioner"] = {
-        **kept,
+    data["provisioner"] = {
+        **settings,
         **{name: value for name, value in provisioner.items() if value is not None},
     }
-    record(project).write_text(json.dumps(told))
+    record(project).write_text(json.dumps(data))
 
 
 def list_kernel_processes(kernel: str) -> list[int]:
     """The processes with that kernel's id in their environment, as the system tells it."""
-    found = []
+    results = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{MARKER}={kernel}".encode() in (folder / "environ").read_bytes().split(
                 b"\0"
             ):
-                found.append(int(folder.name))
-    return found
+                results.append(int(folder.name))
+    return results
 
 
 def list_leftovers(project: Project) -> list[str]:
@@ -394,15 +394,15 @@ def test_reused_kernel_pid_is_never_signalled(
     )
     project.kill_daemon()
     kill(pid)
-    told: dict[str, Any] = {"pid": foreign.pid, "pgid": foreign.pid}
+    data: dict[str, Any] = {"pid": foreign.pid, "pgid": foreign.pid}
     if version == "another boot":  # of which even the time on the clock may be the same
-        told |= {
+        data |= {
             "born": OTHER_BOOT,
             "created": psutil.Process(foreign.pid).create_time(),
         }
     elif version == "an older stepper's":
-        told |= {"born": None, "created": psutil.Process(foreign.pid).create_time() - 5}
-    change(project, **told)
+        data |= {"born": None, "created": psutil.Process(foreign.pid).create_time() - 5}
+    change(project, **data)
     assert json.loads(record(project).read_text())["kernel"] == kernel
     if then == "a cell":
         assert_kernel_lost(notebook)
@@ -543,11 +543,11 @@ def test_special_pids_are_never_signalled(pid: int, born: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"pid": "x", "created": 1}, {"pid": None, "created": 1}, {"pid": 1}]
+    "message", [{}, {"pid": "x", "created": 1}, {"pid": None, "created": 1}, {"pid": 1}]
 )
-def test_record_without_identity(told: dict[str, Any]) -> None:
+def test_record_without_identity(message: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Identity.from_record(told)
+        Identity.from_record(message)
 
 
 def test_process_tree_excludes_other_kernels() -> None:
@@ -558,8 +558,8 @@ def test_process_tree_excludes_other_kernels() -> None:
         wait_until_met(lambda: find_kernel_processes("b"), "it did not start")
         (other,) = find_kernel_processes("b")
         assert [
-            one.pid
-            for one in find_kernel_processes("a", Identity.from_pid(process.pid))
+            item.pid
+            for item in find_kernel_processes("a", Identity.from_pid(process.pid))
         ] == [process.pid]
         assert (
             find_kernel_processes("")

@@ -15,11 +15,11 @@ RIGHT = 0.25  # of the whole time
 
 
 def replay_estimates(
-    said: progress_outputs.Said,
+    message: progress_outputs.Said,
 ) -> tuple[float, list[tuple[float, float | None]]]:
     """Return when a cell was over, and what was told each second before."""
-    pieces = [*said]
-    area, estimate, told, end = OutputArea(1 << 20), Estimate(), [], pieces[-1][0]
+    pieces = [*message]
+    area, estimate, messages, end = OutputArea(1 << 20), Estimate(), [], pieces[-1][0]
     for now in range(int(end)):
         while pieces[0][0] <= now:
             text = pieces.pop(0)[1]
@@ -31,15 +31,15 @@ def replay_estimates(
                     "content": {"name": name, "text": text},
                 }
             )
-        told.append((float(now), estimate.update(now, area.get_last_lines())))
-    return end, told
+        messages.append((float(now), estimate.update(now, area.get_last_lines())))
+    return end, messages
 
 
 def cases(*every: Callable[[], progress_outputs.Said]) -> list[Any]:
     """Each third one by day."""
     return [
-        pytest.param(case, marks=[pytest.mark.nightly] * (place % 3 > 0))
-        for place, case in enumerate(every)
+        pytest.param(case, marks=[pytest.mark.nightly] * (index % 3 > 0))
+        for index, case in enumerate(every)
     ]
 
 
@@ -71,7 +71,7 @@ def test_no_estimate_without_progress(
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "results"),
     [
         ("12 %", [0.12]),
         ("\r 12%|█▏ | 12/100 [00:12<01:28, 1.0it/s]", [0.12, 0.12]),
@@ -84,8 +84,8 @@ def test_no_estimate_without_progress(
         ("x" * 500 + " 5/10", []),
     ],
 )
-def test_find_progress_shares_in_a_line(line: str, found: list[float]) -> None:
-    assert [share for _, share, _ in find_shares(line)] == pytest.approx(found)
+def test_find_progress_shares_in_a_line(line: str, results: list[float]) -> None:
+    assert [share for _, share, _ in find_shares(line)] == pytest.approx(results)
 
 
 def estimate_remaining(*samples: tuple[float, str]) -> float | None:

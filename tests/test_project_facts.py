@@ -35,9 +35,9 @@ Plant = Callable[..., ProjectEnvironment]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    made = tmp_path / "project"
-    (made / "notebooks").mkdir(parents=True)
-    return made
+    path = tmp_path / "project"
+    (path / "notebooks").mkdir(parents=True)
+    return path
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_undecodable_file_names(root: Path, notebooks_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "query",
     [
         "",
         "\0",
@@ -197,13 +197,13 @@ def test_undecodable_file_names(root: Path, notebooks_folder: str) -> None:
     ],
 )
 def test_unusual_queries_return_lists(
-    plant: Plant, asked: str, notebooks_folder: str
+    plant: Plant, query: str, notebooks_folder: str
 ) -> None:
     around = plant("data/x.csv", "m.py")
-    assert isinstance(around.find_similar_paths(asked, notebooks_folder), list)
-    assert isinstance(around.find_similar_paths("x.csv", asked), list)
-    assert isinstance(around.find_local_modules(asked, notebooks_folder), list)
-    assert isinstance(around.can_import("nope", [asked], notebooks_folder), bool)
+    assert isinstance(around.find_similar_paths(query, notebooks_folder), list)
+    assert isinstance(around.find_similar_paths("x.csv", query), list)
+    assert isinstance(around.find_local_modules(query, notebooks_folder), list)
+    assert isinstance(around.can_import("nope", [query], notebooks_folder), bool)
 
 
 @pytest.mark.nightly
@@ -332,10 +332,10 @@ def test_common_extension_is_not_similarity(
 def test_unicode_normalization_forms_match(root: Path, notebooks_folder: str) -> None:
     name = unicodedata.normalize("NFD", "café.csv")
     (root / name).touch()
-    found = ProjectEnvironment(str(root)).find_similar_paths(
+    similar_path = ProjectEnvironment(str(root)).find_similar_paths(
         "../" + unicodedata.normalize("NFC", "café.csv"), notebooks_folder
     )
-    assert found in (["../" + name], [])  # macOS takes both for the same
+    assert similar_path in (["../" + name], [])  # macOS takes both for the same
 
 
 def test_similar_folders_and_misspelt_parents(
@@ -485,14 +485,14 @@ def test_every_importable_module_is_findable(
 ) -> None:
     around = plant()
     code = "import json, pkgutil, sys; print(json.dumps([sys.path, [m.name for m in pkgutil.iter_modules()]]))"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=True,
         cwd=notebooks_folder,
     )
-    path, names = json.loads(done.stdout)
+    path, names = json.loads(result.stdout)
     names += sys.builtin_module_names
     assert len(names) > 300
     assert [
@@ -732,14 +732,14 @@ def test_names_and_distributions_in_a_real_environment(
     python = environment(
         sys.executable, "scikit-learn>=1.4,<2", "seaborn>=0.13,<1"
     )  # pandas, scipy, matplotlib too
-    done = subprocess.run(
+    result = subprocess.run(
         [python, "-c", MADE],
         input=json.dumps(DEFINITIONS),
         capture_output=True,
         text=True,
         check=True,
     )
-    found, packages = json.loads(done.stdout.splitlines()[-1])
+    found, packages = json.loads(result.stdout.splitlines()[-1])
     count = {how: list(found.values()).count(how) for how in set(found.values())}
     assert set(count) == {"made", "absent"}, {
         name: how for name, how in found.items() if how not in ("made", "absent")

@@ -297,7 +297,7 @@ def test_conditional_stop_request_is_not_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
+    ("prompt", "message"),
     [
         ("skip cell", ""),
         ("Please skip cell.", ""),
@@ -320,9 +320,9 @@ def test_conditional_stop_request_is_not_a_command() -> None:
         ),
     ],
 )
-def test_text_after_the_command_is_its_argument(prompt: str, said: str) -> None:
-    found = parse_command(prompt)
-    assert found and found[1] == said
+def test_text_after_the_command_is_its_argument(prompt: str, message: str) -> None:
+    command = parse_command(prompt)
+    assert command and command[1] == message
 
 
 # Sentences and how they read in a stopped notebook whose stop asks a question, while a cell runs as well.

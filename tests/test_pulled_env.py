@@ -153,15 +153,15 @@ def test_doctor_reports_it_and_install_repairs_it(
         pull_environment(main, stranger, kind),
         install_options.parse_arguments([str(main.folder)]),
     )
-    said = main.stepper("doctor", check=1).stdout
+    output = main.stepper("doctor", check=1).stdout
     assert (
         f"BAD  hook script: {place} is not your environment (git may have created it). "
-        in said
+        in output
     )
     mend = f"{ROOT}/install.sh {shlex.quote(str(main.folder))}"
     assert (
         f"To fix this, run: {f'rm {shlex.quote(str(place))} && ' if kind != 'folder' else ''}{mend}\n"
-        in said
+        in output
     )
     if kind != "folder":
         with pytest.raises(
@@ -193,12 +193,12 @@ def test_kernel_path_does_not_contain_the_environment(
     main: Checkout,
 ) -> None:
     own = [f"{folder}/bin" for folder in (main.paths.env, main.paths.env_link)]
-    found = build_kernel_environ(
+    kernel_environ = build_kernel_environ(
         {"PATH": os.pathsep.join(["/usr/bin", *own, "/bin"])},
         "/x/bin/python",
         main.paths.active_env,
     )
-    assert found["PATH"].split(os.pathsep) == ["/x/bin", "/usr/bin", "/bin"]
+    assert kernel_environ["PATH"].split(os.pathsep) == ["/x/bin", "/usr/bin", "/bin"]
 
 
 @pytest.mark.nightly

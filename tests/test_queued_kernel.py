@@ -59,9 +59,9 @@ class Full:
 
 @pytest.fixture
 def full_cluster(cluster: Lab) -> Iterator[Full]:
-    made = Full(cluster)
-    yield made
-    made.ends()
+    full_cluster = Full(cluster)
+    yield full_cluster
+    full_cluster.ends()
     assert cluster.empty()
 
 
@@ -85,14 +85,14 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
 ) -> None:
     notebook = project.new("Count", "Show")
     edit = Edit(notebook, "print(6 * 7)")
-    told = edit.answer
+    answer = edit.answer
     assert (
-        QUEUED in told.text
-        and WHY in told.text
-        and "partition batch" in told.text
-        and " ahead" in told.text
+        QUEUED in answer.text
+        and WHY in answer.text
+        and "partition batch" in answer.text
+        and " ahead" in answer.text
     )
-    assert "You are notified" in told.text and WHY in told.line
+    assert "You are notified" in answer.text and WHY in answer.line
     assert kernel(project)["state"] == "queued" and kernel(project)["where"].startswith(
         "PENDING ("
     )
@@ -103,10 +103,17 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
     assert WHY in Path(project.paths.running).read_text()
     (job,) = full_cluster.others()
     full_cluster.ends()
-    said = edit.woken
-    assert "ran ok" in said and "| 42" in said and 'Next: step 2 of 2 "Show"' in said
-    assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
-    confirm_delivery(notebook, said)
+    notification = edit.woken
+    assert (
+        "ran ok" in notification
+        and "| 42" in notification
+        and 'Next: step 2 of 2 "Show"' in notification
+    )
+    assert (
+        f"Kernel: job {job} on n" in notification
+        and "of its walltime left" in notification
+    )
+    confirm_delivery(notebook, notification)
     assert f"job {job} on n" in project.stepper("status").stdout
     long = Edit(
         notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])"
@@ -160,13 +167,15 @@ def test_interrupted_wait_cancels_the_job(
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text and full_cluster.others()
-    told = say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
+    output = (
+        say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
+    )
     if how == "interrupt":
-        assert DID_NOT_RUN in told
+        assert DID_NOT_RUN in output
         assert kernel(project)["state"] == "none" and not full_cluster.others()
     woken = edit.woken
     assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in (
-        told if how == "stop the cell" else woken
+        output if how == "stop the cell" else woken
     )
     wait_until(lambda: not full_cluster.others())
     assert how == "shutdown" or kernel(project)["state"] == "none"
@@ -193,8 +202,8 @@ def test_escape_during_the_wait_cancels_the_job(
     wait_until(lambda: kernel(project)["state"] == "queued")
     edit.hook.terminate()
     wait_until(lambda: not full_cluster.others())
-    told = say(notebook, "What now?")
-    assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in told
+    response = say(notebook, "What now?")
+    assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in response
     assert kernel(project)["state"] == "none"
 
 
@@ -255,15 +264,15 @@ def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
             ),
             40,
         )
-        told = say(notebook, "stop the cell")
-        said = edit.woken
+        response = say(notebook, "stop the cell")
+        notification = edit.woken
     assert (
-        "that waits for its kernel will NOT run; its report follows" in told
-        and "was interrupted" not in told
+        "that waits for its kernel will NOT run; its report follows" in response
+        and "was interrupted" not in response
     )
     assert (
-        "NOT run: interrupted while the kernel waited in a queue" in said
-        and "scancel --me --name=" in said
+        "NOT run: interrupted while the kernel waited in a queue" in notification
+        and "scancel --me --name=" in notification
     )
     full_cluster.ends()
     wait_until(lambda: not full_cluster.others(), 90)  # the daemon ends it by itself
@@ -283,12 +292,12 @@ def test_cell_interrupted_during_kernel_start_does_not_run(
         unknown = "the state of the job is not known"
         assert NO_ANSWER.match(kernel(project)["where"])
         assert unknown in project.stepper("status").stdout
-        told = project.stepper("interrupt").stdout
-        assert "the cell will not run: its kernel had not started yet" in told
-        assert "the request is being withdrawn" in told and NO_ANSWER.search(told)
-        said = edit.woken
-    assert "NOT run: interrupted while the kernel waited in a queue" in said
-    assert NO_ANSWER.search(said) and "stepper cancels it then" in said
+        output = project.stepper("interrupt").stdout
+        assert "the cell will not run: its kernel had not started yet" in output
+        assert "the request is being withdrawn" in output and NO_ANSWER.search(output)
+        notification = edit.woken
+    assert "NOT run: interrupted while the kernel waited in a queue" in notification
+    assert NO_ANSWER.search(notification) and "stepper cancels it then" in notification
     assert project.json("history") == []
 
 
@@ -319,8 +328,10 @@ def test_kernels_wait_reports_the_queue_until_the_kernel_is_ready(
 ) -> None:
     notebook = project.new("Count")
     threading.Timer(3, full_cluster.ends).start()
-    done = project.stepper("kernels", "wait")
-    assert "the kernel is ready (idle, job " in done.stdout and QUEUED in done.stderr
+    result = project.stepper("kernels", "wait")
+    assert (
+        "the kernel is ready (idle, job " in result.stdout and QUEUED in result.stderr
+    )
     assert notebook.insert("print(6 * 7)")[1].text
 
 
@@ -332,8 +343,8 @@ def test_mcp_interrupts_a_queued_kernel(full_cluster: Full, project: Project) ->
     from tests.test_mcp import create_notebook, run_story, text
 
     async def story(client: Client) -> None:
-        async def ask(tool: str, **given: Any) -> str:
-            return text(await client.call_tool(tool, given))
+        async def ask(tool: str, **values: Any) -> str:
+            return text(await client.call_tool(tool, values))
 
         await create_notebook(client)
         cells = [{"source": "print(6 * 7)"}]

@@ -66,15 +66,15 @@ server.main()
 def suicidal_daemon(project: Project, point: str) -> None:
     """Replace the project's daemon by one that will die at that point."""
     project.kill_daemon()
-    made = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", SUICIDAL, str(project.folder), point]
     )
-    made.returncode = 0
-    told = Path(
+    process.returncode = 0
+    path = Path(
         project.paths.daemon_json
     )  # written once it listens; the one that was killed may still be named there
     wait_until(
-        lambda: told.exists() and json.loads(told.read_text())["pid"] == made.pid
+        lambda: path.exists() and json.loads(path.read_text())["pid"] == process.pid
     )
 
 
@@ -173,7 +173,7 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
         "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
     )
     cell_id = payload["tool_response"]["cell_id"]
-    made = subprocess.Popen(
+    process = subprocess.Popen(
         [
             sys.executable,
             "-I",
@@ -187,13 +187,13 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )
-    made.stdin.write(json.dumps(payload).encode())
-    made.stdin.close()
+    process.stdin.write(json.dumps(payload).encode())
+    process.stdin.close()
     wait_until(lambda: busy(project))
     daemon = psutil.Process(project.json("status")["daemon"]["pid"])
     daemon.suspend()  # it must not see its client go
-    made.kill()
-    made.wait()
+    process.kill()
+    process.wait()
     daemon.kill()
     (project.folder / "notebooks" / "go").touch()
     _, answer = notebook.insert("print(x)")
@@ -273,10 +273,11 @@ def test_write_continues_after_daemon_death(project: Project) -> None:
         {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     )
     notebook.path.write_text(text)
-    given = {"file_path": str(notebook.path), "content": text}
+    tool_input = {"file_path": str(notebook.path), "content": text}
     answered = {"type": "create", "filePath": str(notebook.path), "content": text}
     thread, answers = start_hook_thread(
-        project, notebook.payload("PostToolUse", "Write", given, tool_response=answered)
+        project,
+        notebook.payload("PostToolUse", "Write", tool_input, tool_response=answered),
     )
     wait_until(lambda: times(project, "second") == 1)
     project.kill_daemon()
@@ -426,8 +427,8 @@ def test_session_after_machine_restart_starts_with_instructions(
     compacted = project.hook("SessionStart", payload | {"source": "compact"})
     assert compacted.line == ""  # the user has seen it in this very session
     prompt = notebook.payload("UserPromptSubmit", "", {})
-    said = project.hook("UserPromptSubmit", prompt | {"prompt": "go on"})
-    assert "does not resume the notebook. To rebuild its variables" in said.text
+    response = project.hook("UserPromptSubmit", prompt | {"prompt": "go on"})
+    assert "does not resume the notebook. To rebuild its variables" in response.text
     assert project.json("status")["state"] == "stopped"
     project.hook("UserPromptSubmit", prompt | {"prompt": "continue notebook"})
     assert project.json("status")["state"] == "ready"
@@ -441,8 +442,12 @@ def test_restore_stops_at_a_cell_with_different_outcome(project: Project) -> Non
     notebook.insert(make_append_line("third"))
     project.stepper("restart")
     (project.folder / "notebooks" / "changed").touch()
-    done = project.json("restore", check=1)
-    assert not done["ok"] and done["ran"] == 1 and "AssertionError" in done["report"]
+    response = project.json("restore", check=1)
+    assert (
+        not response["ok"]
+        and response["ran"] == 1
+        and "AssertionError" in response["report"]
+    )
     assert times(project, "third") == 1
 
 
@@ -454,10 +459,10 @@ def test_restore_skips_changed_cells(project: Project) -> None:
     raw = notebook.raw
     raw["cells"][-1]["source"] = make_append_line("changed")
     notebook.path.write_text(json.dumps(raw))
-    done = project.json("restore", check=1)
+    response = project.json("restore", check=1)
     assert (
-        done["ran"] == 1
-        and "was not run again, because its source was changed" in done["report"]
+        response["ran"] == 1
+        and "was not run again, because its source was changed" in response["report"]
         and times(project, "changed") == 0
     )
     assert changed
@@ -514,13 +519,15 @@ def small_disk(tmp_path: Path):
     """A file system of 1 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
     )
-    if done.returncode:
-        pytest.skip(f"a small file system can't be mounted here: {done.stderr.strip()}")
+    if result.returncode:
+        pytest.skip(
+            f"a small file system can't be mounted here: {result.stderr.strip()}"
+        )
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -651,7 +658,7 @@ def test_twenty_concurrent_hooks_and_cli_on_one_notebook(
         assert all(
             look.result()["kernel"]["state"] in ("idle", "busy") for look in looks
         )
-        assert all(one.result().returncode == 0 for one in evals)
+        assert all(entry.result().returncode == 0 for entry in evals)
     for number, (payload, text) in enumerate(zip(payloads, texts, strict=True)):
         assert f"| cell {number} " in text
         assert text_of(notebook.cell(payload["tool_response"]["cell_id"])).startswith(

@@ -98,9 +98,9 @@ def test_each_notebook_has_its_own_store_after_renames(
 
     def store(name: str) -> str:
         path = str(tmp_path / name)
-        found = project.get_store(path)
-        assert project.get_path_of_store(f"{found}.ipynb") == path
-        return found
+        store = project.get_store(path)
+        assert project.get_path_of_store(f"{store}.ipynb") == path
+        return store
 
     assert store("notebooks/a.ipynb") == "a"
     assert store("top.ipynb") == "@/top"
@@ -224,13 +224,13 @@ def test_rename_back_and_new_notebook_under_the_old_name(
     notebook.insert("x = 1")
     kernel, old = kernel_of(notebook), name_of(notebook)
     moved = move(notebook, "notebooks/renamed.ipynb")
-    made = project.new()  # before anybody has looked at the renamed one
-    assert name_of(made) == old
-    assert made.insert("'x' in globals()")[1].text.count("False") == 1
+    new_notebook = project.new()  # before anybody has looked at the renamed one
+    assert name_of(new_notebook) == old
+    assert new_notebook.insert("'x' in globals()")[1].text.count("False") == 1
     assert kernel_of(moved) == kernel
-    assert list_outcomes(made) == ["ok"]
+    assert list_outcomes(new_notebook) == ["ok"]
     project.stepper("shutdown", old)
-    made.path.unlink()
+    new_notebook.path.unlink()
     back = move(moved, old)
     assert kernel_of(back) == kernel
     assert list_outcomes(back) == ["ok"]
@@ -294,10 +294,10 @@ def test_another_agent_continues_under_the_new_name(project: Project) -> None:
     move(notebook, "notebooks/renamed.ipynb")
 
     async def story(client: Client) -> None:
-        done = await client.call_tool(
+        response = await client.call_tool(
             "run_cell", {"notebook": "renamed", "source": "x + 1"}
         )
-        assert "| 42" in text(done), text(done)
+        assert "| 42" in text(response), text(response)
 
     run_story(project, story)
 
@@ -338,11 +338,11 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
     shutil.copy(notebook.path, project.folder / "notebooks/copy.ipynb")
     moved = move(notebook, "notebooks/moved.ipynb")
     copy = Notebook(project, project.folder / "notebooks/copy.ipynb")
-    for each in (moved, copy):
-        status = project.json("status", name_of(each))
-        assert f"{name_of(each)} looks like the renamed {old}" in status["renamed"]
+    for item in (moved, copy):
+        status = project.json("status", name_of(item))
+        assert f"{name_of(item)} looks like the renamed {old}" in status["renamed"]
         assert status["state"] == "stopped"
-        assert "stopped" in each.before("replace", "2", cell).denied
+        assert "stopped" in item.before("replace", "2", cell).denied
     copy.path.unlink()
     back = move(moved, old)
     assert len(list_outcomes(back)) == 4
@@ -357,40 +357,40 @@ def test_swapped_notebooks_keep_their_kernels_and_stops(
     project: Project, by_prompt: bool
 ) -> None:
     """Also where a prompt comes first, which ends the stops of notebooks that were replaced."""
-    one, other = project.new("One"), project.new("Other")
-    one.insert("x = 'one'")
+    new_notebook, other = project.new("One"), project.new("Other")
+    new_notebook.insert("x = 'one'")
     cell, _ = other.insert("x = 'other'; 1 / 0")
     for number in range(3):
         answer = other.replace(cell, f"1 / 0 + {number}")
     assert answer.stop
-    kernels = kernel_of(one), kernel_of(other)
-    names = name_of(one), name_of(other)
-    aside = one.path.with_suffix(".aside")
-    one.path.rename(aside)
-    other.path.rename(one.path)
+    kernels = kernel_of(new_notebook), kernel_of(other)
+    names = name_of(new_notebook), name_of(other)
+    aside = new_notebook.path.with_suffix(".aside")
+    new_notebook.path.rename(aside)
+    other.path.rename(new_notebook.path)
     aside.rename(other.path)
     if by_prompt:
-        prompt = one.payload("UserPromptSubmit", "", {}) | {"prompt": "Hello."}
+        prompt = new_notebook.payload("UserPromptSubmit", "", {}) | {"prompt": "Hello."}
         project.hook("UserPromptSubmit", prompt)
-    assert (kernel_of(other), kernel_of(one)) == kernels
+    assert (kernel_of(other), kernel_of(new_notebook)) == kernels
     states = [project.json("status", name)["state"] for name in names]
     assert states == ["stopped", "complete"]
-    assert "stopped" in one.before("replace", "2", cell).denied
+    assert "stopped" in new_notebook.before("replace", "2", cell).denied
     assert project.stepper("eval", "x", check=0).stdout in ("'one'\n", "'other'\n")
     project.kill_daemon()
-    assert (kernel_of(other), kernel_of(one)) == kernels
-    assert (len(list_outcomes(one)), len(list_outcomes(other))) == (4, 1)
+    assert (kernel_of(other), kernel_of(new_notebook)) == kernels
+    assert (len(list_outcomes(new_notebook)), len(list_outcomes(other))) == (4, 1)
 
 
 @pytest.mark.nightly
 def test_overwritten_notebook_keeps_its_kernel_under_a_name(
     project: Project,
 ) -> None:
-    one, other = project.new(), project.new()
-    one.insert("x = 'one'")
+    new_notebook, other = project.new(), project.new()
+    new_notebook.insert("x = 'one'")
     other.insert("x = 'other'")
-    kernels = kernel_of(one), kernel_of(other)
-    one.path.rename(other.path)
+    kernels = kernel_of(new_notebook), kernel_of(other)
+    new_notebook.path.rename(other.path)
     assert kernel_of(other) == kernels[0]
     replaced = name_of(other).replace(".ipynb", ".replaced-1.ipynb")
     assert list_states(project)[replaced] == ("deleted", "idle")
@@ -484,13 +484,15 @@ def test_notebook_moved_outside_the_patterns_is_reported(
     notebook.insert("x = 41")
     old = name_of(notebook)
     top = move(notebook, "top.ipynb")
-    told = (
+    message = (
         f"top.ipynb looks like the renamed {old}, whose kernel and history stay under"
         f" the old name until top.ipynb is included or renamed back: mv top.ipynb {old}"
     )
     answer = top.insert("x + 1")[1]
-    assert "NOT run" in answer.text and told in answer.text and told in answer.line
-    assert told in project.stepper("status", "top.ipynb", check=2).stderr
+    assert (
+        "NOT run" in answer.text and message in answer.text and message in answer.line
+    )
+    assert message in project.stepper("status", "top.ipynb", check=2).stderr
     project.config('notebooks: ["notebooks", "*.ipynb"]\n')
     assert "| 42" in top.insert("x + 1")[1].text
     top.path.unlink()

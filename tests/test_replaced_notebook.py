@@ -69,12 +69,12 @@ def test_terminal_reports_the_removed_stop_of_a_replaced_notebook(
     project: Quick, stopped: Notebook
 ) -> None:
     write_cells(stopped, OTHER)
-    shown = project.stepper("status", stopped.name)
+    result = project.stepper("status", stopped.name)
     assert (
         f"stepper: {stopped.name} was replaced by another notebook; the earlier stop"
-        " (RuntimeError: STOP: which column?) no longer applies." in shown.stderr
+        " (RuntimeError: STOP: which column?) no longer applies." in result.stderr
     )
-    assert "stopped" not in shown.stdout
+    assert "stopped" not in result.stdout
     assert project.json("run", stopped.name)["ok"]
     assert project.json("plan", stopped.name)["steps"] == []  # of the former notebook
     project.kill_daemon()
@@ -126,8 +126,8 @@ def test_agent_write_of_another_notebook_keeps_the_stop(
     project: Quick, stopped: Notebook
 ) -> None:
     content = {"cells": OTHER, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    given = {"file_path": str(stopped.path), "content": json.dumps(content)}
-    payload = stopped.payload("PreToolUse", "Write", given)
+    tool_input = {"file_path": str(stopped.path), "content": json.dumps(content)}
+    payload = stopped.payload("PreToolUse", "Write", tool_input)
     assert "stopped" in project.hook("PreToolUse", payload).denied
     answer = stopped.write(OTHER)  # the client did not ask
     assert "NOT run" in answer.text

@@ -38,7 +38,7 @@ def list_runs(project: Project) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("x = (1,\ny = 2", "SyntaxError"),
         (
@@ -53,13 +53,15 @@ def list_runs(project: Project) -> list[dict[str, Any]]:
         ("age = input('age? ')", "StdinNotImplementedError"),
     ],
 )
-def test_preflight_error_is_reported(project: Project, source: str, said: str) -> None:
+def test_preflight_error_is_reported(
+    project: Project, source: str, message: str
+) -> None:
     notebook = project.new("One")
     _, first = notebook.insert("ready = True  # stepper: scratch")
     assert "ran ok" in first.text
     cell, answer = notebook.insert("# stepper: step=1\nran = 1\n" + source)
     assert answer.text.splitlines()[0].startswith(
-        f"stepper: Cell 2 (id {cell}) did NOT run. The preflight check found {said}"
+        f"stepper: Cell 2 (id {cell}) did NOT run. The preflight check found {message}"
     ), answer.text
     assert (
         "This does not count as an attempt. To run the cell anyway, submit the same code"
@@ -330,8 +332,8 @@ def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
     notebook = project.new("One", "Two")
     cell, _ = notebook.insert("rows = [1, 2, 3]\nrows")
     before = notebook.path.read_bytes()
-    done = project.stepper("eval", "sum(rows)")
-    assert done.stdout == "6\n"
+    result = project.stepper("eval", "sum(rows)")
+    assert result.stdout == "6\n"
     assert notebook.path.read_bytes() == before
     assert len(list_runs(project)) == 1
     assert [event["source"] for event in events(notebook, "scratch")] == ["sum(rows)"]
@@ -346,11 +348,11 @@ def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
 def test_failed_eval_exits_1_with_a_suggestion(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("prices = {'pressure': 1}")
-    done = project.stepper("eval", "prices['presure']", check=1)
-    assert "eval FAILED" in done.stdout and "KeyError: 'presure'" in done.stdout
-    assert "'pressure'" in done.stdout
-    found = json.loads(project.stepper("eval", "1 + 1", "--json").stdout)
-    assert found["outcome"] == "ok" and "| 2" in found["text"]
+    result = project.stepper("eval", "prices['presure']", check=1)
+    assert "eval FAILED" in result.stdout and "KeyError: 'presure'" in result.stdout
+    assert "'pressure'" in result.stdout
+    data = json.loads(project.stepper("eval", "1 + 1", "--json").stdout)
+    assert data["outcome"] == "ok" and "| 2" in data["text"]
     assert project.json("status")["state"] == "complete"
 
 
@@ -359,15 +361,15 @@ def test_eval_has_a_timeout(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One")
     notebook.insert("x = 1")
-    done = project.stepper("eval", "import time; time.sleep(60)", check=1)
-    assert "Timeout" in done.stdout
+    result = project.stepper("eval", "import time; time.sleep(60)", check=1)
+    assert "Timeout" in result.stdout
     assert project.stepper("eval", "x").stdout == "1\n"
 
 
 def test_eval_without_kernel_is_an_error(project: Project) -> None:
     project.new("One")
-    done = project.stepper("eval", "1", check=1)
-    assert "has no running kernel" in done.stderr
+    result = project.stepper("eval", "1", check=1)
+    assert "has no running kernel" in result.stderr
 
 
 @pytest.mark.nightly
@@ -377,11 +379,11 @@ def test_output_command_shows_truncated_output(project: Project) -> None:
     assert "left out" in answer.text
     first = project.json("output", cell)
     assert first["page"] == 1 and first["pages"] > 1
-    told = "\n".join(
+    message = "\n".join(
         project.json("output", "1", "--page", str(n))["text"]
         for n in range(1, first["pages"] + 1)
     )
-    assert told.splitlines() == [f"| line {n}" for n in range(3000)]
+    assert message.splitlines() == [f"| line {n}" for n in range(3000)]
     assert f"page 1 of {first['pages']}" in project.stepper("output", "1").stdout
     assert project.stepper("output", "99", check=2).returncode == 2
     assert project.stepper("output", cell, "--page", "999", check=2).returncode == 2
@@ -467,10 +469,10 @@ def test_eval_keeps_the_last_results(project: Project) -> None:
 def test_eval_error_shows_its_own_lines(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
-    done = project.stepper(
+    result = project.stepper(
         "eval", "def halve(x):\n    return x / 0\n\nhalve(4)", check=1
     )
-    assert "Line 4 of the cell:" in done.stdout and "return x / 0" in done.stdout
+    assert "Line 4 of the cell:" in result.stdout and "return x / 0" in result.stdout
     _, answer = notebook.insert("a = 1\nb = 2\nhalve(a)")
     assert "Line 3 of the cell:" in answer.text and "return x / 0" in answer.text
 
@@ -482,8 +484,8 @@ def test_eval_reports_the_result_if_the_notebook_is_unreadable(
     notebook = project.new("One")
     notebook.insert("x = 1")
     notebook.path.write_text("{")
-    done = project.stepper("eval", "print(5)\n1/0", check=1)
-    assert "ZeroDivisionError" in done.stdout and "| 5" in done.stdout
+    result = project.stepper("eval", "print(5)\n1/0", check=1)
+    assert "ZeroDivisionError" in result.stdout and "| 5" in result.stdout
     assert len(events(notebook, "scratch")) == 1
 
 

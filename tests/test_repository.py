@@ -89,13 +89,13 @@ def test_only_two_modules_know_claude_codes_field_names() -> None:
 def test_every_object_named_in_a_string_exists() -> None:
     """Modules that are imported late are named as `package.module:object`."""
     name = re.compile(r'"(stepper(?:\.\w+)+):(\w+)"')
-    found = {
+    text = {
         match.groups()
         for path in (ROOT / "stepper").rglob("*.py")
         for match in name.finditer(path.read_text())
     }
-    assert len(found) > 5
-    for module, attribute in sorted(found):
+    assert len(text) > 5
+    for module, attribute in sorted(text):
         if module.startswith("stepper.mcp"):
             pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
         assert hasattr(importlib.import_module(module), attribute), module

@@ -32,15 +32,15 @@ def project(module_project: Project) -> Iterator[Project]:
 
 def is_different(then: str, now: str, run: RunTime = QUIET) -> bool:
     """Whether a printed text counts as different, and the same text as the value of a cell."""
-    found = {
+    differences = {
         rerun_comparison.find_difference(
             CellOutputs(make(then)), CellOutputs(make(now)), run, lambda *_: None
         )
         is not None
         for make in (make_stream, make_result)
     }
-    assert len(found) == 1
-    return found.pop()
+    assert len(differences) == 1
+    return differences.pop()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_pairs_of_verify_without_a_second_fresh_run(
     pair: Pair, reads_clock: bool
 ) -> None:
     run = RunTime(time.time(), 1.0, reads_clock)
-    found = rerun_comparison.find_difference(
+    difference = rerun_comparison.find_difference(
         CellOutputs(pair.then), CellOutputs(pair.now), run, image_diff.compare_pixels
     )
-    assert (found is not None) is pair.real
+    assert (difference is not None) is pair.real
 
 
 def test_cells_that_read_the_clock() -> None:
@@ -174,9 +174,9 @@ def test_changed_file_shows_as_differing_outputs(project: Project) -> None:
     )
     assert "differ" not in project.stepper("run", name, "--all").stdout
     data.write_text("10\n26\n7\n")
-    told = project.json("restore", name)
-    (changed,) = told["changed_outputs"]
-    assert told["ok"] and changed == {
+    response = project.json("restore", name)
+    (changed,) = response["changed_outputs"]
+    assert response["ok"] and changed == {
         "cell": 2,
         "cell_id": notebook.raw["cells"][-4]["id"],
         "difference": "2 lines differ",
@@ -223,7 +223,7 @@ def test_nondeterministic_cell_is_not_reported(
     )
     name = notebook.path.name
     changed = project.json("run", name, "--all")["changed_outputs"]
-    assert [each["cell"] for each in changed] == [1]
+    assert [item["cell"] for item in changed] == [1]
     project.stepper("verify", name, check=1)
     assert project.json("run", name, "--all")["changed_outputs"] == []
 
@@ -236,9 +236,9 @@ def test_cells_before_a_failing_one_are_reported(project: Project) -> None:
         project, "n = int(open('n.txt').read())\nprint(n)", "print(6 / n)"
     )
     data.write_text("0")
-    done = project.stepper("run", notebook.path.name, "--all", check=1)
-    assert "cell 1: 1 line differs:\n| - 3\n| + 0\n" in done.stdout
-    assert "cell 2: 1 line" not in done.stdout and "verify" not in done.stdout
+    result = project.stepper("run", notebook.path.name, "--all", check=1)
+    assert "cell 1: 1 line differs:\n| - 3\n| + 0\n" in result.stdout
+    assert "cell 2: 1 line" not in result.stdout and "verify" not in result.stdout
 
 
 def test_different_figure_is_reported(project: Project) -> None:

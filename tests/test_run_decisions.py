@@ -65,14 +65,14 @@ def run(
 
 
 def state(*happened: journal_events.Event) -> State:
-    made = State()
+    state = State()
     steps = tuple(Step(number, f"step {number}") for number in (1, 2))
     for event in (
         journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))),
         *happened,
     ):
-        journal_reducer.apply(event, made)
-    return made
+        journal_reducer.apply(event, state)
+    return state
 
 
 STOP = journal_events.Stopped(
@@ -168,9 +168,9 @@ TWO = [cell(0), cell(1)]
 def test_decision_before_a_run(
     happened, written, consent, limits, new, do: CellAction, why: str
 ) -> None:
-    made = state(*happened)
+    run_state = state(*happened)
     decided = run_decisions.decide_on_written_cell(
-        made, [cell(0), written], written, consent, lambda: limits, new
+        run_state, [cell(0), written], written, consent, lambda: limits, new
     )
     assert decided.action is do
     assert why in decided.reason and bool(why) == bool(decided.reason)
@@ -224,12 +224,12 @@ def test_when_the_preflight_check_runs(
 
 
 def test_decision_changes_no_state() -> None:
-    made = state()
-    run_decisions.decide_on_written_cell(made, TWO, TWO[1], GIVEN, Limits, True)
-    run_decisions.make_run_parameters(made, TWO, TWO[1], Limits())
+    run_state = state()
+    run_decisions.decide_on_written_cell(run_state, TWO, TWO[1], GIVEN, Limits, True)
+    run_decisions.make_run_parameters(run_state, TWO, TWO[1], Limits())
     assert (
-        vars(made) == vars(state()) | {"progress": made.progress}
-        and "id1" not in made.progress
+        vars(run_state) == vars(state()) | {"progress": run_state.progress}
+        and "id1" not in run_state.progress
     )
 
 
@@ -294,54 +294,58 @@ def test_decision_after_a_run(
 def test_decision_after_a_cell_that_did_not_run(
     happened, act: NextAction, attempts: int, counts: bool
 ) -> None:
-    made = state(*happened)
-    follows = run_decisions.decide_after_preflight(made, HELD, Limits())
+    run_state = state(*happened)
+    follows = run_decisions.decide_after_preflight(run_state, HELD, Limits())
     assert (follows.action, follows.attempts, follows.counts) == (act, attempts, counts)
-    journal_reducer.apply(HELD, made)
-    assert made.get_or_add_progress(1).attempts == attempts
+    journal_reducer.apply(HELD, run_state)
+    assert run_state.get_or_add_progress(1).attempts == attempts
 
 
 def test_run_settings_of_a_cell() -> None:
-    made = state(
+    run_state = state(
         run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1)
     )
     written = cell(0, "a")
     task = run_decisions.make_run_parameters(
-        made, [written, cell(1)], written, Limits()
+        run_state, [written, cell(1)], written, Limits()
     )
     assert (task.key, task.timeout) == (1, 30)
     assert task.notes == (
         "out of order: it ran after cell 2, which is below it",
         "this source is the same as in run 1 (KeyError: 'a')",
     )
-    asked = run_decisions.make_run_parameters(
-        made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits()
+    run_parameters = run_decisions.make_run_parameters(
+        run_state,
+        [],
+        cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'),
+        Limits(),
     )
-    assert (asked.timeout, asked.wake) == (86400, "loss.*nan")
+    assert (run_parameters.timeout, run_parameters.wake) == (86400, "loss.*nan")
     assert (
         run_decisions.make_run_parameters(
-            made, [], cell(2, "# stepper: timeout=none"), Limits()
+            run_state, [], cell(2, "# stepper: timeout=none"), Limits()
         ).timeout
         == 86400
     )
-    made.plan = replace(
-        made.plan, steps=tuple(replace(step, long=True) for step in made.plan.steps)
+    run_state.plan = replace(
+        run_state.plan,
+        steps=tuple(replace(step, long=True) for step in run_state.plan.steps),
     )
     assert (
         run_decisions.make_run_parameters(
-            made, [], written, Limits(max_cell_timeout_seconds=7200)
+            run_state, [], written, Limits(max_cell_timeout_seconds=7200)
         ).timeout
         == 7200
     )
     assert (
         run_decisions.make_run_parameters(
-            made, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()
+            run_state, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()
         ).timeout
         == 600
     )
     assert (
         run_decisions.make_run_parameters(
-            made, [], cell(0, "# stepper: scratch"), Limits()
+            run_state, [], cell(0, "# stepper: scratch"), Limits()
         ).timeout
         == 30
     )

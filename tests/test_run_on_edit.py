@@ -339,8 +339,8 @@ def test_status_and_interrupt_respond_while_a_cell_runs(project: Project) -> Non
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     status = project.json("status")
     assert status["steps"][0]["status"] == "running"
-    told = project.stepper("interrupt").stdout
-    assert ": interrupted cell 1; the kernel keeps its variables" in told
+    output = project.stepper("interrupt").stdout
+    assert ": interrupted cell 1; the kernel keeps its variables" in output
     assert ": no cell is running" in project.stepper("interrupt").stdout
     thread.join(20)
     assert "CANCELLED" in answers[0].text
@@ -359,9 +359,9 @@ def test_interrupt_that_kills_the_kernel_is_reported(project: Project) -> None:
     thread = threading.Thread(target=lambda: project.hook("PostToolUse", payload))
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
-    told = project.stepper("interrupt").stdout
+    output = project.stepper("interrupt").stdout
     ended = "cell 1 was interrupted, and the kernel exited: its variables are lost"
-    assert f": {ended}" in told
+    assert f": {ended}" in output
     thread.join(20)
 
 
@@ -544,11 +544,11 @@ def test_daemon_of_another_version_is_replaced_and_kernel_kept(
         str(project.folder),
         "PostToolUse",
     ]
-    done = subprocess.run(
+    result = subprocess.run(
         command, input=json.dumps(payload).encode(), capture_output=True
     )
     # the old client can't be answered by a new daemon: it says so, and the next call of ours finds a fresh one
-    assert b"NOT run" in done.stdout
+    assert b"NOT run" in result.stdout
     assert "| 5" in notebook.insert("print(x)")[1].text
     after = project.json("status")
     assert after["kernel"]["pid"] == status["kernel"]["pid"]
@@ -759,11 +759,11 @@ def test_unwritable_journal_is_reported(untouched: Project) -> None:
     notebook = untouched.new()
     notebook.insert("1")
     (journal,) = (untouched.folder / ".stepper" / "journal").glob("*.jsonl")
-    kept = journal.read_bytes()
+    content = journal.read_bytes()
     journal.unlink()
     journal.mkdir()
     _, answer = notebook.insert("2")
     assert "NOT run" in answer.text and "the journal cannot be written" in answer.text
     journal.rmdir()
-    journal.write_bytes(kept)
+    journal.write_bytes(content)
     assert "ran ok" in notebook.insert("3")[1].text

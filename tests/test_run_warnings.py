@@ -55,13 +55,13 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         pytest.skip("there is no Python 3.9 on this machine")
     import sys
 
-    made = Lab(
+    lab = Lab(
         environment(python, *OLD)
         if python
         else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4")
     )
-    yield made
-    made.close()
+    yield lab
+    lab.close()
 
 
 @pytest.fixture
@@ -74,17 +74,17 @@ def clean(lab: Lab) -> Lab:
 
 def facts(lab: Lab, code: str) -> list[dict[str, Any]]:
     """The warnings of a cell that must end well."""
-    found: list[dict[str, Any]] = lab.ok(code).diagnosis_data["warnings"]
-    return found
+    warnings: list[dict[str, Any]] = lab.ok(code).diagnosis_data["warnings"]
+    return warnings
 
 
 def list_warnings(lab: Lab, code: str) -> list[str]:
     """The warnings of a cell as a report shows them, less those of pandas about its own future."""
     return run_warnings.format_warnings(
         [
-            one
-            for one in facts(lab, code)
-            if one["kind"] != "warning" or "user" in one["text"]
+            item
+            for item in facts(lab, code)
+            if item["kind"] != "warning" or "user" in item["text"]
         ]
     )
 
@@ -170,11 +170,11 @@ def test_handlers_and_exception_classes_are_distinguished(clean: Lab) -> None:
         "for f in (lambda: 1 / 0, lambda: [][0], lambda: 2 / 0):\n    try: f()\n    except Exception: pass\n"
         "try: int('x')\nexcept Exception: pass"
     )
-    found = [
-        one["text"].split(" swallowed ")[0] + one["text"].split("swallowed")[1][:20]
-        for one in facts(clean, code)
+    results = [
+        item["text"].split(" swallowed ")[0] + item["text"].split("swallowed")[1][:20]
+        for item in facts(clean, code)
     ]
-    assert found == [
+    assert results == [
         "line 3: except Exception ZeroDivisionError 2",
         "line 3: except Exception IndexError: list in",
         "line 5: except Exception ValueError: invalid",
@@ -216,7 +216,7 @@ def test_handled_errors_give_no_warning(clean: Lab, code: str) -> None:
 
 def test_nested_run_cell_does_not_finish_the_run(clean: Lab) -> None:
     code = "get_ipython().run_cell('x = 1')\n%%time y = 2\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')"
-    assert [one["kind"] for one in facts(clean, code.replace("%%", "%"))] == [
+    assert [item["kind"] for item in facts(clean, code.replace("%%", "%"))] == [
         "swallowed",
         "warning",
     ]
@@ -234,11 +234,12 @@ def test_only_errors_swallowed_by_this_run_are_reported(clean: Lab) -> None:
 
 
 def test_failed_run_has_no_warnings(clean: Lab) -> None:
-    done = clean.run(
+    result = clean.run(
         "import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere"
     )
     assert (
-        done.outcome is Outcome.ERROR and done.diagnosis_data.get("warnings", []) == []
+        result.outcome is Outcome.ERROR
+        and result.diagnosis_data.get("warnings", []) == []
     )
     assert facts(clean, "a = 1") == []
 
@@ -247,33 +248,36 @@ def test_failed_run_has_no_warnings(clean: Lab) -> None:
 
 
 def test_errors_show_the_lines_and_texts_of_the_cell(clean: Lab) -> None:
-    done = clean.run(
+    result = clean.run(
         "def f(x):\n    try:\n        x()\n    except Exception:\n        [][0]\n\nf(lambda: 1 / 0)"
     )
-    assert done.fault and (done.fault.ename, done.fault.line) == ("IndexError", 7)
-    assert [(one.line, one.function) for one in done.fault.frames] == [
+    assert result.fault and (result.fault.ename, result.fault.line) == ("IndexError", 7)
+    assert [(frame.line, frame.function) for frame in result.fault.frames] == [
         (7, "<module>"),
         (5, "f"),
     ]
-    assert dict(done.fault.frames[-1].context)[5] == "        [][0]"
-    shown = "\n".join(part for out in done.outputs for part in out.get("traceback", []))
-    assert (
-        "stepper" not in shown
-        and "swallowed" not in shown
-        and "sys.modules" not in shown
+    assert dict(result.fault.frames[-1].context)[5] == "        [][0]"
+    text = "\n".join(
+        part for out in result.outputs for part in out.get("traceback", [])
     )
-    assert "ZeroDivisionError" in shown  # while handling
+    assert (
+        "stepper" not in text and "swallowed" not in text and "sys.modules" not in text
+    )
+    assert "ZeroDivisionError" in text  # while handling
 
 
 def test_cell_that_does_not_compile(clean: Lab) -> None:
-    done = clean.run("try:\n    a = = 1\nexcept Exception:\n    pass")
+    result = clean.run("try:\n    a = = 1\nexcept Exception:\n    pass")
     assert (
-        done.outcome is Outcome.ERROR
-        and done.fault
-        and (done.fault.ename, done.fault.line) == ("SyntaxError", 2)
+        result.outcome is Outcome.ERROR
+        and result.fault
+        and (result.fault.ename, result.fault.line) == ("SyntaxError", 2)
     )
-    done = clean.run("try:\n    a = 1\nexcept Exception:\n    return 5")
-    assert done.fault and (done.fault.ename, done.fault.line) == ("SyntaxError", 4)
+    result = clean.run("try:\n    a = 1\nexcept Exception:\n    return 5")
+    assert result.fault and (result.fault.ename, result.fault.line) == (
+        "SyntaxError",
+        4,
+    )
     assert facts(clean, "a = 1") == []
 
 
@@ -322,13 +326,13 @@ def test_swallowed_error_tracking_is_cheap_and_interruptible(clean: Lab) -> None
     clean.ok(loop % "Exception")
     assert clean.value("took") < plain + 0.5
     # not int('x'): CPython itself may lose an interrupt there
-    done = clean.run(
+    result = clean.run(
         "while True:\n    try: {}['k']\n    except Exception: pass", timeout=1
     )
-    assert done.outcome is Outcome.TIMEOUT and done.fault is not None
-    assert [(one.line in (1, 2, 3), one.function) for one in done.fault.frames] == [
-        (True, "<module>")
-    ]
+    assert result.outcome is Outcome.TIMEOUT and result.fault is not None
+    assert [
+        (frame.line in (1, 2, 3), frame.function) for frame in result.fault.frames
+    ] == [(True, "<module>")]
     assert facts(clean, "a = 1") == []
 
 
@@ -339,7 +343,7 @@ def test_errors_in_deep_recursion_and_threads(clean: Lab) -> None:
     assert clean.value("deep(0)") > 100
     code = "import threading\ndef f():\n    try: 1 / 0\n    except Exception: pass\n"
     code += "threads = [threading.Thread(target=f) for _ in range(5)]\nfor t in threads: t.start()\nfor t in threads: t.join()"
-    assert ["5 times" in one["text"] for one in facts(clean, code)] == [True]
+    assert ["5 times" in item["text"] for item in facts(clean, code)] == [True]
 
 
 def test_tracking_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
@@ -359,12 +363,12 @@ def test_tracking_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
 
 def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
     code = "import warnings\nwarnings.simplefilter('always')\nfor i in range(3):\n    warnings.warn('user: old\\nmore', FutureWarning)\n"
-    done = clean.ok(code + "def f(): warnings.warn('user: this')\n\nf()")
-    assert run_warnings.format_warnings(done.diagnosis_data["warnings"]) == [
+    result = clean.ok(code + "def f(): warnings.warn('user: this')\n\nf()")
+    assert run_warnings.format_warnings(result.diagnosis_data["warnings"]) == [
         "FutureWarning (line 4, 3 times): user: old",
         "UserWarning (line 5): user: this",
     ]
-    assert text(done).count("FutureWarning: user: old") == 3  # they are shown as ever
+    assert text(result).count("FutureWarning: user: old") == 3  # they are shown as ever
     clean.ok("def later(): warnings.warn('user: later')")
     assert list_warnings(clean, "later()") == [
         "UserWarning: user: later"
@@ -406,8 +410,8 @@ def test_custom_showwarning_is_kept(clean: Lab) -> None:
     assert clean.value("warnings.showwarning is mine or heard == []") is True
     (one,) = facts(clean, "warnings.warn('user: kept')")
     assert one["text"].endswith(": user: kept")
-    done = clean.ok("warnings.warn('user: seen')")
-    assert "user: seen" in text(done) and clean.value("len(heard)") == 2
+    result = clean.ok("warnings.warn('user: seen')")
+    assert "user: seen" in text(result) and clean.value("len(heard)") == 2
     clean.ok("warnings.showwarning = original")
     assert facts(clean, "a = 1") == []
     assert list_warnings(clean, "warnings.warn('user: last')") == [
@@ -416,8 +420,8 @@ def test_custom_showwarning_is_kept(clean: Lab) -> None:
     clean.ok("import logging\nlogging.captureWarnings(True)")
     clean.ok("warnings.warn('user: logged')\nlogging.captureWarnings(False)")
     assert "user: shown" in text(clean.ok("warnings.warn('user: shown')"))
-    done = clean.run("warnings.simplefilter('error')\nwarnings.warn('user: raised')")
-    assert done.fault and done.fault.ename == "UserWarning"
+    result = clean.run("warnings.simplefilter('error')\nwarnings.warn('user: raised')")
+    assert result.fault and result.fault.ename == "UserWarning"
     clean.ok("warnings.resetwarnings()")
 
 

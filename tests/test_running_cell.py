@@ -112,10 +112,10 @@ def test_agents_shell_command_does_not_wait_for_a_running_cell(
             project, "eval", "1 + 1", "--notebook", name, "--wait"
         )
         ran = start_command(project, "run", name, "--wait")
-        for each in (evaluated, ran):
-            assert each.stderr is not None
-            assert each.stderr.readline().startswith(f"waiting for step 1 of {name}")
-            assert each.poll() is None
+        for item in (evaluated, ran):
+            assert item.stderr is not None
+            assert item.stderr.readline().startswith(f"waiting for step 1 of {name}")
+            assert item.poll() is None
         monkeypatch.delenv("STEPPER_SESSION")
     finally:
         long.ends()
@@ -130,12 +130,12 @@ def test_running_cell_is_visible(project: Project) -> None:
     try:
         wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
         edited = notebook.path.stat()
-        said = project.stepper("status", str(notebook.path)).stdout
+        output = project.stepper("status", str(notebook.path)).stdout
         assert re.search(
             rf"^running step 1 for \d+ s of at most 40 s: {re.escape(BAR)}$",
-            said,
+            output,
             re.MULTILINE,
-        ), said
+        ), output
         now = long.now
         assert (now["name"], now["step"], now["timeout"]) == ("step 1", 1, 40) and now[
             "seconds"
@@ -208,20 +208,26 @@ ENDS = {
 def test_finished_cell_is_not_shown_as_running(project: Project, how: str) -> None:
     notebook = project.new("Train")
     home = project.folder / ".stepper"
-    said, notice, line = home / "running", home / "now" / "line", home / "statusline"
+    running_folder, notice, line = (
+        home / "running",
+        home / "now" / "line",
+        home / "statusline",
+    )
     source = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('began', 'w')\n{ENDS[how]}"
     thread = threading.Thread(target=notebook.insert, args=(source,))
     thread.start()
-    wait_until(lambda: said.exists() and notice.exists() and "▶" in line.read_text())
+    wait_until(
+        lambda: running_folder.exists() and notice.exists() and "▶" in line.read_text()
+    )
     (notebook.path.parent / "go").touch()
     if how == "interrupted":
         wait_until((notebook.path.parent / "began").exists)
         project.stepper("interrupt", str(notebook.path))
     thread.join()
     until = time.monotonic() + 0.5
-    while said.exists() or notice.exists() or "▶" in line.read_text():
+    while running_folder.exists() or notice.exists() or "▶" in line.read_text():
         assert time.monotonic() < until, (
-            said.exists(),
+            running_folder.exists(),
             notice.exists(),
             line.read_text(),
         )
@@ -242,9 +248,9 @@ def test_remaining_time_is_estimated_from_output(project: Project) -> None:
     thread = threading.Thread(target=notebook.insert, args=(COUNTS,))
     thread.start()
     try:
-        left = project.folder / ".stepper" / "running"
+        path = project.folder / ".stepper" / "running"
         line = r'running step 1 of 1 "Train" for \d+ s of at most 90 s, ≈ \d+ (s|min) left: epoch \d+/600\n'
-        wait_until(lambda: left.exists() and re.fullmatch(line, left.read_text()))
+        wait_until(lambda: path.exists() and re.fullmatch(line, path.read_text()))
         assert (
             0
             < project.json("status", str(notebook.path))["running"]["left_seconds"]
@@ -325,11 +331,11 @@ def test_running_cell_messages() -> None:
         quoted_output.format_running("step 3", 33, 0.5, "")
         == "running step 3 for 33 s of at most 0.5 s"
     )
-    told = quoted_output.format_running(
+    message = quoted_output.format_running(
         "step 3", 33, 120, BAR, None, "job 2 on n1, 40 s of its walltime left"
     )
     assert (
-        told
+        message
         == f"running step 3 for 33 s of at most 2 min, job 2 on n1, 40 s of its walltime left: {BAR}"
     )
     assert (
@@ -339,8 +345,8 @@ def test_running_cell_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("remaining", "message"),
     [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")],
 )
-def test_estimate_is_rounded(left: float, told: str) -> None:
-    assert quoted_output.format_estimate(left) == told
+def test_estimate_is_rounded(remaining: float, message: str) -> None:
+    assert quoted_output.format_estimate(remaining) == message

@@ -67,24 +67,24 @@ def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
 @pytest.fixture
 def open_place() -> Iterator[Path]:
     """A folder that every user can enter: what is closed to them is closed by stepper."""
-    place = Path(tempfile.mkdtemp(prefix="st-", dir="/tmp"))
-    place.chmod(0o755)
-    yield place
-    shutil.rmtree(place)
+    path = Path(tempfile.mkdtemp(prefix="st-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture
 def open_project(open_place: Path) -> Iterator[Project]:
     """A project in which everything is readable to all but what stepper itself closes."""
-    made = Project(open_place / "repo")
-    yield made
-    made.stepper("shutdown", check=None)
-    shutil.rmtree(made.paths.runtime, ignore_errors=True)
+    new_project = Project(open_place / "repo")
+    yield new_project
+    new_project.stepper("shutdown", check=None)
+    shutil.rmtree(new_project.paths.runtime, ignore_errors=True)
 
 
 def list_reachable(tops: list[str]) -> dict[str, list[str]]:
     """Return what this user can list, read, write or connect to, by way."""
-    found: dict[str, list[str]] = {
+    reachable: dict[str, list[str]] = {
         "listed": [],
         "read": [],
         "written": [],
@@ -95,19 +95,19 @@ def list_reachable(tops: list[str]) -> dict[str, list[str]]:
         path = waiting.pop()
         with contextlib.suppress(OSError):
             waiting += [os.path.join(path, name) for name in os.listdir(path)]
-            found["listed"].append(path)
+            reachable["listed"].append(path)
         for flags, way in ((os.O_RDONLY, "read"), (os.O_WRONLY, "written")):
             with contextlib.suppress(OSError):
                 os.close(os.open(path, flags | os.O_NONBLOCK))
                 if not os.path.isdir(path):
-                    found[way].append(path)
+                    reachable[way].append(path)
         with (
             contextlib.closing(socket.socket(socket.AF_UNIX)) as sock,
             contextlib.suppress(OSError),
         ):
             sock.connect(path)
-            found["connected"].append(path)
-    return found
+            reachable["connected"].append(path)
+    return reachable
 
 
 def test_second_user_cannot_read_or_connect(
@@ -175,15 +175,15 @@ def test_client_sends_nothing_to_socket_of_another_user(
 ) -> None:
     monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (str(open_place),))
     (open_place / "repo").mkdir()
-    told = Paths(str(open_place / "repo"))
-    os.makedirs(told.runtime)
-    os.chown(told.runtime, OTHER, OTHER)
+    paths = Paths(str(open_place / "repo"))
+    os.makedirs(paths.runtime)
+    os.chown(paths.runtime, OTHER, OTHER)
     listening, ready = os.pipe()
 
     def squat() -> None:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
-            sock.bind(told.socket)
-            os.chmod(told.socket, 0o777)
+            sock.bind(paths.socket)
+            os.chmod(paths.socket, 0o777)
             sock.listen()
             os.write(ready, b"x")
             with contextlib.suppress(OSError):
@@ -197,10 +197,10 @@ def test_client_sends_nothing_to_socket_of_another_user(
         with pytest.raises(
             DaemonError, match=f"belongs to another user \\(uid {OTHER}\\)"
         ):
-            daemon_client.send_request(told, b"status", b"{}")
+            daemon_client.send_request(paths, b"status", b"{}")
         assert os.read(listening, 10) == b"gone"
         with pytest.raises(DaemonError, match="belongs to another user"):
-            told.create_runtime_folder()
+            paths.create_runtime_folder()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)
@@ -244,13 +244,13 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
 
     def served() -> tuple[str, str, int]:
         """A daemon of the victim's, asked by a client that looks for it anew."""
-        told = Paths(str(home))
-        told.create_home_folder()
+        paths = Paths(str(home))
+        paths.create_home_folder()
 
         async def both() -> str:
-            serving = server.Daemon(told)
+            serving = server.Daemon(paths)
             task = asyncio.create_task(serving.serve())
-            while not (os.path.exists(told.daemon_json) or task.done()):
+            while not (os.path.exists(paths.daemon_json) or task.done()):
                 await asyncio.sleep(0.01)
             answer = await asyncio.to_thread(
                 daemon_client.send_request,
@@ -264,7 +264,11 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
             await task
             return json.loads(answer or b"null")["state"]
 
-        return told.runtime, asyncio.run(both()), os.lstat(told.runtime).st_mode & 0o777
+        return (
+            paths.runtime,
+            asyncio.run(both()),
+            os.lstat(paths.runtime).st_mode & 0o777,
+        )
 
     hash_name = fnv1a(os.fsencode(str(home)))
     expected = [f"{root}/{name}/{hash_name}" for root in roots] + [

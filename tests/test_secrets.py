@@ -60,7 +60,7 @@ def test_environment_is_never_stored_or_reported(
     """A session with failures, a timeout, a kernel that dies, a daemon that dies, every command, the doctor."""
     project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 2\nmax_retries: 50\n")
     book = project.notebook("n.ipynb")
-    said: list[str] = []
+    messages: list[str] = []
     for source in (
         "import os, sys\nx = 1",
         "1 / 0",
@@ -73,8 +73,8 @@ def test_environment_is_never_stored_or_reported(
         "os.kill(os.getpid(), 11)",
     ):
         answer = book.insert(source)[1]
-        said += [answer.text, answer.line, answer.stop]
-    assert "❌" in said[-1]
+        messages += [answer.text, answer.line, answer.stop]
+    assert "❌" in messages[-1]
     for command in (
         "status",
         "history",
@@ -87,21 +87,21 @@ def test_environment_is_never_stored_or_reported(
         "restore",
         "restart",
     ):
-        done = project.stepper(command, check=None)
-        said += [done.stdout, done.stderr]
+        result = project.stepper(command, check=None)
+        messages += [result.stdout, result.stderr]
         if command in ("status", "history", "report", "context", "plan"):
-            said.append(json.dumps(project.json(command, check=None)))
+            messages.append(json.dumps(project.json(command, check=None)))
     project.kill_daemon()
-    said.append(book.insert("y = 2")[1].text)
-    done = project.stepper("eval", "os.environ['NOPE']", check=1)
-    said += [done.stdout, done.stderr]
+    messages.append(book.insert("y = 2")[1].text)
+    result = project.stepper("eval", "os.environ['NOPE']", check=1)
+    messages += [result.stdout, result.stderr]
     answer = project.hook("PostToolUse", b"no JSON")
-    said += [answer.text, answer.line]
+    messages += [answer.text, answer.line]
     for event in ("SessionStart", "Stop"):
-        said.append(
+        messages.append(
             project.hook(event, book.payload(event, "", {}, prompt="")).stdout.decode()
         )
-    assert not [text for text in said if CANARY in text]
+    assert not [text for text in messages if CANARY in text]
     assert find_canary_files(project) == []
     assert CANARY not in book.path.read_text()
 

@@ -31,22 +31,22 @@ print("ran")
 
 
 def make_treasure(tmp_path: Path) -> Path:
-    place = tmp_path / "treasure"
-    place.mkdir()
-    return place
+    path = tmp_path / "treasure"
+    path.mkdir()
+    return path
 
 
 def snapshot_folder(place: Path) -> dict[str, tuple[int, int, bytes]]:
     """What lies in a folder: mode, time, bytes."""
-    found = {}
+    contents = {}
     for path in sorted([place, *place.rglob("*")]):
         about = path.lstat()
-        found[str(path)] = (
+        contents[str(path)] = (
             about.st_mode,
             about.st_mtime_ns,
             path.read_bytes() if path.is_file() else b"",
         )
-    return found
+    return contents
 
 
 # --- links in the places of stepper's files ----------------------------------------------------------------------
@@ -71,10 +71,10 @@ def test_symlinked_files_are_never_written_through(
         make_treasure(tmp_path),
     )
     for number, name in enumerate(FILES):
-        place = project.folder / ".stepper" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = project.folder / ".stepper" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         (treasure / f"{number}.json").write_text("precious\n")
-        place.symlink_to(treasure / f"{number}.json")
+        path.symlink_to(treasure / f"{number}.json")
     before = snapshot_folder(treasure)
     answer = notebook.replace("a", FIGURE)
     assert "| ran" in answer.text and "Figure 1" in answer.text, answer.text
@@ -99,18 +99,18 @@ def test_kernel_does_not_start_with_symlinked_files(
         make_treasure(tmp_path),
     )
     (treasure / "bashrc").write_text("precious\n")
-    place = project.folder / ".stepper" / name
-    place.parent.mkdir(parents=True)
-    place.symlink_to(treasure / "bashrc")
+    path = project.folder / ".stepper" / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to(treasure / "bashrc")
     before = snapshot_folder(treasure)
     answer = notebook.replace("a", "print('ran')")
     assert (
         "NOT run" in answer.text
         and f"{name} is a symbolic link" in answer.text
-        and f"rm {place}" in answer.text
+        and f"rm {path}" in answer.text
     )
     assert snapshot_folder(treasure) == before
-    place.unlink()
+    path.unlink()
     assert "| ran" in notebook.replace("a", "print('ran')").text
 
 
@@ -126,21 +126,21 @@ def test_daemon_does_not_start_with_symlinked_files(
         project.notebook("n.ipynb", [code("1", "a")]),
         make_treasure(tmp_path),
     )
-    place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
+    path = project.folder / ".stepper" / name if name else project.folder / ".stepper"
     if name in ("", "journal", "kernels", "figures"):
         (treasure / "n.json").write_text('{"kernel": "precious"}\n')
         if not name:
-            shutil.rmtree(place)
-        place.symlink_to(treasure)
+            shutil.rmtree(path)
+        path.symlink_to(treasure)
     else:
         (treasure / "bashrc").write_text("precious\n")
-        place.symlink_to(treasure / "bashrc")
+        path.symlink_to(treasure / "bashrc")
     before = snapshot_folder(treasure)
     answer = notebook.replace("a", "print('ran')")
-    assert "NOT run" in answer.text and f"{place} is a symbolic link" in answer.text, (
+    assert "NOT run" in answer.text and f"{path} is a symbolic link" in answer.text, (
         answer.text
     )
-    assert f"rm {place}" in answer.text
+    assert f"rm {path}" in answer.text
     project.stepper(
         "shutdown", check=None
     )  # by force too: records behind a link are not stepper's to remove
@@ -268,7 +268,7 @@ def test_created_files_are_private(project: Project) -> None:
     project.stepper("restart")
     notebook.insert("print(1)")
     assert "ran" in text_of(notebook.raw["cells"][1])
-    found = {}
+    modes = {}
     for top in (
         project.paths.home,
         project.paths.runtime,
@@ -282,9 +282,9 @@ def test_created_files_are_private(project: Project) -> None:
                 else ()
             ),
         ]:
-            found[path.name] = stat.S_IMODE(path.lstat().st_mode)
-    assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
-    names = " ".join(found)
+            modes[path.name] = stat.S_IMODE(path.lstat().st_mode)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+    names = " ".join(modes)
     for expected in (
         "daemon.sock",
         "daemon.log",
@@ -328,15 +328,15 @@ def test_wrong_modes_are_fixed(project: Project) -> None:
 def test_files_of_another_user_are_refused(project: Project, name: str) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")
-    place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
-    os.chown(place, STRANGER, STRANGER)
+    path = project.folder / ".stepper" / name if name else project.folder / ".stepper"
+    os.chown(path, STRANGER, STRANGER)
     answer = notebook.insert("print('ran')")[1]
     assert (
         "NOT run" in answer.text
-        and f"{place} belongs to another user (uid {STRANGER})" in answer.text
+        and f"{path} belongs to another user (uid {STRANGER})" in answer.text
     )
-    assert f"chown -R {os.geteuid()} {place}" in answer.text
-    os.chown(place, os.geteuid(), os.getegid())
+    assert f"chown -R {os.geteuid()} {path}" in answer.text
+    os.chown(path, os.geteuid(), os.getegid())
     assert "| ran" in notebook.insert("print('ran')")[1].text
 
 

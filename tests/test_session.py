@@ -109,9 +109,9 @@ SHARED_TESTS = {
 class Here(Daemon):
     """The daemon as a thread. Its kernels are fake; `left` are those that outlive it."""
 
-    def __init__(self, paths: Any, left: dict[str, FakeKernel]) -> None:
+    def __init__(self, paths: Any, remaining: dict[str, FakeKernel]) -> None:
         super().__init__(paths)
-        self.left = left
+        self.left = remaining
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
@@ -126,9 +126,9 @@ class Here(Daemon):
         session.kernel_manager.launcher = FakeKernelLauncher(self.left, name)
         return session
 
-    def _open_replay(self, *given: Any) -> Session:
-        session = super()._open_replay(*given)
-        session.kernel_manager.launcher = FakeKernelLauncher(self.left, given[2])
+    def _open_replay(self, *values: Any) -> Session:
+        session = super()._open_replay(*values)
+        session.kernel_manager.launcher = FakeKernelLauncher(self.left, values[2])
         return session
 
     async def _listen(self) -> None:
@@ -222,13 +222,13 @@ def change_directory(folder: Path) -> Iterator[None]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
-    made = Quick(tmp_path / "repo")
-    monkeypatch.chdir(made.folder / "notebooks")  # where cells run
+    new_project = Quick(tmp_path / "repo")
+    monkeypatch.chdir(new_project.folder / "notebooks")  # where cells run
     try:
-        yield made
+        yield new_project
     finally:
-        made.daemon.kill()
-        shutil.rmtree(made.paths.runtime, ignore_errors=True)
+        new_project.daemon.kill()
+        shutil.rmtree(new_project.paths.runtime, ignore_errors=True)
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
 
 def test_daemon_response_has_the_declared_keys(project: Quick) -> None:
     project.new("Load :: x > 1", "Look", "Tell").insert("x = 1")
-    given = {
+    arguments = {
         "new": {"problem": "another"},
         "eval": {"source": "x"},
         "output": {"cell": "1"},
@@ -306,12 +306,12 @@ def test_daemon_response_has_the_declared_keys(project: Quick) -> None:
         body = daemon_client.send_request(
             project.paths,
             name.encode(),
-            json.dumps(given.get(name, {})).encode(),
+            json.dumps(arguments.get(name, {})).encode(),
             launch=False,
         )
-        told = json.loads(body)
+        data = json.loads(body)
         assert (
-            " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name]
+            " ".join(data[0] if isinstance(data, list) else data) == DOCUMENTS[name]
         ), name
 
 
@@ -435,9 +435,9 @@ def test_write_with_unchanged_source_runs_the_failed_cell(project: Project) -> N
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
     raw = notebook.raw
-    for each in raw["cells"]:
-        if each["id"] == cell:
-            each.update(id="fresh-id", outputs=[])
+    for entry in raw["cells"]:
+        if entry["id"] == cell:
+            entry.update(id="fresh-id", outputs=[])
     assert "FAILED" in notebook.write(raw["cells"], **raw["metadata"]).text
     assert len(project.json("history")) == 2
 
@@ -468,8 +468,8 @@ def test_runs_from_a_terminal_are_not_counted_as_attempts(project: Quick) -> Non
     assert project.json("status", "loose")["state"] == "failing"
     raw["cells"] = [code("print('mended')", "bbbb")]
     notebook.path.write_text(json.dumps(raw))
-    done = project.json("run", "loose", "--all")
-    assert (done["ok"], done["ran"], done["stop"]) == (True, 1, "")
+    response = project.json("run", "loose", "--all")
+    assert (response["ok"], response["ran"], response["stop"]) == (True, 1, "")
 
 
 def test_terminal_run_works_during_a_stop_and_keeps_the_stop(
@@ -478,9 +478,9 @@ def test_terminal_run_works_during_a_stop_and_keeps_the_stop(
     notebook = project.new("Load", "Break")
     notebook.insert("x = 5")
     notebook.insert("raise RuntimeError('STOP: which column?')")
-    for each in ("--all", "--stale", None):
-        done = project.stepper("run", *filter(None, [each]), check=None).stdout
-        assert "does not count as an attempt" in done and "/continue" in done
+    for item in ("--all", "--stale", None):
+        output = project.stepper("run", *filter(None, [item]), check=None).stdout
+        assert "does not count as an attempt" in output and "/continue" in output
     assert "which column?" in project.json("run", "--all", check=1)["stop"]
     assert status(project) == "stopped"
     assert "stopped" in notebook.insert("y = 1")[1].line

@@ -30,28 +30,28 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if request.param == "Python 3.9" else sys.executable
     if not python:
         pytest.skip("there is no Python 3.9 on this machine")
-    made = Lab(
+    lab = Lab(
         environment(python, *OLD)
         if python != sys.executable
         else environment(python, "ipykernel>=7")
     )
-    yield made
-    made.close()
+    yield lab
+    lab.close()
 
 
 def list_warnings(lab: Lab, code: str) -> list[str]:
-    done = lab.ok(code)
-    assert "swallowed" not in done.diagnosis_data
+    result = lab.ok(code)
+    assert "swallowed" not in result.diagnosis_data
     return shell_warnings.format_command_warnings(
-        done.diagnosis_data["commands"], AROUND
-    ) + shell_warnings.format_shell_errors(done.outputs)
+        result.diagnosis_data["commands"], AROUND
+    ) + shell_warnings.format_shell_errors(result.outputs)
 
 
 NOT_FOUND = 'failed with exit code 127; its last output: "'
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("!false", ["line 1: `!false` failed with exit code 1"]),
         ("!nonexistent", [f"line 1: `!nonexistent` {NOT_FOUND}"]),
@@ -122,13 +122,16 @@ NOT_FOUND = 'failed with exit code 127; its last output: "'
         ),
     ],
 )
-def test_failed_shell_line_is_a_warning(lab: Lab, code: str, said: list[str]) -> None:
-    found = list_warnings(lab, code)
+def test_failed_shell_line_is_a_warning(
+    lab: Lab, code: str, message: list[str]
+) -> None:
+    warnings = list_warnings(lab, code)
     assert (
-        len(found) == sum(part.startswith("line") for part in said) or len(found) == 1
+        len(warnings) == sum(part.startswith("line") for part in message)
+        or len(warnings) == 1
     )
-    for part in said:
-        assert any(part in line for line in found), found
+    for part in message:
+        assert any(part in line for line in warnings), warnings
 
 
 @pytest.mark.parametrize(
@@ -269,23 +272,23 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_install_into_another_interpreter(
     kernel_environment: Path, command: str, wanted: list[str] | None
 ) -> None:
-    found = install_target.find_install_target(
+    target = install_target.find_install_target(
         command.replace("{other}", str(kernel_environment / "other")),
         has_succeeded=True,
         lacks_pip=False,
     )
     if wanted is None:
-        assert found is None
+        assert target is None
     else:
         into = [
             str(kernel_environment / "other/bin/python"),
             str(kernel_environment / "other/bin/conda"),
         ]
-        assert found and (found["wanted"], found["own"]) == (
+        assert target and (target["wanted"], target["own"]) == (
             wanted,
             str(kernel_environment / "own/bin/python"),
         )
-        assert found["into"] in into
+        assert target["into"] in into
 
 
 def test_environment_of_another_project(
@@ -295,18 +298,18 @@ def test_environment_of_another_project(
     other = python_at(kernel_environment / "shop/.venv")
     (kernel_environment / "shop/notebooks").mkdir()
     monkeypatch.chdir(kernel_environment / "shop/notebooks")
-    found = install_target.find_install_target("uv pip install six", True, False)
-    assert found and found["into"] == other
+    target = install_target.find_install_target("uv pip install six", True, False)
+    assert target and target["into"] == other
 
 
 def test_shim_installs_outside_the_kernel_environment(
     kernel_environment: Path,
 ) -> None:
     program(kernel_environment / "other/bin/pip", "#!/usr/bin/env bash")  # pyenv's
-    found = install_target.find_install_target(
+    target = install_target.find_install_target(
         "pip install no-such-distribution", True, False
     )
-    assert found and found["into"] == str(kernel_environment / "other/bin/pip")
+    assert target and target["into"] == str(kernel_environment / "other/bin/pip")
     assert (
         install_target.find_install_target("pip install pytest", True, False) is None
     )  # this process has it
@@ -386,20 +389,22 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
     project.config(f"python: {lean}/bin/python\n")
     project.stepper("trust", "--yes")
     notebook = project.new("Install", "Use")
-    told = notebook.insert("%pip install six")[1].text
+    answer = notebook.insert("%pip install six")[1].text
     assert (
         'Warning: line 1: `%pip install six` failed with exit code 1; its last output: "No module named pip"'
-        in told
+        in answer
     )
-    assert "; to install for this kernel, run: " in told and told.count("six\n") == 1
-    assert 'Step 1 of 2 "Install": done' in told
+    assert (
+        "; to install for this kernel, run: " in answer and answer.count("six\n") == 1
+    )
+    assert 'Step 1 of 2 "Install": done' in answer
     other = tmp_path / "pip"
     program(other, f"#!{sys.executable}\nraise SystemExit\n'''")
-    told = notebook.insert(
+    answer = notebook.insert(
         f"!{shlex.quote(str(other))} install six\nraise KeyError('x')"
     )[1].text
     assert (
         f"installs packages for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"
-        in told
+        in answer
     )
-    assert "Note: line 1: `!" in told  # what a failure goes back to
+    assert "Note: line 1: `!" in answer  # what a failure goes back to

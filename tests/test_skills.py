@@ -57,14 +57,14 @@ def test_five_command_skills_exist() -> None:
 
 def list_named_commands() -> list[tuple[str, str]]:
     """Every `stepper …` that a text names, from code spans, fences and injections."""
-    found = []
+    results = []
     for path in TEXTS:
         text = path.read_text()
         spans = re.findall(r"`(?:!)?(stepper [^`\n]+)`", text) + re.findall(
             r"(?m)^(?:\$ )?(stepper [^`\n|]+)$", text
         )
-        found += [(path.name, span) for span in spans]
-    return found
+        results += [(path.name, span) for span in spans]
+    return results
 
 
 def test_texts_name_enough_commands() -> None:

@@ -45,7 +45,7 @@ LIMITS = Limits(max_memory_percent=100)
 
 
 def make_backend(**where: Any) -> kernel_config.BackendConfig:
-    given = {
+    arguments = {
         "partition": "batch",
         "time": "10",
         "mem": "400M",
@@ -53,13 +53,13 @@ def make_backend(**where: Any) -> kernel_config.BackendConfig:
         **where,
     }
     return backend_registry.parse_backends(
-        {"gpu": {"slurm": {name: told for name, told in given.items() if told}}}
+        {"gpu": {"slurm": {name: told for name, told in arguments.items() if told}}}
     )["gpu"]
 
 
-def text(done: Execution) -> str:
+def text(result: Execution) -> str:
     return "".join(
-        out["text"] for out in done.outputs if out["output_type"] == "stream"
+        out["text"] for out in result.outputs if out["output_type"] == "stream"
     )
 
 
@@ -113,12 +113,12 @@ class Room:
     def run(self, code: str, timeout: float = 30) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS))
 
-    def until(self, found: Any, seconds: float = 20) -> Any:
+    def until(self, results: Any, seconds: float = 20) -> Any:
         """Look until something is there, with the loop going on."""
 
         async def looked() -> Any:
             end = time.monotonic() + seconds
-            while not (seen := found()) and time.monotonic() < end:
+            while not (seen := results()) and time.monotonic() < end:
                 await asyncio.sleep(0.05)
             return seen
 
@@ -130,10 +130,10 @@ class Room:
         async def looked() -> Death | None:
             end = time.monotonic() + seconds
             while (
-                found := await self.kernel.check_death()
+                response := await self.kernel.check_death()
             ) is None and time.monotonic() < end:
                 await asyncio.sleep(1)
-            return found
+            return response
 
         return self.wait(looked())
 
@@ -141,9 +141,9 @@ class Room:
         """Have the next daemon look for it."""
         if self.kernel is not None:
             self.kernel.detach()
-        found = self.wait(self.provider().attach())
-        self.kernel = None if isinstance(found, Death) else found
-        return found
+        kernel = self.wait(self.provider().attach())
+        self.kernel = None if isinstance(kernel, Death) else kernel
+        return kernel
 
     @property
     def ours(self) -> dict[int, str]:
@@ -161,9 +161,9 @@ class Room:
 @pytest.fixture(scope="module")
 def room(cluster: Lab) -> Iterator[Room]:
     """One whose kernel lasts for all tests; who ends it starts the next one."""
-    made = Room(cluster, make_backend())
-    yield made
-    made.close()
+    room = Room(cluster, make_backend())
+    yield room
+    room.close()
 
 
 @pytest.fixture(autouse=True)
@@ -176,9 +176,9 @@ def short_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def other(cluster: Lab) -> Iterator[Room]:
     """Another notebook's, which has no kernel."""
-    made = Room(cluster)
-    yield made
-    made.close()
+    room = Room(cluster)
+    yield room
+    room.close()
 
 
 def test_parse_squeue_output() -> None:
@@ -200,25 +200,27 @@ def test_parse_squeue_output() -> None:
         ),
         datetime(2026, 3, 1),
     )
-    told = "PENDING (Priority), 3 jobs ahead, partition gpu"
-    assert job.format_waiting(3, now) == f"{told}, estimated start 14:05"
+    message = "PENDING (Priority), 3 jobs ahead, partition gpu"
+    assert job.format_waiting(3, now) == f"{message}, estimated start 14:05"
     assert (
         job.format_waiting(3, datetime(2026, 2, 28))
-        == f"{told}, estimated start 2026-03-01 14:05"
+        == f"{message}, estimated start 2026-03-01 14:05"
     )
-    assert replace(job, starts="N/A").format_waiting(3, now) == told
+    assert replace(job, starts="N/A").format_waiting(3, now) == message
 
 
 def test_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
-    done = room.run("import os\nx = 20\nprint(os.environ['SLURM_JOB_ID'], os.getcwd())")
-    assert done.outcome is Outcome.OK and done.namespace.variables["x"]
+    result = room.run(
+        "import os\nx = 20\nprint(os.environ['SLURM_JOB_ID'], os.getcwd())"
+    )
+    assert result.outcome is Outcome.OK and result.namespace.variables["x"]
     job = room.kernel.process.job_id
-    assert text(done) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
+    assert text(result) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
     assert room.kernel.channels.client.curve_publickey
-    found = room.run(
+    outcome = room.run(
         "import os, shutil\nprint(shutil.which('python'), os.environ.get('VIRTUAL_ENV'))"
     )
-    assert text(found) == f"{sys.executable} {sys.prefix}\n"
+    assert text(outcome) == f"{sys.executable} {sys.prefix}\n"
     failed = room.run("print('before')\n1 / 0")
     assert (
         failed.outcome is Outcome.ERROR
@@ -242,11 +244,11 @@ def test_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
 
 
 def test_timeout_interrupts(room: Room) -> None:
-    done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+    result = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
-        done.outcome is Outcome.TIMEOUT
-        and done.death is None
-        and text(done) == "begun\n"
+        result.outcome is Outcome.TIMEOUT
+        and result.death is None
+        and text(result) == "begun\n"
     )
 
 
@@ -270,10 +272,10 @@ def test_unresponsive_controller_cancels_nothing(
     silent = r"SLURM's controller does not answer \(no answer since [\d:]{8}\)"
     monkeypatch.setattr(slurm_cli, "RETRY_SECONDS", (0.5, 0.5))
     with room.lab.frozen():
-        done = room.run(
+        result = room.run(
             "import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')"
         )
-        assert done.outcome is Outcome.OK and text(done) == "went on\n"
+        assert result.outcome is Outcome.OK and text(result) == "went on\n"
         unknown = f"{silent}: the job's state is not known"
         assert re.fullmatch(unknown, room.kernel.describe().problem)
         assert room.wait(room.kernel.check_death()) is None
@@ -311,19 +313,21 @@ def test_unresponsive_controller_cancels_nothing(
 def test_queue_is_not_polled_while_the_heartbeat_works(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, told = list[str](), slurm_cli.Slurm.run
+    requests, told = list[str](), slurm_cli.Slurm.run
 
-    async def counted(self: slurm_cli.Slurm, *command: str, **given: Any) -> str | None:
-        asked.append(command[0])
-        return await told(self, *command, **given)
+    async def counted(
+        self: slurm_cli.Slurm, *command: str, **values: Any
+    ) -> str | None:
+        requests.append(command[0])
+        return await told(self, *command, **values)
 
     monkeypatch.setattr(slurm_cli.Slurm, "run", counted)
     assert room.run("import time; time.sleep(2)").outcome is Outcome.OK
     assert (
-        room.death(3) is None and len(asked) <= 1
+        room.death(3) is None and len(requests) <= 1
     )  # one falls due each `POLL_SECONDS`
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.5)
-    assert room.death(3) is None and 2 <= asked.count("squeue") <= 7
+    assert room.death(3) is None and 2 <= requests.count("squeue") <= 7
 
 
 def test_scancel_during_a_cell_and_while_idle(
@@ -338,8 +342,8 @@ def test_scancel_during_a_cell_and_while_idle(
         room.lab.ask("scancel", str(room.kernel.process.job_id))
         return await asyncio.wait_for(running, 10)
 
-    done = room.wait(cancelled())
-    assert done.outcome is Outcome.KERNEL_DIED and done.death.reason.endswith(
+    result = room.wait(cancelled())
+    assert result.outcome is Outcome.KERNEL_DIED and result.death.reason.endswith(
         "the job was cancelled (CANCELLED)"
     )
     assert not room.record.exists()
@@ -355,31 +359,32 @@ def test_scancel_during_a_cell_and_while_idle(
 @pytest.mark.nightly
 def test_failed_job_and_out_of_memory_job(other: Room) -> None:
     other.begin(make_backend(mem="300M"))
-    done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
+    result = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and "(FAILED)" in done.death.reason
-        and "last words" in done.death.stderr
+        result.outcome is Outcome.KERNEL_DIED
+        and "(FAILED)" in result.death.reason
+        and "last words" in result.death.stderr
     )
     other.begin(make_backend(mem="300M"))
-    done = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
+    result = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
     assert (
-        done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.reason
+        result.outcome is Outcome.KERNEL_DIED
+        and "(OUT_OF_MEMORY)" in result.death.reason
     )
-    assert done.death.cause == "OutOfMemory" and "memory limit" in done.death.stderr
+    assert result.death.cause == "OutOfMemory" and "memory limit" in result.death.stderr
 
 
 @pytest.mark.nightly
 def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
-    at, asked = (
+    at, launcher = (
         make_backend(extra=["--begin=now+1hour"], queue_seconds=3),
         other.provider(),
     )
     ahead = other.lab.ask(
         "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
     ).strip()
-    begun = other.loop.create_task(other.start(at, asked))
-    queued = other.until(lambda: asked.queue_status)
+    begun = other.loop.create_task(other.start(at, launcher))
+    queued = other.until(lambda: launcher.queue_status)
     assert queued.text.startswith(
         "PENDING (BeginTime), 1 job ahead, partition batch, estimated start "
     )
@@ -392,14 +397,16 @@ def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
     assert other.again() is None and list(other.ours) == [job]
     other.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     other.begin(at)
-    assert other.kernel.process.job_id == job and asked.queue_status is None
+    assert other.kernel.process.job_id == job and launcher.queue_status is None
     other.lab.ask("scancel", ahead)
 
 
 def test_cancelled_start_cancels_the_job(other: Room) -> None:
-    asked = other.provider()
-    begun = other.loop.create_task(other.start(make_backend(extra=["--hold"]), asked))
-    other.until(lambda: asked.queue_status)
+    launcher = other.provider()
+    begun = other.loop.create_task(
+        other.start(make_backend(extra=["--hold"]), launcher)
+    )
+    other.until(lambda: launcher.queue_status)
     begun.cancel()
     with pytest.raises(asyncio.CancelledError):
         other.wait(begun)
@@ -421,15 +428,18 @@ def test_cancelled_start_cancels_the_job(other: Room) -> None:
 
 @pytest.mark.nightly
 def test_empty_queue_response_cancels_no_job(other: Room) -> None:
-    asked, script = other.provider(), other.folder / "squeue"
+    launcher, script = other.provider(), other.folder / "squeue"
     script.write_text(
         "#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n"
     )
     script.chmod(0o755)
     other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
-    begun = other.loop.create_task(other.start(make_backend(extra=["--hold"]), asked))
+    begun = other.loop.create_task(
+        other.start(make_backend(extra=["--hold"]), launcher)
+    )
     told = (
-        other.until(lambda: asked.queue_status or begun.done()) and asked.queue_status
+        other.until(lambda: launcher.queue_status or begun.done())
+        and launcher.queue_status
     )
     ((job, _),) = other.ours.items()
     assert (
@@ -439,7 +449,7 @@ def test_empty_queue_response_cancels_no_job(other: Room) -> None:
     )
     script.unlink()
     assert other.until(
-        lambda: asked.queue_status.text.startswith("PENDING (JobHeldUser)")
+        lambda: launcher.queue_status.text.startswith("PENDING (JobHeldUser)")
     )
     other.lab.ask("scontrol", "release", str(job))
     other.kernel = other.wait(begun)
@@ -472,9 +482,9 @@ def test_array_task_is_handled_like_a_job(other: Room) -> None:
 
 def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     other.begin(make_backend())
-    told = json.loads(other.record.read_text())
-    del told["job"], told["connection"]  # killed between sbatch's answer and the record
-    sealed_kernel_records.write(str(other.record), told)
+    data = json.loads(other.record.read_text())
+    del data["job"], data["connection"]  # killed between sbatch's answer and the record
+    sealed_kernel_records.write(str(other.record), data)
     assert (
         other.again() is None
         and not other.record.exists()
@@ -518,9 +528,9 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     other.begin(make_backend())
     other.lab.ask("scancel", str(other.kernel.process.job_id))
     other.until(lambda: not other.ours)
-    told = json.loads(other.record.read_text())
+    data = json.loads(other.record.read_text())
     sealed_kernel_records.write(
-        str(other.record), {**told, "job": 999_999}
+        str(other.record), {**data, "job": 999_999}
     )  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone
     assert (
@@ -537,17 +547,18 @@ def test_invalid_job_requests_are_reported(
     assert "Memory specification can not be satisfied" in other.fails(
         make_backend(mem="900G")
     )
-    said = other.fails(make_backend(python="/no_such_python"))
+    error_text = other.fails(make_backend(python="/no_such_python"))
     assert (
-        "ended before the kernel started (FAILED)" in said and "/no_such_python" in said
+        "ended before the kernel started (FAILED)" in error_text
+        and "/no_such_python" in error_text
     )
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    said = other.fails(make_backend(python=str(bare)))
+    error_text = other.fails(make_backend(python=str(bare)))
     assert (
-        f"{bare} does not have ipykernel" in said
-        and f"{bare} -m pip install ipykernel" in said
+        f"{bare} does not have ipykernel" in error_text
+        and f"{bare} -m pip install ipykernel" in error_text
     )
     apart = (
         tmp_path / "apart"
@@ -559,10 +570,10 @@ def test_invalid_job_requests_are_reported(
     apart.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setattr(provider, "START_SECONDS", 3)
-        said = other.fails(make_backend(python=str(apart)))
+        error_text = other.fails(make_backend(python=str(apart)))
     assert (
-        "without writing the connection file" in said
-        and f"{other.folder} is not on a file system that n" in said
+        "without writing the connection file" in error_text
+        and f"{other.folder} is not on a file system that n" in error_text
     )
     assert "has no IPv4 address on this node" in other.fails(
         make_backend(address="nosuch0")
@@ -663,9 +674,9 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
         {"mine": {"slurm": {"jobid": held, "python": sys.executable}}}
     )["mine"]
     try:
-        asked = other.provider()
-        begun = other.loop.create_task(other.start(at, asked))
-        assert other.until(lambda: asked.queue_status).text.startswith(
+        launcher = other.provider()
+        begun = other.loop.create_task(other.start(at, launcher))
+        assert other.until(lambda: launcher.queue_status).text.startswith(
             "PENDING (JobHeldUser), "
         )
         other.lab.ask("scontrol", "release", str(held))
@@ -710,9 +721,9 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
             )
         )
         assert not [
-            each
-            for each in psutil.process_iter(["cmdline"])
-            if f"--jobid={held}" in (each.info["cmdline"] or ())
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if f"--jobid={held}" in (process.info["cmdline"] or ())
         ]
         other.begin(at)
         other.lab.ask("scancel", str(held))
@@ -746,9 +757,12 @@ def project_on(folder: Path, **places: Any) -> Iterator[Project]:
 
 def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
     for project in project_on(tmp_path / "repo", gpu=make_backend().definition):
-        assert [each["reachable"] for each in project.json("kernels")] == [True, True]
-        made = project.json("new", "Look there", "--kernel", "gpu")
-        notebook = Notebook(project, project.folder / made["notebook"])
+        assert [backend["reachable"] for backend in project.json("kernels")] == [
+            True,
+            True,
+        ]
+        response = project.json("new", "Look there", "--kernel", "gpu")
+        notebook = Notebook(project, project.folder / response["notebook"])
         cell, answer = notebook.insert("x = 3\nx")
         assert "ran ok" in answer.text and "| 3" in answer.text, answer.text
         project.kill_daemon()
@@ -769,10 +783,10 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         time.sleep(1)
         project.kill_daemon()
         running.join()
-        said = project.json("report")["text"]
+        text = project.json("report")["text"]
         assert (
-            "| begun" in said and "| over 3" in said and "the daemon exited" in said
-        ), said
+            "| begun" in text and "| over 3" in text and "the daemon exited" in text
+        ), text
         project.config(
             "kernel_cwd: notebook\n"
         )  # the place is gone from it, and its kernel lives on
@@ -787,8 +801,8 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
             "(CANCELLED)" in answer.stop and "all variables are lost" in answer.stop
         ), answer.data
         assert "`stepper restore` re-creates them" in answer.stop
-        said = project.json("report")["text"]
-        assert "slurmstepd" in said and "To connect another client" not in said, said
+        text = project.json("report")["text"]
+        assert "slurmstepd" in text and "To connect another client" not in text, text
 
 
 @pytest.mark.nightly
@@ -848,12 +862,12 @@ def failing_cluster(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
 @pytest.mark.nightly
 def test_expired_walltime(failing_cluster: Lab) -> None:
     room = Room(failing_cluster, make_backend(time="1"))
-    done = room.run("import time\ntime.sleep(150)", 170)
+    result = room.run("import time\ntime.sleep(150)", 170)
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and "it exceeded its walltime (TIMEOUT)" in done.death.reason
+        result.outcome is Outcome.KERNEL_DIED
+        and "it exceeded its walltime (TIMEOUT)" in result.death.reason
     )
-    assert "DUE TO TIME LIMIT" in done.death.stderr
+    assert "DUE TO TIME LIMIT" in result.death.stderr
     room.kernel = None
     room.close()
 
@@ -867,13 +881,13 @@ def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
     assert text(
         room.run("print('it answers')")
     ) == "it answers\n" and psutil.pid_exists(pid)
-    done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
+    result = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and "its node failed (NODE_FAIL)" in done.death.reason
+        result.outcome is Outcome.KERNEL_DIED
+        and "its node failed (NODE_FAIL)" in result.death.reason
     )
-    assert "Error" not in done.death.stderr, (
-        done.death.stderr
+    assert "Error" not in result.death.stderr, (
+        result.death.stderr
     )  # what the fence makes it write is not what it ended with
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
     room.begin(make_backend())
@@ -891,13 +905,14 @@ def test_memory_limit_of_the_job_cgroup() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLURM_CONF", lab.conf)
             room = Room(lab, make_backend(mem="300M"))
-            done = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
+            result = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
             assert (
-                done.outcome is Outcome.KERNEL_DIED
-                and "(OUT_OF_MEMORY)" in done.death.reason
+                result.outcome is Outcome.KERNEL_DIED
+                and "(OUT_OF_MEMORY)" in result.death.reason
             )
             assert (
-                done.death.cause == "OutOfMemory" and "oom" in done.death.stderr.lower()
+                result.death.cause == "OutOfMemory"
+                and "oom" in result.death.stderr.lower()
             )
             room.kernel = None
             room.close()
@@ -918,10 +933,10 @@ def test_kernel_ports_are_tunneled_through_its_node(
         (folder / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         other.begin(make_backend(via="ssh"))
-        told = json.loads(other.record.read_text())
-        assert told["connection"]["ip"] == "127.0.0.1" and told[
+        data = json.loads(other.record.read_text())
+        assert data["connection"]["ip"] == "127.0.0.1" and data[
             "node"
-        ] == other.lab.node_of(told["job"])
+        ] == other.lab.node_of(data["job"])
         assert (
             other.kernel.channels.client.transport == "ipc"
         )  # sockets of the user's own, at this end
@@ -936,12 +951,12 @@ def test_kernel_ports_are_tunneled_through_its_node(
             other.kernel.process.link.master.kill()
             return await running
 
-        done = other.wait(cut())
-        assert done.outcome is Outcome.OK and text(done) == "".join(
+        result = other.wait(cut())
+        assert result.outcome is Outcome.OK and text(result) == "".join(
             f"{n}\n" for n in range(12)
         )
-        assert done.reconnected
-        assert 2.4 <= run_time_measurement.measure_busy_seconds(done.timings, 60) < 4
+        assert result.reconnected
+        assert 2.4 <= run_time_measurement.measure_busy_seconds(result.timings, 60) < 4
         other.again()
         assert (
             other.wait(other.kernel.take_over()) is None
@@ -1003,8 +1018,8 @@ def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
     for project in project_on(
         tmp_path / "repo", gpu=make_backend(setup=setup).definition
     ):
-        made = project.json("new", "Look there", "--kernel", "gpu")
-        notebook = Notebook(project, project.folder / made["notebook"])
+        response = project.json("new", "Look there", "--kernel", "gpu")
+        notebook = Notebook(project, project.folder / response["notebook"])
         cell, answer = notebook.insert("import time\nx = 3\nprint(time.time())")
         there = float(answer.text.partition("| ")[2].split()[0])
         assert abs(time.time() - 5 * 3600 - there) < 600, answer.text

@@ -72,11 +72,11 @@ def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
         over.set()
         looking.join()
     took = time.monotonic() - began
-    said = edit.woken
+    notification = edit.woken
     text = text_of(notebook.cell(edit.cell_id))
     assert (
-        "ran ok" in said
-        and "left out of the notebook: " in said
+        "ran ok" in notification
+        and "left out of the notebook: " in notification
         and text.rstrip().endswith("1500/1500")
     )
     assert max(sizes) < 2 * MB, f"the file had {max(sizes) / MB:.2f} MB"

@@ -46,11 +46,11 @@ SLOW = "import time\nprint('begun', flush=True)\ntime.sleep({})\nprint('over')"
 def host() -> Iterator[Host]:
     folder = Path(tempfile.mkdtemp(prefix="sshd"))
     try:
-        made = Host(folder)
+        host = Host(folder)
     except Unavailable as why:
         unavailable(why)
-    yield made
-    made.stop()
+    yield host
+    host.stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -87,8 +87,8 @@ class Room:
             )
             for seconds, act in acts:
                 await asyncio.sleep(seconds)
-                if asyncio.iscoroutine(done := act()):
-                    await done
+                if asyncio.iscoroutine(result := act()):
+                    await result
             return (await asyncio.gather(running, return_exceptions=True))[0]
 
         return self.wait(both())
@@ -96,11 +96,13 @@ class Room:
     def again(self) -> Kernel | Death | None:
         self.kernel.detach()
         self.kernel.process.link.close()  # as a daemon's end does: its pipe is gone
-        found = self.wait(self.provider().attach())
+        kernel = self.wait(self.provider().attach())
         self.kernel = (
-            found if found is not None and not isinstance(found, Death) else self.kernel
+            kernel
+            if kernel is not None and not isinstance(kernel, Death)
+            else self.kernel
         )
-        return found
+        return kernel
 
     def until(self, holds: Callable[[], Any], seconds: float = 20) -> None:
         """Wait until something holds, looking at the kernel as the daemon does while nothing runs."""
@@ -133,38 +135,38 @@ def is_alive(pid: int) -> bool:
 
 def list_ssh_processes(folder: Path) -> list[int]:
     """The processes of ssh that carry a line of that folder's kernels."""
-    found = [
+    results = [
         process
         for process in psutil.process_iter(["name", "cmdline"])
         if process.info["name"] == "ssh"
     ]
-    told = [(process.pid, process.info["cmdline"] or []) for process in found]
+    messages = [(process.pid, process.info["cmdline"] or []) for process in results]
     return [
         pid
-        for pid, command in told
+        for pid, command in messages
         if "-M" in command and str(folder) in " ".join(command)
     ]
 
 
 @pytest.fixture(scope="module")
 def room(host: Host) -> Iterator[Room]:
-    made = Room(host)
-    yield made
-    made.close()
+    room = Room(host)
+    yield room
+    room.close()
 
 
-def text(done: Execution) -> str:
+def text(result: Execution) -> str:
     return "".join(
-        out["text"] for out in done.outputs if out["output_type"] == "stream"
+        out["text"] for out in result.outputs if out["output_type"] == "stream"
     )
 
 
 def test_cells_run_with_helper_data(room: Room) -> None:
-    done = room.run("import os\nx = 20\nprint(os.getcwd())")
+    result = room.run("import os\nx = 20\nprint(os.getcwd())")
     assert (
-        done.outcome is Outcome.OK
-        and text(done) == f"{room.folder}\n"
-        and done.namespace.variables["x"]
+        result.outcome is Outcome.OK
+        and text(result) == f"{room.folder}\n"
+        and result.namespace.variables["x"]
     )
     failed = room.run("print('before')\n1 / 0")
     assert (
@@ -181,11 +183,11 @@ def test_cells_run_with_helper_data(room: Room) -> None:
 
 def test_timeout_interrupts(room: Room) -> None:
     room.run("kept = 5")
-    done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+    result = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
-        done.outcome is Outcome.TIMEOUT
-        and done.death is None
-        and text(done) == "begun\n"
+        result.outcome is Outcome.TIMEOUT
+        and result.death is None
+        and text(result) == "begun\n"
     )
     assert text(room.run("print(kept)")) == "5\n"
 
@@ -208,12 +210,12 @@ def test_connection_cut_during_a_cell_loses_no_output(room: Room) -> None:
     def end_here() -> None:
         room.kernel.process.link.master.kill()
 
-    done = room.with_cell(source, (0.6, room.host.cut), (0.6, end_here))
-    assert done.outcome is Outcome.OK and text(done) == "".join(
+    result = room.with_cell(source, (0.6, room.host.cut), (0.6, end_here))
+    assert result.outcome is Outcome.OK and text(result) == "".join(
         f"{n}\n" for n in range(12)
     )
     assert (
-        done.outputs[-1]["data"]["text/plain"] == "11"
+        result.outputs[-1]["data"]["text/plain"] == "11"
         and not room.kernel.describe().problem
     )
     assert text(room.run("print('on the same sockets')")) == "on the same sockets\n"
@@ -222,16 +224,18 @@ def test_connection_cut_during_a_cell_loses_no_output(room: Room) -> None:
 @pytest.mark.nightly
 def test_connection_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
     room.run("runs = 0")
-    told: list[str] = []
-    say = lambda: told.append(room.kernel.describe().problem)  # noqa: E731
+    messages: list[str] = []
+    say = lambda: messages.append(room.kernel.describe().problem)  # noqa: E731
     cell = SLOW.format(1) + "\nruns += 1"
-    done = room.with_cell(cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start))
+    result = room.with_cell(
+        cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start)
+    )
     assert re.fullmatch(
         r"the connection to box has been down for [12] s; stepper does not know whether the"
         r" kernel is still running; box: .+ To check this, run: ssh -F \S+ box true",
-        told[0],
+        messages[0],
     )
-    assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
+    assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
     assert text(room.run("print(runs)")) == "1\n" and not room.kernel.describe().problem
 
 
@@ -256,17 +260,17 @@ def test_unreachable_host_is_not_a_kernel_death(
         room.wait(room.kernel.wait_until_reachable())
     room.host.start()
     room.until(lambda: not room.kernel.describe().problem)
-    done = room.wait(
+    result = room.wait(
         room.kernel.await_earlier_request(
             REQUEST, 30.0 if how == "user" else 0.0, LIMITS
         )
     )
-    assert done.outcome is (
+    assert result.outcome is (
         Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED
-    ), done
+    ), result
     assert (
-        text(done) == "begun\n"
-        and done.death is None
+        text(result) == "begun\n"
+        and result.death is None
         and text(room.run("print(runs)")) == "1\n"
     )
 
@@ -289,8 +293,8 @@ def test_daemon_killed_while_disconnected(room: Room, hasty: None) -> None:
         room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
     room.host.start()
     room.until(lambda: not kernel.describe().problem)
-    done = room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
-    assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
+    result = room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
+    assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
     assert len(list_ssh_processes(room.folder)) == 1
 
 
@@ -313,8 +317,8 @@ def test_remote_notebook_survives_a_killed_daemon(
         project.stepper("trust", "--yes")
         there = project.json("kernels")[1]
         assert there["reachable"] and there["about"].endswith("on box over ssh"), there
-        made = project.json("new", "Look there", "--kernel", "box")
-        notebook = Notebook(project, project.folder / made["notebook"])
+        response = project.json("new", "Look there", "--kernel", "box")
+        notebook = Notebook(project, project.folder / response["notebook"])
         cell, answer = notebook.insert("import os\nx = 3\nos.getcwd()")
         assert "ran ok" in answer.text and str(host.home) in answer.text, answer.text
         assert project.json("context")["variables"]["x"]
@@ -334,9 +338,9 @@ def test_remote_notebook_survives_a_killed_daemon(
         time.sleep(1.5)
         project.kill_daemon()
         running.join()
-        said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "the daemon exited" in said, (
-            said
+        text = project.json("report")["text"]
+        assert "| begun" in text and "| over" in text and "the daemon exited" in text, (
+            text
         )
 
 
@@ -344,12 +348,12 @@ def test_remote_notebook_survives_a_killed_daemon(
 def test_remote_kernel_death_is_detected_even_while_disconnected(
     room: Room, hasty: None
 ) -> None:
-    done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    result = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (
-        done.outcome is Outcome.KERNEL_DIED
-        and done.death.reason == "the kernel's process on box has exited"
+        result.outcome is Outcome.KERNEL_DIED
+        and result.death.reason == "the kernel's process on box has exited"
     )
-    assert done.death.cause == ""  # the cell may have done it
+    assert result.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists()
     wait_until(lambda: not list_ssh_processes(room.folder))  # killed processes end soon
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
@@ -531,11 +535,11 @@ def test_sshd_without_forwarding(room: Room) -> None:
 @contextlib.contextmanager
 def start_own_host(**options: str) -> Iterator[Host]:
     folder = Path(tempfile.mkdtemp(prefix="sshd"))
-    made = Host(folder, **options)
+    host = Host(folder, **options)
     try:
-        yield made
+        yield host
     finally:
-        made.stop()
+        host.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -551,10 +555,10 @@ def test_shutdown_of_hanging_daemon_stops_remote_kernels(
             project.daemons = (
                 False  # who ends one by force knows it by its command line
             )
-            made = project.json("new", "Look there", "--kernel", "box")
+            response = project.json("new", "Look there", "--kernel", "box")
             assert (
                 "ran ok"
-                in Notebook(project, project.folder / made["notebook"])
+                in Notebook(project, project.folder / response["notebook"])
                 .insert("1")[1]
                 .text
             )
@@ -576,8 +580,8 @@ def test_status_while_host_is_unreachable_and_back(
         for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust", "--yes")
-            made = project.json("new", "Look there", "--kernel", "box")
-            notebook = Notebook(project, project.folder / made["notebook"])
+            response = project.json("new", "Look there", "--kernel", "box")
+            notebook = Notebook(project, project.folder / response["notebook"])
             notebook.insert("runs = 0")
             threading.Timer(2, host.stop).start()
             answer = notebook.insert(
@@ -608,22 +612,22 @@ def test_status_while_host_is_unreachable_and_back(
             until = time.monotonic() + 40
             while project.json("status")["running"] and time.monotonic() < until:
                 time.sleep(0.5)
-            said = project.json("report")["text"]
+            text = project.json("report")["text"]
             assert (
-                "| begun" in said
-                and "continued after the connection to the kernel was lost" in said
-                and "the daemon exited" not in said
-            ), said
+                "| begun" in text
+                and "continued after the connection to the kernel was lost" in text
+                and "the daemon exited" not in text
+            ), text
             assert "| runs 1" in notebook.insert("print('runs', runs)")[1].text
             host.stop()
             time.sleep(3)
-            left = project.stepper("shutdown", made["notebook"], check=1)
+            result = project.stepper("shutdown", response["notebook"], check=1)
             assert (
                 "was not killed and may still be running there"
-                in left.stdout + left.stderr
-            ), left
+                in result.stdout + result.stderr
+            ), result
             host.start()
-            project.stepper("shutdown", made["notebook"])
+            project.stepper("shutdown", response["notebook"])
             assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
             assert not list_ssh_processes(project.folder)
 
@@ -637,8 +641,8 @@ def remote_notebook(
         for project in scratch(tmp_path_factory.mktemp("there") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust", "--yes")
-            made = project.json("new", "Look there", "--kernel", "box")
-            yield host, Notebook(project, project.folder / made["notebook"])
+            response = project.json("new", "Look there", "--kernel", "box")
+            yield host, Notebook(project, project.folder / response["notebook"])
 
 
 def get_kernel_trouble(notebook: Notebook) -> str:
@@ -682,8 +686,8 @@ def test_run_duration_excludes_connection_outage(
     text = notebook.insert("time.sleep(1.5); print('over')")[1].text
     assert re.search(r"ran ok in 1\.[5-9]\d s\.", text), text
     waited = r"Note: the time does not include (\d+\.\d) s while the connection"
-    found = re.search(waited + " to the kernel was down", text)
-    assert found and float(found[1]) >= 3, text
+    match = re.search(waited + " to the kernel was down", text)
+    assert match and float(match[1]) >= 3, text
     assert 1.5 <= notebook.project.json("history")[-1]["duration_s"] < 2
     for timer in timers:
         timer.join()

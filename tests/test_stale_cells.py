@@ -29,12 +29,14 @@ def test_replaced_provider_makes_its_readers_stale_until_they_run(
     answer = notebook.replace(b, "df = [1, 2, 3]")
     line = "Stale: cells 4 and 6 read `df`, which cell 2 changed after they ran. To run these cells in order: `stepper run --stale`."
     assert line in answer.text.splitlines()
-    found = project.json("status")
-    assert [(each["cell_id"], each["because"]) for each in found["stale"]] == [
+    status = project.json("status")
+    assert [
+        (stale_cell["cell_id"], stale_cell["because"]) for stale_cell in status["stale"]
+    ] == [
         (d, [{"name": "df", "provider_cell_id": b}]),
         (f, [{"name": "df", "provider_cell_id": b}]),
     ]
-    assert found["hidden"] == []
+    assert status["hidden"] == []
     assert (
         project.stepper("status").stdout.count(
             "stale: read `df`, which cell 2 has changed since"
@@ -43,12 +45,16 @@ def test_replaced_provider_makes_its_readers_stale_until_they_run(
     )
     project.kill_daemon()  # the next one knows it by the journal
     ran = project.json("run", "--stale")
-    assert (ran["ran"], ran["cells"], [each["cell_id"] for each in ran["results"]]) == (
+    assert (
+        ran["ran"],
+        ran["cells"],
+        [result["cell_id"] for result in ran["results"]],
+    ) == (
         2,
         2,
         [d, f],
     )
-    assert [each["output"] for each in ran["results"]] == ["3", "6"]
+    assert [result["output"] for result in ran["results"]] == ["3", "6"]
     assert project.json("status")["stale"] == []
     assert project.json("run", "--stale")["cells"] == 0
     assert "nothing to run" in project.stepper("run", "--stale").stdout
@@ -66,7 +72,7 @@ def test_run_stale_continues_only_below_changes(project: Quick) -> None:  # noqa
     assert project.json("run", "book")["ran"] == 5
     notebook.replace("a", "x = 2")
     ran = project.json("run", "--stale")
-    assert [each["cell_id"] for each in ran["results"]] == [
+    assert [result["cell_id"] for result in ran["results"]] == [
         "b",
         "d",
         "e",
@@ -94,8 +100,8 @@ def test_deleted_provider_and_provider_below_are_hidden_state(project: Quick) ->
         answer.text
         == "stepper: nothing ran. Hidden state: cell 1 read `x` from a deleted cell (cell 1 when it ran)."
     )
-    found = project.json("status")
-    assert [(each["cell_id"], each["because"]) for each in found["hidden"]] == [
+    status = project.json("status")
+    assert [(item["cell_id"], item["because"]) for item in status["hidden"]] == [
         ("b", [{"name": "x", "provider_cell_id": "a"}])
     ]
     assert (
@@ -135,8 +141,12 @@ def test_run_stale_in_a_new_kernel_runs_the_required_cells(project: Quick) -> No
     project.json("run", "book")
     project.stepper("restart", "book")
     notebook.replace("a", "x = 2")
-    assert [each["cell_id"] for each in project.json("status")["stale"]] == ["b"]
-    assert [each["cell_id"] for each in project.json("run", "--stale")["results"]] == [
+    assert [
+        stale_cell["cell_id"] for stale_cell in project.json("status")["stale"]
+    ] == ["b"]
+    assert [
+        result["cell_id"] for result in project.json("run", "--stale")["results"]
+    ] == [
         "z",
         "b",
     ]
@@ -167,11 +177,11 @@ def test_out_of_order_run_reports_stale_cells(project: Quick) -> None:  # noqa: 
     ]
     cells[0]["source"] = ["x = [3]"]
     notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))
-    told = project.json("run", "--stale")  # what it reads of was changed again
+    response = project.json("run", "--stale")  # what it reads of was changed again
     assert (
-        [each["cell_id"] for each in told["results"]],
-        told["which"],
-        told["follows"],
+        [result["cell_id"] for result in response["results"]],
+        response["which"],
+        response["follows"],
     ) == (["a", "b"], "stale", "")
 
 

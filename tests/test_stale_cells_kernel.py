@@ -44,7 +44,8 @@ def test_equal_small_values_make_nothing_stale(module_project: Project) -> None:
 
     def stale() -> list[str]:
         return [
-            each["cell_id"] for each in module_project.json("status", "small")["stale"]
+            stale_cell["cell_id"]
+            for stale_cell in module_project.json("status", "small")["stale"]
         ]
 
     assert "ran ok" in notebook.replace("a", SMALL + "\nmore = 1").text
@@ -70,8 +71,8 @@ def test_names_observed_only_by_the_kernel(module_project: Project) -> None:
     notebook = module_project.notebook("seen.ipynb", cells)
     assert module_project.json("run", "seen")["ok"]
     notebook.replace("a", "exec('x = [2]')")
-    found = module_project.json("status", "seen")["stale"]
-    assert [(each["cell_id"], each["because"]) for each in found] == [
+    stale = module_project.json("status", "seen")["stale"]
+    assert [(result["cell_id"], result["because"]) for result in stale] == [
         ("b", [{"name": "x", "provider_cell_id": "a"}])
     ]
     deleted = notebook.delete("c").text

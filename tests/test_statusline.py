@@ -36,8 +36,8 @@ FRAMES = Namespace(
 )
 
 
-def state(*done: int, running: int | None = None) -> State:
-    made = State(
+def state(*result: int, running: int | None = None) -> State:
+    state = State(
         plan=Plan(
             "p",
             tuple(
@@ -47,7 +47,7 @@ def state(*done: int, running: int | None = None) -> State:
     )
     from stepper.policy import journal_reducer
 
-    for number in done:
+    for number in result:
         journal_reducer.apply(
             journal_events.RunEnded(
                 run=number,
@@ -61,17 +61,17 @@ def state(*done: int, running: int | None = None) -> State:
                 verdict=Verdict.FINE,
                 key=number,
             ),
-            made,
+            state,
         )
     if running:
-        made.running = journal_events.RunStarted(
+        state.running = journal_events.RunStarted(
             run=9, key=running, at=AT, cell_id="c", timeout=30
         )
-    return made
+    return state
 
 
 @pytest.mark.parametrize(
-    ("of", "given", "line"),
+    ("of", "values", "line"),
     [
         (
             state(1, 2, running=3),
@@ -92,25 +92,25 @@ def state(*done: int, running: int | None = None) -> State:
         ),
     ],
 )
-def test_status_line_text(of: State, given: dict[str, str], line: str) -> None:
-    told = {"running": "", "clock": "", "queued": "", **given}
+def test_status_line_text(of: State, values: dict[str, str], line: str) -> None:
+    data = {"running": "", "clock": "", "queued": "", **values}
     assert (
         words.format_status_line(
-            of, namespace=FRAMES, frame="df", memory=156_400_000, **told
+            of, namespace=FRAMES, frame="df", memory=156_400_000, **data
         )
         == line
     )
 
 
 def test_stop_and_unusual_titles() -> None:
-    made = state(1)
-    made.plan = Plan(
-        "p", (*made.plan.steps[:1], Step(2, "L\x1b[31mook\n" + "long " * 40))
+    run_state = state(1)
+    run_state.plan = Plan(
+        "p", (*run_state.plan.steps[:1], Step(2, "L\x1b[31mook\n" + "long " * 40))
     )
-    made.stop = journal_events.Stopped(
+    run_state.stop = journal_events.Stopped(
         at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07"
     )
-    line = words.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
+    line = words.format_status_line(run_state, "", "", "", UNKNOWN_NAMESPACE, "", 0)
     assert line == "■ 2/2 Look · stopped: KeyError:"
     assert line.isprintable()
 
@@ -140,14 +140,14 @@ def printed(
     project: Project, tools: Path, session: str = "", stdin: bytes = b"{}"
 ) -> list[str]:
     environ = {"PATH": str(tools), "CLAUDE_CODE_SESSION_ID": session}
-    done = subprocess.run(
+    result = subprocess.run(
         [shutil.which("sh"), ROOT / "hooks/statusline", project.folder],
         input=stdin,
         env=environ,
         capture_output=True,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout.decode().splitlines()
+    assert (result.returncode, result.stderr) == (0, b"")
+    return result.stdout.decode().splitlines()
 
 
 def get_status_file(project: Project) -> Path:
@@ -239,14 +239,14 @@ def render_status_line(repo: Path, stdin: bytes) -> str:
         "command"
     ]
     environ = {**os.environ, "CLAUDE_PROJECT_DIR": str(repo)}
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-c", command],
         input=stdin,
         env=environ,
         capture_output=True,
         check=True,
     )
-    return done.stdout.decode()
+    return result.stdout.decode()
 
 
 @pytest.mark.nightly_after(1)
@@ -263,8 +263,8 @@ def test_user_status_line_comes_first_and_is_restored(
     }
     if before == "users":
         (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
-    told = {"model": "opus", **({"statusLine": own} if before == "projects" else {})}
-    (repo / ".claude/settings.json").write_text(json.dumps(told, indent=4))
+    data = {"model": "opus", **({"statusLine": own} if before == "projects" else {})}
+    (repo / ".claude/settings.json").write_text(json.dumps(data, indent=4))
     was, mine = (
         snapshot(repo),
         (home / ".claude/settings.json").exists() and snapshot(home),
@@ -288,13 +288,13 @@ def test_user_status_line_comes_first_and_is_restored(
     Path(paths.statusline).write_text(f"{os.getpid()} 9999999999\n- ours\n")
     expected = "ours\n" if before == "none" else 'mine {"session_id": 1}\nours\n'
     assert render_status_line(repo, b'{"session_id": 1}\n') == expected
-    done = subprocess.run(
+    result = subprocess.run(
         [f"{paths.env}/bin/stepper", "statusline"],
         cwd=repo,
         capture_output=True,
         input=b'{"session_id": 1}\n',
     )
-    assert done.stdout.decode() == expected
+    assert result.stdout.decode() == expected
 
     uninstall_from(repo)
     assert snapshot(repo) == was

@@ -41,14 +41,14 @@ def state(project: Project, name: str) -> str:
     return str(project.json("status", name)["state"])
 
 
-async def call(client: Client, tool: str, **given: Any) -> str:
-    return text(await client.call_tool(tool, given))
+async def call(client: Client, tool: str, **values: Any) -> str:
+    return text(await client.call_tool(tool, values))
 
 
 @pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("command", ["continue", "fix"])
 @pytest.mark.parametrize(
-    ("tool", "given"),
+    ("tool", "values"),
     [
         ("run_cell", {"cell_id": -1, "source": "x = 1"}),
         ("add_cells", {"cells": [{"source": "x = 1"}]}),
@@ -60,14 +60,14 @@ async def call(client: Client, tool: str, **given: Any) -> str:
     ],
 )
 def test_terminal_message_reaches_the_agent_once(
-    project: Project, tool: str, given: dict[str, Any], command: str
+    project: Project, tool: str, values: dict[str, Any], command: str
 ) -> None:
     async def story(client: Client) -> None:
         name = await create_notebook(client, "stopped", steps=["Load", "Plot"])
         await call(client, "run_cell", source=QUESTION)
         assert state(project, name) == "stopped"
         project.stepper(command, "--notebook", name, "the second one")
-        read = await call(client, tool, notebook=name, **given)
+        read = await call(client, tool, notebook=name, **values)
         assert "the second one" in read, read
         assert f"the user ran `stepper {command}` for {name} in a terminal" in read
         again = await call(client, "notebook_status", notebook=name)
@@ -80,10 +80,10 @@ def test_terminal_message_reaches_the_agent_once(
 def test_user_is_asked_about_the_named_stopped_notebook(
     project: Project,
 ) -> None:
-    asked = list[str]()
+    requests = list[str]()
 
     async def ask(context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
+        requests.append(params.message)
         return ElicitResult(action="accept", content={"decision": "continue"})
 
     async def story(client: Client) -> None:
@@ -93,16 +93,16 @@ def test_user_is_asked_about_the_named_stopped_notebook(
             await call(client, "run_cell", source=QUESTION)
         refused = await client.call_tool("lift_stop", {})
         assert refused.is_error
-        assert not asked
+        assert not requests
         for name in names:
             assert f"`lift_stop` with `notebook: {name}`" in text(refused)
             assert state(project, name) == "stopped"
         await call(client, "lift_stop", notebook=names[0])
-        assert len(asked) == 1
-        assert names[0] in asked[0]
+        assert len(requests) == 1
+        assert names[0] in requests[0]
         await call(client, "lift_stop")  # one is left
-        assert len(asked) == 2
-        assert names[1] in asked[1]
+        assert len(requests) == 2
+        assert names[1] in requests[1]
         assert [state(project, name) for name in names] == ["ready", "ready"]
 
     run_story(project, story, elicitation_callback=ask)
@@ -165,10 +165,10 @@ def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
         )
         assert refused.is_error
         assert "Only the user can resume the notebook: `lift_stop`" in text(refused)
-        shown = project.stepper("restore", name).stdout
-        assert f"the variables of {name} are restored" in shown
-        assert "still stopped" in shown
-        assert f"stepper fix --notebook {name}" in shown
+        output = project.stepper("restore", name).stdout
+        assert f"the variables of {name} are restored" in output
+        assert "still stopped" in output
+        assert f"stepper fix --notebook {name}" in output
         assert state(project, name) == "stopped"
 
     run_story(project, story)
@@ -218,9 +218,9 @@ def test_claude_code_shows_instructions_first_after_machine_restart(
 def test_terminal_shows_instructions_after_machine_restart(
     project: Project, after_restart: Notebook
 ) -> None:
-    shown = project.stepper("status", after_restart.name).stdout
+    output = project.stepper("status", after_restart.name).stdout
     restore = after_restart.commands.shell("restore")
-    assert re.search(rf"^  {re.escape(restore)}  +\S", shown, re.M), shown
+    assert re.search(rf"^  {re.escape(restore)}  +\S", output, re.M), output
     assert project.json("restore", after_restart.name)["ran"] == 2
     assert state(project, after_restart.name) == "ready"
 

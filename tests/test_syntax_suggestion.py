@@ -125,8 +125,10 @@ def test_change_that_makes_the_cell_compile(source: str, part: str) -> None:
         if "%" not in source
         else Fault("SyntaxError", "", ("SyntaxError",), 6)
     )
-    told = suggest_change(source, broken)
-    assert told.startswith("the cell compiles with ") and part in told, told
+    suggestion = suggest_change(source, broken)
+    assert suggestion.startswith("the cell compiles with ") and part in suggestion, (
+        suggestion
+    )
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python reads it")
@@ -155,8 +157,8 @@ PLACE_ALONE = [
 
 @pytest.mark.parametrize("source", PLACE_ALONE)
 def test_only_the_position_is_named_if_no_change_helps(source: str) -> None:
-    place = f"line 1, column {fault(source).attributes['offset']}: `"
-    assert suggest_change(source, fault(source)).startswith(place)
+    position = f"line 1, column {fault(source).attributes['offset']}: `"
+    assert suggest_change(source, fault(source)).startswith(position)
 
 
 @pytest.mark.parametrize(
@@ -178,21 +180,21 @@ def test_every_suggestion_row_is_needed(
 ) -> None:
     """Without its row, at least one cell of the tables is told otherwise: a row that decides nothing has to go."""
     sources = [source for source, _ in READS_WITH if "%" not in source]
-    told = [suggest_change(source, fault(source)) for source in sources]
+    messages = [suggest_change(source, fault(source)) for source in sources]
     rows = getattr(syntax_suggestion, table)
     for row in rows:
         monkeypatch.setattr(
-            syntax_suggestion, table, [one for one in rows if one is not row]
+            syntax_suggestion, table, [entry for entry in rows if entry is not row]
         )
-        assert told != [suggest_change(source, fault(source)) for source in sources], (
-            row
-        )
+        assert messages != [
+            suggest_change(source, fault(source)) for source in sources
+        ], row
 
 
 def suggest_for_parsed_text(source: str, line: int, **attributes: Any) -> str:
     """Return what is said of another text that a cell's line had parsed."""
     mro = ("SyntaxError", "Exception")
-    given = Fault(
+    fault = Fault(
         "SyntaxError",
         "invalid syntax",
         mro,
@@ -200,7 +202,7 @@ def suggest_for_parsed_text(source: str, line: int, **attributes: Any) -> str:
         (Frame(3, line, "<module>"),),
         attributes,
     )
-    return suggest_change(source, given)
+    return suggest_change(source, fault)
 
 
 @pytest.mark.parametrize(
@@ -229,15 +231,15 @@ def suggest_for_parsed_text(source: str, line: int, **attributes: Any) -> str:
     ],
 )
 def test_source_parsed_by_a_cell(source: str, text: str, part: str) -> None:
-    told = suggest_for_parsed_text(
+    suggestion = suggest_for_parsed_text(
         source, 1, filename="<unknown>", lineno=1, offset=4, text=text
     )
-    assert told.endswith(part) or f"{part} in line 1" in told, told
+    assert suggestion.endswith(part) or f"{part} in line 1" in suggestion, suggestion
 
 
 def test_broken_file_is_named() -> None:
     name = "/project/notebooks/../src/tidying.py"
-    told = suggest_for_parsed_text(
+    suggestion = suggest_for_parsed_text(
         "import tidying",
         1,
         filename=name,
@@ -245,7 +247,7 @@ def test_broken_file_is_named() -> None:
         offset=9,
         text="    x = f({'a': 3}\n",
     )
-    assert told.startswith(
+    assert suggestion.startswith(
         "line 5 of /project/src/tidying.py, column 9: `x = f({'a': 3}`; this line compiles with a `)`"
     )
 

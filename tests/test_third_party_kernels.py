@@ -26,8 +26,10 @@ NAMES = ("toy", "provisioned", "forgetful")
 
 
 def run_uv(*arguments: str) -> None:
-    done = subprocess.run([UV, *arguments], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(
+        [UV, *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +81,8 @@ class Project:
         }
         (folder / "kernel.json").write_text(json.dumps(spec))
 
-    def configure(self, **more: Any) -> None:
-        config = json.dumps({"kernels": {**self.kernels, **more}})
+    def configure(self, **options: Any) -> None:
+        config = json.dumps({"kernels": {**self.kernels, **options}})
         (self.folder / ".stepper" / "config.yaml").write_text(config)
         self.stepper("trust", "--yes")
 
@@ -139,9 +141,9 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    made = Project(tmp_path_factory.mktemp("third") / "repo", python)
-    yield made
-    made.stepper("shutdown", check=None)
+    new_project = Project(tmp_path_factory.mktemp("third") / "repo", python)
+    yield new_project
+    new_project.stepper("shutdown", check=None)
 
 
 def wait_until_gone(pid: int) -> None:

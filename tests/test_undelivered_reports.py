@@ -72,7 +72,7 @@ def test_next_prompt_after_escape_reports_the_cell_once(
         "UserPromptSubmit",
         notebook.payload("UserPromptSubmit", "", {}, prompt="What happened?"),
     )
-    told, begins = (
+    message, begins = (
         answer.text,
         f"stepper: the last edit of notebooks/{notebook.path.name} was applied",
     )
@@ -81,15 +81,17 @@ def test_next_prompt_after_escape_reports_the_cell_once(
         and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
     )
     assert (
-        f"an edit of notebooks/{notebook.path.name} WAS applied" in told
-        and "reported a rejection" in told
+        f"an edit of notebooks/{notebook.path.name} WAS applied" in message
+        and "reported a rejection" in message
     )
     assert (
-        f"Cell 2 (id {cell_id}) was CANCELLED after" in told
-        and "replace it instead of inserting" in told
+        f"Cell 2 (id {cell_id}) was CANCELLED after" in message
+        and "replace it instead of inserting" in message
     )
     assert (
-        "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
+        "rebound `rows`" in message
+        and "made.csv (3 bytes)" in message
+        and "| begun" in message
     )
     assert say(notebook, "And now?") == ""
     assert "WAS applied" not in start_session(notebook)
@@ -106,11 +108,12 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     project.kill_daemon()
     assert "WAS applied" in project.stepper("status").stdout  # the person may look …
     other = Notebook(project, notebook.path, session="another")
-    told = start_session(other, "resume")
+    response = start_session(other, "resume")
     assert (
-        told.startswith("stepper: an edit of ") and "was CANCELLED after" in told
+        response.startswith("stepper: an edit of ")
+        and "was CANCELLED after" in response
     )  # … and the agent is told
-    assert "■ 2. Count" in told and '"Count" (its cell was interrupted)' in told
+    assert "■ 2. Count" in response and '"Count" (its cell was interrupted)' in response
     assert "WAS applied" not in start_session(notebook)
     insert_and_interrupt(notebook, SLOW)
     monkeypatch.setenv("STEPPER_SESSION", "session-1")
@@ -164,11 +167,11 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     wait_until(lambda: "WAS applied" in project.json("status")["unheard"])
     project.stepper("interrupt")  # the person's: its report is read
     running.join(20)
-    told = answers[0].text
+    message = answers[0].text
     assert (
-        told.index("WAS applied")
-        < told.index("interrupted while waiting for another cell")
-        < told.index("CANCELLED")
+        message.index("WAS applied")
+        < message.index("interrupted while waiting for another cell")
+        < message.index("CANCELLED")
     )
     assert say(notebook, "Well?") == ""
     assert statuses(project)[0] == "interrupted"
@@ -211,20 +214,22 @@ def test_shell_changes_are_reported_once_with_a_run_command(
     assert message(notebook, "Bash").data == {}
     rewrite(notebook, sources(**{first: "rows = [1]\nrows"}))
     rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
-    told = message(notebook, "Bash")
+    response = message(notebook, "Bash")
     name = f"notebooks/{notebook.path.name}"
-    assert told.line == told.text
-    assert told.text == (
+    assert response.line == response.text
+    assert response.text == (
         f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran."
         f" stepper did NOT run these cells; the outputs of cell 1 (id {first}) are stale. To run the cells that have not run: stepper run {name}"
     )
     assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
     assert statuses(project) == ["changed", "pending"]
     assert "≠ 1. Load  (changed since it ran)" in project.stepper("status").stdout
-    left = end_turn(notebook, "All is done.")["hookSpecificOutput"]["additionalContext"]
+    context = end_turn(notebook, "All is done.")["hookSpecificOutput"][
+        "additionalContext"
+    ]
     assert (
-        "2 of 2 steps" in left
-        and '"Load" (its cell was changed and has not run)' in left
+        "2 of 2 steps" in context
+        and '"Load" (its cell was changed and has not run)' in context
     )
     project.stepper("run", name)
     assert (
@@ -256,9 +261,9 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     message(notebook, "Bash")
     project.notebook("sub/by hand.ipynb", [code("1", "a")])
     assert "notebooks/sub/by hand.ipynb: cell 1" in (
-        told := message(notebook, "Bash").text
+        text := message(notebook, "Bash").text
     )
-    assert told.endswith(
+    assert text.endswith(
         "cell 1 (id a) was NOT run by stepper. To run the cells that have not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
     broken = project.notebook("broken.ipynb")
@@ -345,8 +350,8 @@ def test_skip_report_omits_the_known_next_step(project: Project) -> None:
     raw["cells"][1]["source"] = "x = 2"
     notebook.path.write_text(json.dumps(raw))
     assert "\u2260 1. Load" in project.stepper("status").stdout
-    said = project.stepper("skip", "no data").stdout
-    assert said.startswith('stepper: step 1 of 2 "Load" in ') and said.endswith(
+    output = project.stepper("skip", "no data").stdout
+    assert output.startswith('stepper: step 1 of 2 "Load" in ') and output.endswith(
         'Next: step 2 of 2 "Count".\n'
     )
 
@@ -431,15 +436,15 @@ def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> N
 
     def started() -> bool:
         environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
-        done = subprocess.run(
+        result = subprocess.run(
             [script, "PostToolBatch"],
             input=b"{}\n",
             capture_output=True,
             env=environ,
             check=True,
         )
-        assert done.stderr == b""
-        return done.stdout == b"started\n"
+        assert result.stderr == b""
+        return result.stdout == b"started\n"
 
     project.notebook("a b.ipynb")
     Path(project.paths.scan_marker).write_text("notebooks\nanother one\n")
@@ -523,14 +528,14 @@ def test_notebook_without_a_plan_whose_last_run_failed_is_failing(
     cell_id, _ = notebook.insert("1 / 0")
     assert project.json("status")["state"] == "failing"
     assert ": failing" in project.stepper("status").stdout
-    told = end_turn(notebook, "It works.")["hookSpecificOutput"]["additionalContext"]
+    context = end_turn(notebook, "It works.")["hookSpecificOutput"]["additionalContext"]
     assert (
         f"the last run of notebooks/{notebook.path.name} failed and has not been fixed."
-        in told
+        in context
     )
     assert (
         f"Cell 1 (id {cell_id}) failed with ZeroDivisionError: division by zero."
-        in told
+        in context
     )
     assert end_turn(notebook, "It works.") == {}
     notebook.replace(cell_id, "1 / 0 + 1")

@@ -58,9 +58,9 @@ class Watch:
 
     def heard(self) -> str:
         """Return what was noted since the last look."""
-        said = self.calls.read_text() if self.calls.exists() else ""
+        text = self.calls.read_text() if self.calls.exists() else ""
         self.calls.unlink(missing_ok=True)
-        return said
+        return text
 
     @property
     def places(self) -> dict[str, Any]:
@@ -86,13 +86,13 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
-    made = Watch(tmp_path_factory.mktemp("programs"))
+    watch = Watch(tmp_path_factory.mktemp("programs"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{made.folder}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PATH", f"{watch.folder}{os.pathsep}{os.environ['PATH']}")
         for name in ("HUB_TOKEN", "ANTHROPIC_API_KEY"):
             patch.setenv(name, TOKEN)
-        yield made
-    made.server.close()
+        yield watch
+    watch.server.close()
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +150,8 @@ def test_unaccepted_backend_is_unreachable_by_every_command(
     )
     assert "stepper trust" in answer.text and "NOT run" in answer.text
     for command in ("run", "restore", "restart"):
-        said = project.stepper(command, kind, check=1).stderr
-        assert "was not accepted by you" in said, said
+        output = project.stepper(command, kind, check=1).stderr
+        assert "was not accepted by you" in output, output
     project.stepper("eval", "1", "--notebook", kind, check=1)
     for command in (
         "status",
@@ -169,8 +169,8 @@ def test_unaccepted_backend_is_unreachable_by_every_command(
         json.dumps({**notebook.raw, "metadata": {}})
     )  # the journal names the place alone
     assert "was not accepted by you" in project.stepper("run", kind, check=1).stderr
-    made = project.json("new", f"of {kind}", "--kernel", kind)
-    project.json("run", made["notebook"], check=None)
+    response = project.json("new", f"of {kind}", "--kernel", kind)
+    project.json("run", response["notebook"], check=None)
     project.stepper("shutdown", kind)
     assert watch.heard() == ""
 
@@ -183,18 +183,20 @@ def test_agents_cannot_reach_unaccepted_backends(
     async def story() -> None:
         async with Client(ProjectServer(str(project.folder)).create_server()) as client:
             for kind in KINDS:
-                made = await client.call_tool(
+                tool_response = await client.call_tool(
                     "create_notebook",
                     {"problem": "p", "place": kind, "cells": [{"source": "print(1)"}]},
                 )
-                assert "was not accepted by you" in made.content[0].text, made
+                assert "was not accepted by you" in tool_response.content[0].text, (
+                    tool_response
+                )
                 for action in ("start", "restart"):
-                    done = await client.call_tool(
+                    response = await client.call_tool(
                         "kernel", {"action": action, "place": kind}
                     )
                     assert (
-                        done.is_error
-                        and "was not accepted by you" in done.content[0].text
+                        response.is_error
+                        and "was not accepted by you" in response.content[0].text
                     )
             wrong = await client.call_tool(
                 "kernel", {"action": "start", "place": "nowhere"}
@@ -221,13 +223,13 @@ def test_pulled_kernel_record_is_not_used(
     notebook = stranger(project, watch, kind)
     trust.trust(project.paths)  # its definitions are accepted
     project.stepper("shutdown")
-    place = Path(project.paths.kernels, f"{notebook.path.stem}.json")
+    path = Path(project.paths.kernels, f"{notebook.path.stem}.json")
     for told in (
         forged(watch, kind),
         {**forged(watch, kind), "seal": "0" * 64},
         {**forged(watch, kind), "seal": 1},
     ):
-        place.write_text(json.dumps(told))
+        path.write_text(json.dumps(told))
         project.stepper(
             "status", kind
         )  # a daemon starts, and looks for kernels that were left
@@ -243,12 +245,12 @@ def test_pulled_kernel_record_is_not_used(
         }
         assert (
             asked <= {line for line in asked if line.startswith("squeue -h --me ")}
-            and not place.exists()
+            and not path.exists()
         ), asked
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         [],
         {"kind": []},
@@ -257,11 +259,11 @@ def test_pulled_kernel_record_is_not_used(
         7,
     ],
 )
-def test_invalid_kernel_record_is_a_dead_kernel(tmp_path: Path, told: Any) -> None:
+def test_invalid_kernel_record_is_a_dead_kernel(tmp_path: Path, message: Any) -> None:
     record = tmp_path / "kernel.json"
-    record.write_text(json.dumps(told))
-    found = asyncio.run(NotebookLauncher(str(record), str(tmp_path), {}).attach())
-    assert isinstance(found, Death)
+    record.write_text(json.dumps(message))
+    kernel = asyncio.run(NotebookLauncher(str(record), str(tmp_path), {}).attach())
+    assert isinstance(kernel, Death)
 
 
 def test_seal_is_valid_for_one_user_and_one_file(
@@ -270,13 +272,13 @@ def test_seal_is_valid_for_one_user_and_one_file(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     here, there = str(tmp_path / "a.json"), str(tmp_path / "b.json")
     sealed_kernel_records.write(here, {"kind": "ssh", "job": 5})
-    told = json.loads(secure_files.read(here))
+    data = json.loads(secure_files.read(here))
     assert sealed_kernel_records.is_sealed(
-        here, told
-    ) and not sealed_kernel_records.is_sealed(here, {**told, "job": 6})
-    assert not sealed_kernel_records.is_sealed(there, told)
+        here, data
+    ) and not sealed_kernel_records.is_sealed(here, {**data, "job": 6})
+    assert not sealed_kernel_records.is_sealed(there, data)
     sealed_kernel_records.write(
-        here, {**told, "ending": True}
+        here, {**data, "ending": True}
     )  # a seal is no part of what it seals
     assert sealed_kernel_records.is_sealed(here, json.loads(secure_files.read(here)))
     key = tmp_path / "state" / "stepper" / "key"
@@ -285,24 +287,24 @@ def test_seal_is_valid_for_one_user_and_one_file(
         and key.read_text() not in Path(here).read_text()
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    assert not sealed_kernel_records.is_sealed(here, told)
+    assert not sealed_kernel_records.is_sealed(here, data)
 
 
 def test_accepted_backend_is_contacted(project: Project, watch: Watch) -> None:
     """The watch does hear: without this the tests above would say nothing."""
     stranger(project, watch, "ssh")
     trust.trust(project.paths)
-    listed = {place["name"]: place for place in project.json("kernels")}
-    heard = watch.heard()
-    assert "ssh " in heard and "sinfo " in heard
+    listed = {backend["name"]: backend for backend in project.json("kernels")}
+    log = watch.heard()
+    assert "ssh " in log and "sinfo " in log
     assert not listed["ssh"]["reachable"]
     asked = {
         line.split()[0]
-        for line in heard.splitlines()
+        for line in log.splitlines()
         if line.startswith((*PROGRAMS, "asked:"))
     }
     assert asked >= {"ssh", "sinfo", "asked:"}
-    elsewhere = [line for line in heard.splitlines() if TOKEN in line]
+    elsewhere = [line for line in log.splitlines() if TOKEN in line]
     assert [line.partition(" ")[0] for line in elsewhere] == [
         "asked:"
     ]  # the server, and no program, has its token

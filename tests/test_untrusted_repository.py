@@ -93,7 +93,7 @@ class Hostile(Project):
             **environ,
         }
         data = json.dumps(payload or {}).encode()
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             input=data,
             capture_output=True,
@@ -101,31 +101,33 @@ class Hostile(Project):
             cwd=self.folder,
             env=env,
         )
-        assert (done.returncode, done.stderr) == (0, b"")
-        return Answer(done.stdout)
+        assert (result.returncode, result.stderr) == (0, b"")
+        return Answer(result.stdout)
 
     def stepper(
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-c", CLI, *arguments]
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120
         )
-        assert check is None or done.returncode == check, done.stdout + done.stderr
-        return done
+        assert check is None or result.returncode == check, (
+            result.stdout + result.stderr
+        )
+        return result
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Hostile]:
-    made = Hostile(tmp_path / "clone")
-    shutil.copytree(ROOT / "hooks", made.folder / ".claude/hooks")
+    hostile = Hostile(tmp_path / "clone")
+    shutil.copytree(ROOT / "hooks", hostile.folder / ".claude/hooks")
     for name in (
         ".venv/bin/python",
         "tools/python",
         ".stepper/env/bin/python",
         ".stepper/env/bin/stepper",
     ):
-        made.program(name)
+        hostile.program(name)
     for name in (
         "json",
         "sitecustomize",
@@ -136,33 +138,33 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
         "os",
     ):
         for folder in ("", "notebooks/", ".stepper/env/packages/"):
-            made.module(f"{folder}{name}.py")
-    made.module(".venv/lib/python3/site-packages/sitecustomize.py")
-    sing = f"echo session.sh >>{shlex.quote(str(made.canary))}\n"
-    made.put(".stepper/env/session.sh", sing)
-    made.put(".stepper/env/stamp", "")
-    made.put(".env", f"PYTHONPATH={made.folder}\n")
-    made.put(".stepper/config.yaml", "python: tools/python\n")
+            hostile.module(f"{folder}{name}.py")
+    hostile.module(".venv/lib/python3/site-packages/sitecustomize.py")
+    sing = f"echo session.sh >>{shlex.quote(str(hostile.canary))}\n"
+    hostile.put(".stepper/env/session.sh", sing)
+    hostile.put(".stepper/env/stamp", "")
+    hostile.put(".env", f"PYTHONPATH={hostile.folder}\n")
+    hostile.put(".stepper/config.yaml", "python: tools/python\n")
     noted = {
         "version": 1,
-        "python": str(made.folder / "tools/python"),
+        "python": str(hostile.folder / "tools/python"),
         "given": True,
-        "source": str(made.folder),
+        "source": str(hostile.folder),
     }
-    made.put(".stepper/install.json", json.dumps(noted))
-    made.put(".stepper/token", "0" * 32 + "\n")
-    made.put(".stepper/active", "")
-    made.put(
+    hostile.put(".stepper/install.json", json.dumps(noted))
+    hostile.put(".stepper/token", "0" * 32 + "\n")
+    hostile.put(".stepper/active", "")
+    hostile.put(
         ".stepper/batch",
-        json.dumps({str(made.folder / "notebooks/a.ipynb"): "session-1"}),
+        json.dumps({str(hostile.folder / "notebooks/a.ipynb"): "session-1"}),
     )
-    made.put(
+    hostile.put(
         ".stepper/state.json",
         json.dumps({"current": "notebooks/a.ipynb", "sessions": {}}),
     )
-    source = f"open({str(made.canary)!r}, 'a').write('cell\\n')"
+    source = f"open({str(hostile.canary)!r}, 'a').write('cell\\n')"
     plan = plans.to_json(parse_plan("p", ["Load", "Look"]))
-    made.notebook(
+    hostile.notebook(
         "a.ipynb",
         [code(source, "a")],
         stepper=plan,
@@ -190,14 +192,14 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
             "at": AT,
         },
     ]
-    made.put(
+    hostile.put(
         ".stepper/journal/a.jsonl", "".join(json.dumps(line) + "\n" for line in journal)
     )
-    yield made
-    made.stepper("shutdown", check=None)
-    trust.remove_record(made.paths)
-    shutil.rmtree(made.paths.runtime, ignore_errors=True)
-    log = made.folder / ".stepper/daemon.log"
+    yield hostile
+    hostile.stepper("shutdown", check=None)
+    trust.remove_record(hostile.paths)
+    shutil.rmtree(hostile.paths.runtime, ignore_errors=True)
+    log = hostile.folder / ".stepper/daemon.log"
     assert log.is_symlink() or not log.is_file() or "Traceback" not in log.read_text()
 
 
@@ -225,7 +227,7 @@ def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
         **sockets,
     }
     created = psutil.Process(pid).create_time()
-    told = {
+    data = {
         "kernel": identity,
         "python": str(hostile.folder / "tools/python"),
         "connection": {**signed, **connection},
@@ -238,7 +240,7 @@ def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
         },
         "banner": 0,
     }
-    hostile.put(".stepper/kernels/a.json", json.dumps(told))
+    hostile.put(".stepper/kernels/a.json", json.dumps(data))
 
 
 def test_canaries_detect_execution(hostile: Hostile) -> None:
@@ -287,26 +289,27 @@ def test_read_only_commands_run_nothing(
 ) -> None:
     kernel_record(hostile, bystander.pid)
     for arguments in ASKED:
-        done = hostile.stepper(*arguments, check=None)
+        result = hostile.stepper(*arguments, check=None)
         assert (
-            "Traceback" not in done.stdout + done.stderr
-            and "itself failed" not in done.stderr
+            "Traceback" not in result.stdout + result.stderr
+            and "itself failed" not in result.stderr
         ), arguments
         assert hostile.ran() == [], arguments
     assert (
         "1. Load" in hostile.stepper("plan").stdout
     )  # its journal and notebook are read as what they are: data
     assert hostile.json("status")["kernel"]["python"] is None
-    said = hostile.stepper("doctor", check=1).stdout
+    output = hostile.stepper("doctor", check=1).stdout
     assert (
-        f"BAD  interpreter: you have not accepted {hostile.folder}/tools/python" in said
+        f"BAD  interpreter: you have not accepted {hostile.folder}/tools/python"
+        in output
     )
     assert (
         f"BAD  hook script: {hostile.folder}/.stepper/env is not from your installation"
-        in said
+        in output
     )
     # stepper as it is called in a terminal here: maybe by its path
-    assert len(re.findall(r"To fix this, run: \S*stepper trust", said)) == 3
+    assert len(re.findall(r"To fix this, run: \S*stepper trust", output)) == 3
     assert stat.S_IMODE((hostile.folder / ".stepper").stat().st_mode) == 0o700
     assert (
         stat.S_IMODE((hostile.folder / ".stepper/journal/a.jsonl").stat().st_mode)
@@ -325,15 +328,15 @@ def settle_foreign_run(hostile: Hostile) -> None:
 
 def test_cell_does_not_run_in_an_unaccepted_interpreter(hostile: Hostile) -> None:
     settle_foreign_run(hostile)
-    said = hostile.stepper("run", "a", check=1)
+    result = hostile.stepper("run", "a", check=1)
     assert (
         "`python: tools/python` in .stepper/config.yaml was not accepted by you"
-        in said.stdout + said.stderr
+        in result.stdout + result.stderr
     )
     hostile.config("")
-    said = hostile.stepper("run", "a", check=1)
-    assert ".venv/bin/python was not accepted by you" in said.stdout + said.stderr
-    assert "stepper trust" in said.stdout + said.stderr
+    result = hostile.stepper("run", "a", check=1)
+    assert ".venv/bin/python was not accepted by you" in result.stdout + result.stderr
+    assert "stepper trust" in result.stdout + result.stderr
     assert hostile.ran() == []
 
 
@@ -346,8 +349,8 @@ def test_trust_requires_confirmation_and_lists_everything(
         "kernels: {far: {ssh: {host: example.org, python: /x/python}}}\n"
     )
     for more in ([], ["--json"]):
-        said = hostile.stepper("trust", *more, check=2)
-        assert said.stdout == ""
+        result = hostile.stepper("trust", *more, check=2)
+        assert result.stdout == ""
     listed = (
         "interpreter  tools/python",
         "runs the cells (`python:` in .stepper/config.yaml)",
@@ -360,7 +363,7 @@ def test_trust_requires_confirmation_and_lists_everything(
         "stepper trust --yes",
     )
     for part in listed:
-        assert part in said.stderr, said.stderr
+        assert part in result.stderr, result.stderr
     assert not os.path.exists(hostile.paths.install_record)
     assert hostile.ran() == []
     hostile.stepper("trust", "--yes")
@@ -371,9 +374,9 @@ def test_trust_requires_confirmation_and_lists_everything(
         "python: tools/python\n"
         "kernels: {far: {ssh: {host: example.com, python: /x/python}}}\n"
     )
-    said = hostile.stepper("trust", check=2).stderr
-    assert "tools/python  (accepted before)" in said
-    assert 'example.com", "python": "/x/python"}}\n' in said
+    result = hostile.stepper("trust", check=2).stderr
+    assert "tools/python  (accepted before)" in result
+    assert 'example.com", "python": "/x/python"}}\n' in result
     assert hostile.ran() == []
 
 
@@ -396,8 +399,10 @@ def test_trust_prompts_on_a_terminal_and_accepts_no(
     child.close()
     assert child.exitstatus == status
     assert os.path.exists(hostile.paths.install_record) == (status == 0)
-    told = "Accepted for your user account" if status == 0 else "nothing was accepted"
-    assert told in child.before
+    expected = (
+        "Accepted for your user account" if status == 0 else "nothing was accepted"
+    )
+    assert expected in child.before
     assert hostile.ran() == []
 
 
@@ -405,21 +410,21 @@ def test_accepted_environment_is_shown_run_and_recorded(
     hostile: Hostile,
 ) -> None:
     shutil.rmtree(hostile.folder / ".stepper/env/packages")
-    found = json.loads(hostile.stepper("trust", "--yes", "--json").stdout)
+    data = json.loads(hostile.stepper("trust", "--yes", "--json").stdout)
     python, env = (
         str(hostile.folder / "tools/python"),
         str(hostile.folder / ".stepper/env"),
     )
-    assert (found["interpreter"]["path"], found["environment"]["path"]) == (python, env)
+    assert (data["interpreter"]["path"], data["environment"]["path"]) == (python, env)
     assert (
-        found["environment"]["is"]
+        data["environment"]["is"]
         == str(Path(hostile.paths.env).readlink())
         == os.path.realpath(env)
     )
-    assert found["recorded"].startswith(STATE + "/stepper/projects/")
+    assert data["recorded"].startswith(STATE + "/stepper/projects/")
     assert hostile.ran() == []  # accepting is not running
-    assert stat.S_IMODE(os.stat(found["recorded"]).st_mode) == 0o600
-    assert stat.S_IMODE(os.stat(os.path.dirname(found["recorded"])).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(data["recorded"]).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(data["recorded"])).st_mode) == 0o700
     assert python in hostile.stepper("trust", "--yes").stdout
     settle_foreign_run(hostile)
     hostile.stepper("run", "a")
@@ -432,12 +437,12 @@ def test_accepted_environment_is_shown_run_and_recorded(
 def test_trust_accepts_an_environment_only_without_installation(
     hostile: Hostile, tmp_path: Path
 ) -> None:
-    env, place = Path(hostile.paths.env), Path(hostile.paths.env_link)
+    env, path = Path(hostile.paths.env), Path(hostile.paths.env_link)
     trust.trust(hostile.paths)
-    place.rename(tmp_path / "elsewhere")
-    place.symlink_to(tmp_path / "elsewhere")
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
     assert trust.trust(hostile.paths)["environment"] == {
-        "path": str(place),
+        "path": str(path),
         "is": str(env.readlink()),
     }
     assert env.readlink() == tmp_path / "elsewhere"
@@ -447,11 +452,11 @@ def test_trust_accepts_an_environment_only_without_installation(
     env.unlink()
     env.mkdir()
     assert trust.trust(hostile.paths)["environment"] == {
-        "path": str(place),
+        "path": str(path),
         "is": str(env),
     }
     assert list(env.iterdir()) == []
-    place.unlink()
+    path.unlink()
     assert trust.trust(hostile.paths)["environment"] is None
     assert hostile.ran() == []
 
@@ -508,15 +513,15 @@ def test_other_clone_at_a_recorded_path_is_not_trusted(
     )
     assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
-    kept = Path(
+    path = Path(
         get_record_folder(hostile.paths.project)
     )  # where an environment may lie
-    shutil.copytree(hostile.folder / ".stepper/env", kept / "env", symlinks=True)
+    shutil.copytree(hostile.folder / ".stepper/env", path / "env", symlinks=True)
     shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
-    (hostile.folder / ".stepper").symlink_to(kept)
+    (hostile.folder / ".stepper").symlink_to(path)
     assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
-    shutil.rmtree(kept)
+    shutil.rmtree(path)
     assert hostile.ran() == []
 
 
@@ -587,16 +592,16 @@ def test_nothing_is_written_through_foreign_symlinks(
         place.unlink(missing_ok=True)
     before = {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
     place.symlink_to(outside)
-    done = hostile.stepper("status", check=None)
+    result = hostile.stepper("status", check=None)
     if (
         name == "journal/a.jsonl"
     ):  # a link in its place is moved aside, as any journal that can't be read
-        assert done.returncode == 0 and not place.is_symlink()
+        assert result.returncode == 0 and not place.is_symlink()
     else:
         assert (
-            done.returncode == 3
-            and f"{place} is a symbolic link" in done.stderr
-            and f"rm {place}" in done.stderr
+            result.returncode == 3
+            and f"{place} is a symbolic link" in result.stderr
+            and f"rm {place}" in result.stderr
         )
     assert {
         path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))
@@ -606,8 +611,8 @@ def test_nothing_is_written_through_foreign_symlinks(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
 def test_files_of_another_user_are_refused(hostile: Hostile) -> None:
     os.chown(hostile.folder / ".stepper", 65534, 65534)
-    said = hostile.stepper("status", check=3).stderr
-    assert f"{hostile.folder / '.stepper'} belongs to another user" in said
+    output = hostile.stepper("status", check=3).stderr
+    assert f"{hostile.folder / '.stepper'} belongs to another user" in output
     os.chown(hostile.folder / ".stepper", 0, 0)
     os.chown(hostile.folder / ".stepper/journal/a.jsonl", 65534, 65534)
     assert hostile.json("history") == []  # it is not believed, but moved aside

@@ -48,20 +48,20 @@ def make_run_notebook(
     project: Project, *sources: str, name: str = "a.ipynb", **metadata: Any
 ) -> Notebook:
     """A notebook whose cells have run; their ids are a, b, c …"""
-    cells = [code(source, chr(97 + place)) for place, source in enumerate(sources)]
+    cells = [code(source, chr(97 + index)) for index, source in enumerate(sources)]
     notebook = project.notebook(name, cells, **metadata)
     project.stepper("run", name, check=None)
     return notebook
 
 
 def run_verify(
-    project: Project, *more: str, name: str = "a", check: int | None = None
+    project: Project, *options: str, name: str = "a", check: int | None = None
 ) -> Any:
-    return project.json("verify", name, *more, check=check)
+    return project.json("verify", name, *options, check=check)
 
 
-def format_verdicts(found: Any) -> str:
-    return " ".join(f"{cell['cell_id']}:{cell['verdict']}" for cell in found["cells"])
+def format_verdicts(results: Any) -> str:
+    return " ".join(f"{cell['cell_id']}:{cell['verdict']}" for cell in results["cells"])
 
 
 def change(notebook: Notebook, change: Any) -> None:
@@ -73,15 +73,15 @@ def change(notebook: Notebook, change: Any) -> None:
 def test_reproducible_notebook(project: Quick) -> None:
     notebook = make_run_notebook(project, "x = 1", "print(x)", "x + 1")
     before, journal = notebook.path.read_bytes(), project.json("history")
-    found = run_verify(project, check=0)
+    result = run_verify(project, check=0)
     assert (
-        found["reproduces"]
-        and format_verdicts(found) == "a:same b:same c:same"
-        and found["kernels"] == 1
+        result["reproduces"]
+        and format_verdicts(result) == "a:same b:same c:same"
+        and result["kernels"] == 1
     )
     keys = "notebook reproduces cells files duration_s kernels packages where failing open_steps"
-    assert " ".join(found) == keys
-    assert [*found["cells"][0]] == [
+    assert " ".join(result) == keys
+    assert [*result["cells"][0]] == [
         "cell_id",
         "number",
         "verdict",
@@ -114,13 +114,13 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
     )
     change(notebook, lambda cells: cells[3]["outputs"][0].update(text="b\nc\n"))
     change(notebook, lambda cells: cells.pop(2))
-    found = run_verify(project, check=1)
-    assert format_verdicts(found) == "a:same b:unstable d:changed e:failed f:not_run"
-    assert not found["reproduces"] and found["kernels"] == 2
-    said = [cell["difference"] for cell in found["cells"]]
-    assert said[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
+    result = run_verify(project, check=1)
+    assert format_verdicts(result) == "a:same b:unstable d:changed e:failed f:not_run"
+    assert not result["reproduces"] and result["kernels"] == 2
+    messages = [cell["difference"] for cell in result["cells"]]
+    assert messages[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
     assert (
-        said[3]
+        messages[3]
         == "NameError: name 'df' is not defined (`df` was defined in cell 3, which was deleted)"
     )
     text = project.stepper("verify", "a", check=1).stdout
@@ -144,9 +144,9 @@ def test_missing_name_was_bound_by_a_changed_cell(project: Quick) -> None:
     notebook = make_run_notebook(project, "df = 1", "pass", "print(df)")
     change(notebook, lambda cells: cells[0].update(source="frame = 1"))
     project.stepper("run", "a")
-    found = run_verify(project, check=1)["cells"][2]["difference"]
+    difference = run_verify(project, check=1)["cells"][2]["difference"]
     assert (
-        found
+        difference
         == "NameError: name 'df' is not defined (`df` was defined in an earlier version of cell 1)"
     )
 
@@ -176,10 +176,10 @@ def test_live_kernel_counts_and_current_notebook_are_unchanged(
 
 def test_notebook_that_never_ran(project: Quick) -> None:
     project.notebook("a.ipynb", [code("print(1)", "a"), code("print(2)", "b")])
-    found = run_verify(project, check=1)
+    result = run_verify(project, check=1)
     assert (
-        format_verdicts(found) == "a:not_recorded b:not_recorded"
-        and found["kernels"] == 1
+        format_verdicts(result) == "a:not_recorded b:not_recorded"
+        and result["kernels"] == 1
     )
     text = project.stepper("verify", "a", check=1).stdout
     assert (
@@ -289,21 +289,21 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
         notebook,
         lambda cells: cells[1].update(source="# stepper: timeout=1s\nwhile True: pass"),
     )
-    found = run_verify(project, check=1)
-    assert format_verdicts(found) == "a:same b:failed c:not_run" and found["cells"][1][
-        "difference"
-    ].endswith("timed out after 1.00 s")
+    result = run_verify(project, check=1)
+    assert format_verdicts(result) == "a:same b:failed c:not_run" and result["cells"][
+        1
+    ]["difference"].endswith("timed out after 1.00 s")
     project.config("cell_timeout_seconds: 1\n")
     change(notebook, lambda cells: cells[1].update(source="while True: pass"))
-    said = run_verify(project, check=1)["cells"][1]["difference"]
+    difference = run_verify(project, check=1)["cells"][1]["difference"]
     assert (
-        said
+        difference
         == "timed out after 1.00 s (for more time, add the first line `# stepper: timeout=10m`)"
     )
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
-    found = run_verify(project, check=1)
-    assert format_verdicts(found) == "a:same b:failed c:not_run"
-    assert found["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", (
+    result = run_verify(project, check=1)
+    assert format_verdicts(result) == "a:same b:failed c:not_run"
+    assert result["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", (
         "nothing of it is there to restore"
     )
 
@@ -340,7 +340,7 @@ def test_files_written_by_cells_are_reported(project: Quick) -> None:
     more += "\nopen('new.csv', 'w').write('x') and None"
     change(notebook, lambda cells: cells[0].update(source=write + more))
     files = run_verify(project, "--once")["files"]
-    assert {each["name"]: each["change"] for each in files} == {
+    assert {file["name"]: file["change"] for file in files} == {
         "same.csv": "same",
         "other.csv": "changed",
         "gone.csv": "deleted",
@@ -361,7 +361,7 @@ def test_files_too_large_to_compare_are_reported(
     time.sleep(0.02)
     (tmp_path / "large").write_text("y" * 20)
     (tmp_path / "a.ipynb").write_text("{}")
-    assert [(each.name, each.change) for each in written.list_changes()] == [
+    assert [(change.name, change.change) for change in written.list_changes()] == [
         ("large", "written")
     ]
 
@@ -380,7 +380,7 @@ def test_folder_too_large_to_scan_gives_no_false_reports(
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     (tmp_path / "7.csv").unlink()
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 10)
-    assert [(each.name, each.change) for each in written.list_changes()] == [
+    assert [(change.name, change.change) for change in written.list_changes()] == [
         ("7.csv", "deleted")
     ]
 
@@ -499,15 +499,15 @@ def test_concurrent_replays_run_sequentially(project: Quick) -> None:
         "import os, time\nassert not os.path.exists('busy')\nopen('busy', 'w').close()\ntime.sleep(1)\n"
         "os.remove('busy')\nprint(1)",
     )
-    found = list[Any]()
+    results = list[Any]()
     both = [
-        threading.Thread(target=lambda: found.append(ask(project))) for _ in range(2)
+        threading.Thread(target=lambda: results.append(ask(project))) for _ in range(2)
     ]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join()
-    assert [each["reproduces"] for each in found] == [True, True]
+    for item in both:
+        item.start()
+    for item in both:
+        item.join()
+    assert [result["reproduces"] for result in results] == [True, True]
 
 
 @pytest.mark.nightly
@@ -518,9 +518,9 @@ def test_waiting_replay_compares_the_edited_notebook(
         project, "import time\ntime.sleep(2)\nprint(1)", name="slow.ipynb"
     )
     notebook = make_run_notebook(project, "print(1)", "print(2)")
-    found = list[Any]()
+    results = list[Any]()
     both = [
-        threading.Thread(target=lambda name=name: found.append(ask(project, name)))
+        threading.Thread(target=lambda name=name: results.append(ask(project, name)))
         for name in ("slow", "a")
     ]
     both[0].start()
@@ -530,17 +530,20 @@ def test_waiting_replay_compares_the_edited_notebook(
     both[1].start()
     time.sleep(0.5)
     change(notebook, lambda cells: cells.reverse())
-    for each in both:
-        each.join()
-    assert [format_verdicts(each) for each in found] == ["a:same", "b:same a:same"]
+    for item in both:
+        item.join()
+    assert [format_verdicts(result) for result in results] == [
+        "a:same",
+        "b:same a:same",
+    ]
 
 
 def ask(project: Project, name: str = "a") -> Any:
     from stepper.hook import daemon_client
 
-    asked = json.dumps({"notebook": f"notebooks/{name}.ipynb"}).encode()
+    payload = json.dumps({"notebook": f"notebooks/{name}.ipynb"}).encode()
     return json.loads(
-        daemon_client.send_request(project.paths, b"verify", asked) or b"null"
+        daemon_client.send_request(project.paths, b"verify", payload) or b"null"
     )
 
 
@@ -553,11 +556,11 @@ def test_full_disk_is_reported_without_a_verdict(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(replays.shutil, "copyfile", full)
-    done = project.stepper("verify", "a", check=1)
+    result = project.stepper("verify", "a", check=1)
     assert (
-        "can't be replayed: No space left on device" in done.stderr
-        and "df -h" in done.stderr
-        and done.stdout == ""
+        "can't be replayed: No space left on device" in result.stderr
+        and "df -h" in result.stderr
+        and result.stdout == ""
     )
     assert project.json("status", "a")["verified"] is None
 
@@ -570,18 +573,18 @@ def test_unwritable_replay_outputs_give_no_verdict(
 
     put = IpynbFile.write_execution
 
-    def full(file: IpynbFile, *given: Any) -> str:
+    def full(file: IpynbFile, *values: Any) -> str:
         if "verify" in file.path:
             from stepper.common.errors import NotebookError
 
             raise NotebookError("it can't be written: No space left on device")
-        return put(file, *given)
+        return put(file, *values)
 
     monkeypatch.setattr(IpynbFile, "write_execution", full)
     assert "the outputs of the replay could not be written" in (
-        said := project.stepper("verify", "a", check=1).stderr
+        output := project.stepper("verify", "a", check=1).stderr
     )
-    assert "{}" not in said
+    assert "{}" not in output
 
 
 def test_folder_copy_has_a_size_limit(
@@ -612,9 +615,11 @@ def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
     trust.save_record(
         project.paths, {"python": sys.executable, "kernels": [*accepted.values()]}
     )
-    done = project.stepper("verify", "a", "--kernel", "far")
-    assert "the replay uses a separate kernel on far (" in done.stderr
-    assert " in 1 fresh kernel (in far); the live kernel was not touched" in done.stdout
+    result = project.stepper("verify", "a", "--kernel", "far")
+    assert "the replay uses a separate kernel on far (" in result.stderr
+    assert (
+        " in 1 fresh kernel (in far); the live kernel was not touched" in result.stdout
+    )
     assert project.json("status", "a")["kernel"]["where"] == "", (
         "the notebook's own kernel stays where it is"
     )
@@ -662,12 +667,12 @@ def test_leftovers_of_a_killed_daemon_are_removed(
     secure_files.replace(
         os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1"
     )
-    left = asyncio.run(
+    result = asyncio.run(
         replays.remove_workspaces(
             project.paths, secure_files.list_names(project.paths.verify), dict
         )
     )
-    assert left == []
+    assert result == []
     assert os.listdir(project.paths.verify) == []
 
 
@@ -701,12 +706,12 @@ def test_verify_with_real_kernels(real: Project) -> None:
         "print(object())",
     )
     pid, before = real.json("status", "a")["kernel"]["pid"], notebook.path.read_bytes()
-    found = run_verify(real, check=1)
+    result = run_verify(real, check=1)
     assert (
-        format_verdicts(found) == "a:same b:unstable c:same d:same"
-        and found["kernels"] == 2
+        format_verdicts(result) == "a:same b:unstable c:same d:same"
+        and result["kernels"] == 2
     )
-    assert found["files"] == [
+    assert result["files"] == [
         {"name": "out.csv", "change": "same", "text": "rewritten with the same content"}
     ]
     # Of a draw two fresh runs agree on the first lines by chance: a third one tells.
@@ -736,14 +741,14 @@ def test_verify_with_real_kernels(real: Project) -> None:
 
 def kernels(project: Project) -> list[int]:
     """The processes of kernels whose cells run in the project."""
-    found = []
+    results = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if MARKER in process.environ() and process.cwd().startswith(
                 str(project.folder)
             ):
-                found.append(process.pid)
-    return found
+                results.append(process.pid)
+    return results
 
 
 def start_replay(project: Project, name: str) -> subprocess.Popen[str]:
@@ -784,26 +789,26 @@ def test_ctrl_c_cancels_the_replay(real: Project) -> None:
 @pytest.mark.nightly
 def test_readme_notebook_reproduces(tmp_path: Path) -> None:
     python = environment(sys.executable, *demo.PACKAGES)
-    found = json.loads(
+    data = json.loads(
         subprocess.run(
             [python, "-c", demo.PROBE], capture_output=True, text=True, check=True
         ).stdout
     )
-    for made in scratch(tmp_path / "repo"):
-        trust.save_record(made.paths, {"python": python})
-        shutil.copyfile(found[1][0], made.folder / demo.DATA)
-        make_run_notebook(made, *(step.code for step in demo.STEPS))
-        out = made.stepper("verify", "a").stdout
+    for new_project in scratch(tmp_path / "repo"):
+        trust.save_record(new_project.paths, {"python": python})
+        shutil.copyfile(data[1][0], new_project.folder / demo.DATA)
+        make_run_notebook(new_project, *(step.code for step in demo.STEPS))
+        out = new_project.stepper("verify", "a").stdout
         assert (
             "REPRODUCES · 7 of 7 cells as recorded · " in out
             and " in 1 fresh kernel; " in out
         )
         assert f"  · file {demo.RESULT}: rewritten with the same content" in out
         change(
-            Notebook(made, made.folder / "notebooks" / "a.ipynb"),
+            Notebook(new_project, new_project.folder / "notebooks" / "a.ipynb"),
             lambda cells: cells.pop(3),
         )
-        out = made.stepper("verify", "a", check=1).stdout
+        out = new_project.stepper("verify", "a", check=1).stdout
         assert (
             "NameError: name 'weather' is not defined (`weather` was defined in cell 4, which was deleted)"
             in out
@@ -864,10 +869,10 @@ def test_unusual_cells(real: Project) -> None:
                 cell.update(execution_count=1, outputs=[]) for cell in cells
             ],
         )
-        found = run_verify(real, name="odd", check=1)
-        assert format_verdicts(found) == "a:failed b:not_run"
-        difference = found["cells"][0]["difference"]
-        assert any(each in difference for each in said.split("|")), found["cells"][0]
+        result = run_verify(real, name="odd", check=1)
+        assert format_verdicts(result) == "a:failed b:not_run"
+        difference = result["cells"][0]["difference"]
+        assert any(item in difference for item in said.split("|")), result["cells"][0]
         living = "(the notebook's own kernel may use the address; to shut down that kernel, run: stepper shutdown notebooks/odd.ipynb)"
         assert (
             difference.endswith(living) == (source is serves)
@@ -891,18 +896,18 @@ def test_real_full_disk(real: Project, small_disk: Path) -> None:
         (small_disk / "fill").write_bytes(b"x" * 600_000)
         assert "REPRODUCES" in real.stepper("verify", "full").stdout
         (real.folder / "notebooks" / "more").touch()
-        done = real.stepper("verify", "full", check=1)
+        result = real.stepper("verify", "full", check=1)
         assert (
-            "the outputs of the replay could not be written" in done.stderr
-            and done.stdout == ""
+            "the outputs of the replay could not be written" in result.stderr
+            and result.stdout == ""
         )
         with open(small_disk / "fill", "ab", 0) as stream, pytest.raises(OSError):
             while True:
                 stream.write(b"x" * 4096)
-        done = real.stepper("verify", "full", check=1)
+        result = real.stepper("verify", "full", check=1)
         assert (
-            "can't be replayed: No space left on device" in done.stderr
-            and done.stdout == ""
+            "can't be replayed: No space left on device" in result.stderr
+            and result.stdout == ""
         )
         assert os.listdir(small_disk) == ["fill"] and len(kernels(real)) == 1
         assert "verified" in real.stepper("status", "full").stdout, (
@@ -967,18 +972,18 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
     python = environment(
         sys.executable, "pandas", "matplotlib", "plotly", "tqdm", "ipywidgets"
     )
-    for made in scratch(tmp_path / "repo"):
-        trust.save_record(made.paths, {"python": python})
+    for new_project in scratch(tmp_path / "repo"):
+        trust.save_record(new_project.paths, {"python": python})
         for name, text in (("title", "Rain"), ("colour", "navy"), ("bars", "3 4")):
-            (made.folder / "notebooks" / name).write_text(text)
+            (new_project.folder / "notebooks" / name).write_text(text)
         figure = "plt.bar([1, 2], [int(n) for n in open('bars').read().split()], color=open('colour').read())\n"
         sources = (PEOPLE, *SAME, *UNSTABLE)
-        made.notebook("a.ipynb", [code(source) for source in sources], minor=4)
-        made.stepper("run", "a")
+        new_project.notebook("a.ipynb", [code(source) for source in sources], minor=4)
+        new_project.stepper("run", "a")
         verdicts = dict(
             zip(
                 sources,
-                (cell["verdict"] for cell in run_verify(made, check=1)["cells"]),
+                (cell["verdict"] for cell in run_verify(new_project, check=1)["cells"]),
                 strict=True,
             )
         )
@@ -989,15 +994,15 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
         }
         assert not wrong and {*verdicts.values()} == {"same", "unstable"}
         draw = f"import matplotlib.pyplot as plt\n{figure}plt.title(open('title').read())\nplt.show()"
-        make_run_notebook(made, draw, name="figure.ipynb")
+        make_run_notebook(new_project, draw, name="figure.ipynb")
         for name, text, said in (
             ("title", "Snow", 'figure 1: "Rain"'),
             ("colour", "green", "% of its pixels differ"),
             ("bars", "3 5", "y 0 to"),
         ):
-            path = made.folder / "notebooks" / name
+            path = new_project.folder / "notebooks" / name
             before, _ = path.read_text(), path.write_text(text)
-            (cell,) = run_verify(made, name="figure", check=1)["cells"]
+            (cell,) = run_verify(new_project, name="figure", check=1)["cells"]
             assert cell["verdict"] == "changed" and said in cell["difference"], cell
             path.write_text(before)
 
@@ -1091,5 +1096,5 @@ def test_another_local_kernelspec(real: Project) -> None:
     real.config("kernels:\n  bash: {kernelspec: bash}\n")
     real.stepper("trust", "--yes", check=None)
     make_run_notebook(real, "print(1)", name="another.ipynb")
-    found = run_verify(real, "--kernel", "local", name="another", check=0)
-    assert found["where"] == "" and found["reproduces"]
+    result = run_verify(real, "--kernel", "local", name="another", check=0)
+    assert result["where"] == "" and result["reproduces"]

@@ -56,11 +56,11 @@ def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> C
                 "--json",
             ]
         data = json.dumps(asked).encode()
-        done = subprocess.run(
+        result = subprocess.run(
             command, input=data, capture_output=True, timeout=120, cwd=project.folder
         )
-        assert (done.returncode, done.stderr) == (0, b"")
-        return json.loads(done.stdout)
+        assert (result.returncode, result.stderr) == (0, b"")
+        return json.loads(result.stdout)
 
     call.version = version  # type: ignore[attr-defined]
     return call
@@ -70,10 +70,10 @@ def text(answer: dict[str, Any]) -> str:
     return str(answer["hookSpecificOutput"]["additionalContext"])
 
 
-def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for a condition; the time is a bound of hangs only."""
     until = time.monotonic() + seconds
-    while not come():
+    while not received():
         assert time.monotonic() < until, "it never came"
         time.sleep(0.02)
 
@@ -129,8 +129,8 @@ def test_long_cell_is_not_interrupted_for_another_version(
     )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
-    said = text(other(notebook.edited("insert", "x = 0")))
-    assert "NOT run" in said and "an earlier daemon has not exited yet" in said
+    message = text(other(notebook.edited("insert", "x = 0")))
+    assert "NOT run" in message and "an earlier daemon has not exited yet" in message
     flag.touch()
     thread.join(60)
     assert "ran ok" in answers[0]

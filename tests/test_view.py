@@ -72,11 +72,11 @@ class View:
         self, path: str, method: str = "GET", **headers: str | None
     ) -> http.client.HTTPResponse:
         """Ask as the page does, but for the headers that are given (None: without)."""
-        told = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie}
-        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        data = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie}
+        data |= {name.replace("_", "-"): value for name, value in headers.items()}
         link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
         link.putrequest(method, path, skip_host=True)
-        for name, value in told.items():
+        for name, value in data.items():
             if value is not None:
                 link.putheader(name, value)
         link.endheaders()
@@ -102,10 +102,10 @@ def project(module_project: Project) -> Iterator[Project]:
 
 @pytest.fixture(scope="module")
 def view(module_project: Project) -> Iterator[View]:
-    made = View(module_project, "--no-browser")
-    yield made
-    made.end()
-    assert made.text().count("\n") == 2, made.text()  # nothing was said but where it is
+    view = View(module_project, "--no-browser")
+    yield view
+    view.end()
+    assert view.text().count("\n") == 2, view.text()  # nothing was said but where it is
 
 
 @pytest.fixture
@@ -230,15 +230,15 @@ def test_server_listens_on_loopback_and_key_is_in_no_command_line(
 ) -> None:
     process = psutil.Process(view.process.pid)
     assert {
-        (each.laddr.ip, each.status)
-        for each in process.net_connections("inet")
-        if each.status == "LISTEN"
+        (item.laddr.ip, item.status)
+        for item in process.net_connections("inet")
+        if item.status == "LISTEN"
     } == {("127.0.0.1", "LISTEN")}
-    told = [
-        " ".join(each.info["cmdline"] or ())
-        for each in psutil.process_iter(["cmdline"])
+    command_lines = [
+        " ".join(process.info["cmdline"] or ())
+        for process in psutil.process_iter(["cmdline"])
     ]
-    assert [line for line in told if view.key in line] == []
+    assert [line for line in command_lines if view.key in line] == []
     for path in (project.folder / ".stepper").rglob("*"):
         assert not path.is_file() or view.key.encode() not in path.read_bytes(), path
 
@@ -291,9 +291,9 @@ def test_leftovers_of_a_killed_view_are_removed(
 def test_port_in_use_is_reported_with_a_fix(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = project.stepper("view", "--no-browser", "--port", port, check=1)
-    assert f"port {port} of 127.0.0.1 is not available: " in done.stderr
-    assert "stepper view" in done.stderr.splitlines()[1]
+        result = project.stepper("view", "--no-browser", "--port", port, check=1)
+    assert f"port {port} of 127.0.0.1 is not available: " in result.stderr
+    assert "stepper view" in result.stderr.splitlines()[1]
     assert project.stepper("view", "nowhere", check=2).stderr.startswith(
         "stepper: there is no notebook 'nowhere'"
     )
@@ -587,15 +587,15 @@ def test_stale_cells_and_the_last_verify(
 def test_two_viewers_with_different_notebooks(
     project: Project, view: View, page: Page, browser: Browser
 ) -> None:
-    one = project.new("A", problem="The one")
-    one.insert("print('of the one')")
+    new_notebook = project.new("A", problem="The one")
+    new_notebook.insert("print('of the one')")
     other = project.new("B", problem="The other")
     second = browser.page()
     second.go(view.address)
     second.until("document.querySelector('#title')?.textContent === 'The other'")
-    show(page, view, one)
+    show(page, view, new_notebook)
     assert page.js("document.querySelector('#shelf [aria-current]').title") == str(
-        one.path.relative_to(project.folder)
+        new_notebook.path.relative_to(project.folder)
     )
     other.insert("print('of the other')")
     second.until("document.querySelector('#cells').innerText.includes('of the other')")
@@ -721,12 +721,12 @@ def test_notebook_content_cannot_affect_the_page(
         )
         assert "frame-ancestors 'self'" in raw.headers["Content-Security-Policy"]
         # What was refused is told in the console: in the frame, never of the page itself.
-        told = [
-            each
-            for each in page.errors()
-            if "sandbox" not in each and "/output" not in each and there not in each
+        errors = [
+            error
+            for error in page.errors()
+            if "sandbox" not in error and "/output" not in error and there not in error
         ]
-        assert told == []
+        assert errors == []
         page.events.clear()
 
 
@@ -744,8 +744,8 @@ def make_large_notebook(project: Project) -> Notebook:
         noise = Image.frombytes(
             "L", (560, 560), random.Random(seed).randbytes(560 * 560)
         )
-        noise.save(made := io.BytesIO(), "png")
-        return base64.b64encode(made.getvalue()).decode()
+        noise.save(buffer := io.BytesIO(), "png")
+        return base64.b64encode(buffer.getvalue()).decode()
 
     row = "".join(f"<td>{number}</td>" for number in range(40))
     kinds = [
@@ -806,7 +806,7 @@ def make_large_notebook(project: Project) -> Notebook:
             about = {"run": run, "cell_id": cell["id"], "key": cell["id"]}
             fault = None if fine else Fault("KeyError", "'x'")
             verdict = Verdict.FINE if fine else Verdict.RECOVERABLE
-            told = [
+            events = [
                 journal_events.RunStarted(**about, at=at, source=cell["source"]),
                 journal_events.RunEnded(
                     **about,
@@ -820,7 +820,7 @@ def make_large_notebook(project: Project) -> Notebook:
                     fault=fault,
                 ),
             ]
-            stream.writelines(json.dumps(each.to_json()) + "\n" for each in told)
+            stream.writelines(json.dumps(event.to_json()) + "\n" for event in events)
     return notebook
 
 
@@ -1085,21 +1085,21 @@ def test_screenshots_for_the_docs(
 ) -> None:
     """Made from a real session; they land in docs/ where PICTURES is set."""
     untouched.folder.rename(folder := untouched.folder.with_name("weather"))
-    made = Project(folder)
+    new_project = Project(folder)
     trust.save_record(
-        made.paths,
+        new_project.paths,
         {
             "python": environment(
                 sys.executable, "pandas", "matplotlib", "vega_datasets"
             )
         },
     )
-    made.compiled, untouched.folder, untouched.paths = (
+    new_project.compiled, untouched.folder, untouched.paths = (
         untouched.compiled,
-        made.folder,
-        made.paths,
+        new_project.folder,
+        new_project.paths,
     )
-    view = View(made, "--no-browser")
+    view = View(new_project, "--no-browser")
     page = browser.page()
     page.size(1280, 860)
     page.go(view.address)
@@ -1112,7 +1112,9 @@ def test_screenshots_for_the_docs(
         "Drop the outliers",
         "Write the summary",
     )
-    notebook = made.new(*steps, problem="How wet is Seattle, and does it get wetter?")
+    notebook = new_project.new(
+        *steps, problem="How wet is Seattle, and does it get wetter?"
+    )
     notebook.insert(
         "Four years of days, from the package `vega_datasets`.", kind="markdown"
     )
@@ -1136,7 +1138,9 @@ def test_screenshots_for_the_docs(
         force_terminal=True,
         color_system="truecolor",
     )
-    book = NotebookList(made.paths).get_view(str(notebook.path.relative_to(folder)))
+    book = NotebookList(new_project.paths).get_view(
+        str(notebook.path.relative_to(folder))
+    )
     book.refresh("")
     console.print(render(book, 50))
     picture = re.sub(

@@ -87,8 +87,8 @@ def test_data_frame_is_parsed_as_rows() -> None:
 def test_other_html_is_shown_in_an_iframe(html: str) -> None:
     assert parse_tables(html) == []
     if html:
-        told = render_one(make_rich_output(text__html=html))
-        assert told["kind"] == "html" and html not in json.dumps(told)
+        rendered = render_one(make_rich_output(text__html=html))
+        assert rendered["kind"] == "html" and html not in json.dumps(rendered)
 
 
 def test_first_rows_of_a_large_table_are_parsed() -> None:
@@ -112,10 +112,13 @@ def test_table_spans_and_line_breaks() -> None:
 
 def test_long_text_is_truncated_and_available_by_url() -> None:
     text = "".join(f"line {number}\n" for number in range(100_000))
-    told = render_one({"output_type": "stream", "name": "stdout", "text": text})
-    assert len(told["text"]) + len(told["tail"]) <= HEAD_CHARACTERS + TAIL_CHARACTERS
-    assert told["left"] == len(text) - len(told["text"]) - len(told["tail"])
-    assert text.startswith(told["text"]) and text.endswith(told["tail"])
+    rendered = render_one({"output_type": "stream", "name": "stdout", "text": text})
+    assert (
+        len(rendered["text"]) + len(rendered["tail"])
+        <= HEAD_CHARACTERS + TAIL_CHARACTERS
+    )
+    assert rendered["left"] == len(text) - len(rendered["text"]) - len(rendered["tail"])
+    assert text.startswith(rendered["text"]) and text.endswith(rendered["tail"])
     assert (
         get_full_output(
             [{"output_type": "stream", "name": "stdout", "text": text}], 0
@@ -151,8 +154,14 @@ def test_images_are_urls() -> None:
         text__plain="<Figure>",
         text__html=EVIL,
     )
-    told = render_one(output)
-    assert (told["kind"], told["width"], told["height"], told["n"], told["alt"]) == (
+    rendered = render_one(output)
+    assert (
+        rendered["kind"],
+        rendered["width"],
+        rendered["height"],
+        rendered["n"],
+        rendered["alt"],
+    ) == (
         "picture",
         640,
         480,
@@ -228,7 +237,7 @@ def test_widgets_are_rendered_statically() -> None:
             "text/plain": "HBox(…)",
         }
     }
-    told = render_one(
+    rendered = render_one(
         view,
         get_widget_models(
             {
@@ -238,7 +247,7 @@ def test_widgets_are_rendered_statically() -> None:
             }
         ),
     )
-    assert told["rows"] == [
+    assert rendered["rows"] == [
         {"label": "Load", "part": 0.5, "text": "30 of 50"},
         {"label": "Which", "text": EVIL, "html": False},
     ]
@@ -327,7 +336,7 @@ def encode_events(number: int, fine: bool = True) -> bytes:
     outcome, verdict = (
         (Outcome.OK, Verdict.FINE) if fine else (Outcome.ERROR, Verdict.RECOVERABLE)
     )
-    told = [
+    events = [
         journal_events.RunStarted(**cell, at=AT, source=f"x = {number}"),
         journal_events.RunEnded(
             **cell,
@@ -345,7 +354,7 @@ def encode_events(number: int, fine: bool = True) -> bytes:
             text=f"stepper: run {number}\nWarning: all values are NaN\n| Warning: printed",
         ),
     ]
-    return b"".join(json.dumps(each.to_json()).encode() + b"\n" for each in told)
+    return b"".join(json.dumps(event.to_json()).encode() + b"\n" for event in events)
 
 
 @pytest.fixture
@@ -425,22 +434,22 @@ def test_thousand_runs_are_read_once(journal: Path) -> None:
 def test_view_modules_are_imported_lazily() -> None:
     def loaded(what: str) -> set[str]:
         script = f"import sys, {what}; print(*sys.modules)"
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True
         )
-        return set(done.stdout.split())
+        return set(result.stdout.split())
 
-    for each in (
+    for item in (
         "stepper.cli.main",
         "stepper.daemon.server",
         "stepper.hook.daemon_client",
     ):
-        found = loaded(each)
+        found = loaded(item)
         assert not [
             name
             for name in found
             if name.startswith(("stepper.web", "stepper.session.view_snapshot"))
-        ], each
+        ], item
         assert (
-            each == "stepper.daemon.server" or not {"tornado", "rich"} & found
+            item == "stepper.daemon.server" or not {"tornado", "rich"} & found
         )  # jupyter_client brings tornado

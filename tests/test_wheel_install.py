@@ -37,14 +37,16 @@ NAME = f"notebook_stepper-{__version__}"
 
 def committed(*folders: str) -> set[str]:
     """The files of these folders and names, as they are in the checkout."""
-    found = [
+    results = [
         path
         for name in folders
         for path in [ROOT / name, *(ROOT / name).rglob("*")]
         if path.is_file()
     ]
     return {
-        str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts
+        str(path.relative_to(ROOT))
+        for path in results
+        if "__pycache__" not in path.parts
     }
 
 
@@ -142,10 +144,10 @@ def test_wheel_contains_the_package_and_install_assets(wheel: Path) -> None:
 def test_sdist_contains_the_same_and_the_docs(dist: Path) -> None:
     (file,) = dist.glob("*.tar.gz")
     with tarfile.open(file) as sdist:
-        found = {name.partition("/")[2] for name in sdist.getnames()}
+        sdist_names = {name.partition("/")[2] for name in sdist.getnames()}
     papers = {"README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", ".gitignore"}
     assert (
-        found
+        sdist_names
         == committed(
             "stepper", "hooks", "skills", "examples", "install.sh", "pyproject.toml"
         )
@@ -173,9 +175,9 @@ def test_make_dist_builds_a_valid_release(tmp_path: Path) -> None:
     )
     (copy / ".venv").symlink_to(Path(sys.prefix))
     (copy / ".venv/.made").touch()
-    done = run("make", "dist", path=Path(os.environ["PATH"]), cwd=copy)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("PASSED") == 2, done.stdout
+    result = run("make", "dist", path=Path(os.environ["PATH"]), cwd=copy)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("PASSED") == 2, result.stdout
     assert sorted(path.name for path in (copy / "dist").iterdir()) == [
         f"{NAME}-py3-none-any.whl",
         f"{NAME}.tar.gz",
@@ -244,13 +246,13 @@ def test_installing_the_package_writes_only_to_the_environment(
         "--compile-bytecode",
         wheel,
     ]
-    told = {
+    data = {
         **os.environ,
         "HOME": str(home),
         "XDG_STATE_HOME": str(home / "state"),
         "VIRTUAL_ENV": str(env),
     }
-    subprocess.run(pip, env=told, cwd=home, check=True)
+    subprocess.run(pip, env=data, cwd=home, check=True)
     assert list(home.iterdir()) == []
     new = {name for name in snapshot(env) if name not in before}
     tops = {name.partition("site-packages/")[2].split("/")[0] or name for name in new}
@@ -268,11 +270,11 @@ def test_installing_the_package_writes_only_to_the_environment(
 def test_command_without_project_prints_help(
     installed_wheel: Path, path: Path, tmp_path: Path
 ) -> None:
-    told = run(installed_wheel, "--help", path=path)
+    result = run(installed_wheel, "--help", path=path)
     assert (
-        told.returncode == 0
-        and "install [TARGET]" in told.stdout
-        and "uninstall [TARGET]" in told.stdout
+        result.returncode == 0
+        and "install [TARGET]" in result.stdout
+        and "uninstall [TARGET]" in result.stdout
     )
     assert (
         run(installed_wheel, "--version", path=path).stdout
@@ -296,10 +298,10 @@ def test_refusals_match_those_of_a_clone(
     (tmp_path / "file").touch()
     own = f"{shlex.quote(str(installed_wheel))} install"
     for words in (["{}/file"], ["{}", "--what"]):
-        told = [word.format(tmp_path) for word in words]
+        expected_words = [word.format(tmp_path) for word in words]
         here, clone = (
-            run(installed_wheel, "install", *told, path=path),
-            sh(ROOT, *told, path=path),
+            run(installed_wheel, "install", *expected_words, path=path),
+            sh(ROOT, *expected_words, path=path),
         )
         assert (here.returncode, here.stdout) == (clone.returncode, clone.stdout)
         assert here.stderr == clone.stderr.replace("./install.sh", own)
@@ -347,24 +349,24 @@ def test_install_and_uninstall_by_uvx(
     repo = tmp_path / "my repo"
     repo.mkdir()
     uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
-    done = run(*uvx, "install", "--python", kernel, path=path, cwd=repo)
-    assert done.returncode == 0, done.stderr
-    place = Paths(str(repo))
-    first, beside = snapshot(repo), snapshot(Path(place.env))
+    result = run(*uvx, "install", "--python", kernel, path=path, cwd=repo)
+    assert result.returncode == 0, result.stderr
+    paths = Paths(str(repo))
+    first, beside = snapshot(repo), snapshot(Path(paths.env))
     again = run(*uvx, "install", path=path, cwd=repo)
-    assert (snapshot(repo), snapshot(Path(place.env))) == (first, beside), again.stdout
+    assert (snapshot(repo), snapshot(Path(paths.env))) == (first, beside), again.stdout
     assert "made" not in again.stdout
 
     # its environment is its own: of what uvx made nothing is needed
-    packages = Path(place.env, "packages").resolve()
+    packages = Path(paths.env, "packages").resolve()
     assert (
-        packages.is_relative_to(place.env)
+        packages.is_relative_to(paths.env)
         and (packages / "stepper/assets/install.sh").is_file()
     )
 
     # doctor's mends name the way
     (repo / ".claude/hooks/stepper").unlink()
-    mend = doctor.format_install_command(place)
+    mend = doctor.format_install_command(paths)
     assert (
         mend == f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))}"
     )
@@ -383,7 +385,7 @@ def test_install_and_uninstall_by_uvx(
 
     undone = run(*uvx, "uninstall", path=path, cwd=repo)
     assert undone.returncode == 0, undone.stderr
-    assert list(repo.iterdir()) == [] and not Path(place.install_record).parent.exists()
+    assert list(repo.iterdir()) == [] and not Path(paths.install_record).parent.exists()
 
 
 @pytest.mark.nightly
@@ -395,19 +397,19 @@ def test_install_by_uvx_for_mcp_only(
     repo.mkdir()
     uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
     words = ["install", "--mcp-only", "--python", kernel]
-    done = run(*uvx, *words, path=path, cwd=repo)
-    assert done.returncode == 0, done.stderr
-    assert sorted(each.name for each in repo.iterdir()) == [
+    result = run(*uvx, *words, path=path, cwd=repo)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in repo.iterdir()) == [
         ".gitignore",
         ".stepper",
         "notebooks",
     ]
-    place = Paths(str(repo))
+    paths = Paths(str(repo))
     command = f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))} --mcp-only"
-    assert doctor.format_install_command(place) == command
+    assert doctor.format_install_command(paths) == command
     stepper = repo / ".stepper/env/bin/stepper"
-    told = run(stepper, "doctor", path=path, cwd=repo)
-    assert told.returncode == 0, told.stdout
+    process_result = run(stepper, "doctor", path=path, cwd=repo)
+    assert process_result.returncode == 0, process_result.stdout
     config = run(stepper, "mcp", "--config", "codex", "--install", path=path, cwd=repo)
     assert ".codex/config.toml: made" in config.stdout
     refused = run(*uvx, *words, "--statusline", path=path, cwd=repo)
@@ -437,8 +439,8 @@ def test_install_by_pip_and_pipx(
         if extra
         else [env / "bin/notebook-stepper"]
     )
-    done = run(*command, "install", repo, "--python", kernel, path=path, **extra)
-    assert done.returncode == 0, done.stderr
+    result = run(*command, "install", repo, "--python", kernel, path=path, **extra)
+    assert result.returncode == 0, result.stderr
     named = (
         f"pipx run --spec {wheel} notebook-stepper install"
         if extra
@@ -467,8 +469,10 @@ def test_install_on_a_fresh_machine(
     """By uvx: the demo, a cell seen live in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
     path = Path(f"{Path(find_uv()).parent}{os.pathsep}{os.environ['PATH']}")
     uvx = ["uvx", "--from", wheel, "notebook-stepper"]
-    done = run(*uvx, "install", "--demo", path=path, cwd=tmp_path, TMPDIR=str(tmp_path))
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    result = run(
+        *uvx, "install", "--demo", path=path, cwd=tmp_path, TMPDIR=str(tmp_path)
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     (scratch,) = tmp_path.glob("stepper-demo-*")
     stepper = scratch / ".stepper/env/bin/stepper"
     again = run(stepper, "run", path=path, cwd=scratch)  # the demo ended its kernel
@@ -488,9 +492,9 @@ def test_install_on_a_fresh_machine(
             page.size(1280)
             page.go(
                 next(
-                    found[0]
+                    matches[0]
                     for line in view.stdout
-                    if (found := re.findall(r"http://\S+", line))
+                    if (matches := re.findall(r"http://\S+", line))
                 )
             )
             page.until("document.querySelector('#state')?.textContent === 'complete'")

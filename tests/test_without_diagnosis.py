@@ -38,7 +38,7 @@ def test_cells_run_and_fail_without_diagnosis(tmp_path: Path) -> None:
         for n, text in enumerate(sources)
     ]
     path = tmp_path / "n.ipynb"
-    place = LaunchConfig(
+    launch_config = LaunchConfig(
         environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"),
         str(tmp_path),
         dict(os.environ),
@@ -51,7 +51,7 @@ def test_cells_run_and_fail_without_diagnosis(tmp_path: Path) -> None:
         JournalFile(str(tmp_path / "journal.jsonl")),
         kernels,
         Limits,
-        lambda environ, kernel: place,
+        lambda environ, kernel: launch_config,
         NoDiagnosis(),
         recover_run,
     )

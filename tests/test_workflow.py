@@ -87,10 +87,10 @@ def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> No
     assert [(cell["cell_id"], cell["status"]) for cell in status["off_plan"]] == [
         (cell_id, "failed")
     ]
-    shown = project.stepper("status").stdout
+    output = project.stepper("status").stdout
     assert (
-        "failing, 1 of 1 steps done" in shown and "outside the plan, failed" in shown
-    ), shown
+        "failing, 1 of 1 steps done" in output and "outside the plan, failed" in output
+    ), output
     sent = end_turn(notebook, "All done.")["hookSpecificOutput"]["additionalContext"]
     assert "the notebook is not complete" in sent and f"(id {cell_id}) failed" in sent
     answer = notebook.replace(cell_id, "x / 2")
@@ -233,11 +233,11 @@ def test_fix_grants_new_retries_and_lists_attempts(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("first_try")
     assert notebook.replace(cell_id, "second_try").stop
-    said = project.stepper("fix").stdout
-    assert 'step 1 of 2 "Load"' in said
-    assert "NameError: name 'first_try' is not defined" in said
-    assert "| second_try" in said
-    assert cell_id in said
+    output = project.stepper("fix").stdout
+    assert 'step 1 of 2 "Load"' in output
+    assert "NameError: name 'first_try' is not defined" in output
+    assert "| second_try" in output
+    assert cell_id in output
     assert step(project, 1)["attempts"] == 0
     assert notebook.before("replace", "x", cell_id).stdout == b""
     assert "done" in notebook.replace(cell_id, "x = 1").text
@@ -250,11 +250,11 @@ def test_skip_marks_step_and_cell_and_names_the_next_step(project: Project) -> N
     cell_id, answer = notebook.insert("raise RuntimeError('STOP: which file?')")
     assert "Error Message: STOP: which file?" in answer.stop
     assert "Attempted Fixes: 0" in answer.stop
-    said = project.stepper("skip", "no", "data", "yet").stdout
+    output = project.stepper("skip", "no", "data", "yet").stdout
     assert (
-        'step 1 of 2 "Load"' in said
-        and "no data yet" in said
-        and 'Next: step 2 of 2 "Plot"' in said
+        'step 1 of 2 "Load"' in output
+        and "no data yet" in output
+        and 'Next: step 2 of 2 "Plot"' in output
     )
     assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
     assert step(project, 1)["status"] == "skipped"
@@ -270,10 +270,14 @@ def test_continue_lifts_a_stop_and_names_the_next_step(project: Project) -> None
     notebook.insert("import math\nrows = [1, 2]\ndef area(r, scale=1):\n    return r")
     cell_id, answer = notebook.insert("raise ValueError('please STOP here')")
     assert answer.stop
-    said = project.stepper("continue").stdout
-    assert "The notebook is resumed" in said and "The person" not in said
-    assert 'Next: step 2 of 2 "Plot"' in said
-    assert "math" in said and "area(r, scale=1)" in said and "rows: list of 2" in said
+    output = project.stepper("continue").stdout
+    assert "The notebook is resumed" in output and "The person" not in output
+    assert 'Next: step 2 of 2 "Plot"' in output
+    assert (
+        "math" in output
+        and "area(r, scale=1)" in output
+        and "rows: list of 2" in output
+    )
     assert project.json("status")["state"] == "ready"
     assert "The notebook was not stopped" in project.stepper("continue").stdout
     assert "ran ok" in notebook.replace(cell_id, "1").text
@@ -283,18 +287,18 @@ def test_continue_lifts_a_stop_and_names_the_next_step(project: Project) -> None
 def test_answer_is_passed_to_the_agent_and_journaled(project: Project) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: `a` or \"b\"?')")
-    said = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
+    output = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
     assert (
         'The user\'s answer to "`a` or "b"?": take `b`; $(echo no) & \'go on\'\n'
-        in said
+        in output
     )
     assert notebook.replace(cell_id, "raise MemoryError").stop
     fix = notebook.commands.slash("fix", "HINT")
     assert f"`{fix}`" in say(notebook, "buy more of it")
-    said = project.stepper(
+    output = project.stepper(
         "fix", "half", "of it", "--notebook", notebook.path.name
     ).stdout
-    assert said.splitlines()[-1] == "The user's hint: half of it"
+    assert output.splitlines()[-1] == "The user's hint: half of it"
     notebook.replace(cell_id, "raise MemoryError")
     assert (
         "resumed" in project.stepper("continue", notebook.path.name).stdout
@@ -580,14 +584,14 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
         "/data/a.csv is better",
         "how do I continue notebook work?",
     ):
-        said = say(notebook, near)
+        response = say(notebook, near)
         assert (
             f'{notebook.path.name} is stopped (you asked "which of the two columns?")'
-            in said
+            in response
         ), near
         assert (
-            "does not resume the notebook" in said
-            and f"Ask the user to type: `{answer_command}`." in said
+            "does not resume the notebook" in response
+            and f"Ask the user to type: `{answer_command}`." in response
         )
     for other in (
         "/help",
@@ -597,11 +601,11 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
         assert say(notebook, other) == "", other
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
-    said = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
-    assert "new retries" in said
+    response = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
+    assert "new retries" in response
     assert (
         'The user\'s answer to "which of the two columns?": the second one of the two'
-        in said
+        in response
     )
     assert say(notebook, "the first one") == ""  # nothing is in force any more
     assert (
@@ -683,18 +687,18 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
         cell_id, "score = 0.95"
     ).text.replace("Step", "step")
-    said = project.stepper("confirm", "never mind", check=2).stderr
-    assert "there is nothing to confirm" in said
+    output = project.stepper("confirm", "never mind", check=2).stderr
+    assert "there is nothing to confirm" in output
     notebook.replace(cell_id, "score = 0.6")
     assert step(project, 1)["status"] == "doubted"
     assert (
         "give a reason why the step is done"
         in project.stepper("confirm", check=2).stderr
     )
-    said = project.stepper("confirm", "the data", "allow no more").stdout
+    output = project.stepper("confirm", "the data", "allow no more").stdout
     assert (
-        'step 1 of 3 "Train"' in said
-        and "is done (the data allow no more). Next: step 3 of 3" in said
+        'step 1 of 3 "Train"' in output
+        and "is done (the data allow no more). Next: step 3 of 3" in output
     )
     assert "(confirmed: the data allow no more)" in project.stepper(
         "plan"
@@ -717,11 +721,11 @@ def test_session_start_reports_the_notebook_in_progress(project: Project) -> Non
     notebook = project.new("One :: it works", "Two")
     notebook.insert("import json as j\nvalues = {'a': 1}")
     for source in ("startup", "resume", "clear", "compact"):
-        said = start_session(notebook, source)
-        assert notebook.path.name in said
-        assert "✓ 1. One" in said and "· 2. Two" in said
-        assert "j (json)" in said and "values: dict of 1" in said
-        assert "Add new cells to this notebook" in said
+        response = start_session(notebook, source)
+        assert notebook.path.name in response
+        assert "✓ 1. One" in response and "· 2. Two" in response
+        assert "j (json)" in response and "values: dict of 1" in response
+        assert "Add new cells to this notebook" in response
     project.kill_daemon()
     assert "values: dict of 1" in start_session(
         notebook
@@ -765,19 +769,19 @@ def test_context_for_other_agents(untouched: Project) -> None:
     assert untouched.json("context")["current_notebook"] is None
     notebook = untouched.new("One", "Two")
     notebook.insert("import math\ndef f(a, *, b=2): ...\nx = [1, 2]")
-    found = untouched.json("context")
-    assert set(found) == {
+    response = untouched.json("context")
+    assert set(response) == {
         "current_notebook",
         "imported_modules",
         "defined_functions",
         "variables",
         "plan",
     }
-    assert found["current_notebook"] == f"notebooks/{notebook.path.name}"
-    assert found["imported_modules"] == {"math": "math"}
-    assert found["defined_functions"] == {"f": "(a, *, b=2)"}
-    assert found["variables"] == {"x": "list of 2"}
-    assert [s["status"] for s in found["plan"]] == ["done", "pending"]
+    assert response["current_notebook"] == f"notebooks/{notebook.path.name}"
+    assert response["imported_modules"] == {"math": "math"}
+    assert response["defined_functions"] == {"f": "(a, *, b=2)"}
+    assert response["variables"] == {"x": "list of 2"}
+    assert [s["status"] for s in response["plan"]] == ["done", "pending"]
 
 
 @pytest.mark.nightly
@@ -786,9 +790,12 @@ def test_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     plan.write_text(
         "- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n  long: true\n"
     )
-    made = project.json("new", "p", "--plan", str(plan))
-    assert made["steps"] == [{"id": 1, "title": "Load"}, {"id": 2, "title": "Check"}]
-    notebook = Notebook(project, project.folder / made["notebook"])
+    response = project.json("new", "p", "--plan", str(plan))
+    assert response["steps"] == [
+        {"id": 1, "title": "Load"},
+        {"id": 2, "title": "Check"},
+    ]
+    notebook = Notebook(project, project.folder / response["notebook"])
     notebook.insert("1")
     assert [step["long"] for step in project.json("plan")["steps"]] == [False, True]
     assert "(criterion: no nulls; validation; long)" in project.stepper("plan").stdout
@@ -846,8 +853,8 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
         code("print(x)", "dddd"),
     ]
     notebook = project.notebook("tags.ipynb", cells)
-    done = project.stepper("run", "notebooks/tags.ipynb")
-    assert "3 of 3 cells ran ok" in done.stdout
+    result = project.stepper("run", "notebooks/tags.ipynb")
+    assert "3 of 3 cells ran ok" in result.stdout
     assert notebook.cell("bbbb")["outputs"] == []
     assert notebook.cell("cccc")["outputs"][0]["ename"] == "ValueError"
     assert "as its tag raises-exception allows" in project.stepper("report", "2").stdout
@@ -856,8 +863,8 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     raw = notebook.raw
     raw["cells"].append(code("nope", "eeee"))
     notebook.path.write_text(json.dumps(raw))
-    done = project.stepper("run", "tags", check=1)
-    assert "NameError: name 'nope' is not defined" in done.stdout
+    result = project.stepper("run", "tags", check=1)
+    assert "NameError: name 'nope' is not defined" in result.stdout
     assert project.json("run", "tags", check=1)["ok"] is False
     notebook.replace("eeee", "raise RuntimeError('STOP')")
     again = project.stepper(

@@ -40,7 +40,7 @@ class Checkout(Project):
     ) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
         command = [self.folder / ".claude/hooks/stepper", event]
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             input=data,
             capture_output=True,
@@ -48,14 +48,14 @@ class Checkout(Project):
             cwd="/",
             env={**ENVIRON, **environ},
         )
-        assert (done.returncode, done.stderr) == (0, b"")
-        return Answer(done.stdout)
+        assert (result.returncode, result.stderr) == (0, b"")
+        return Answer(result.stdout)
 
     def stepper(
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         command = [Path(Paths(str(self.main)).env, "bin/stepper"), *arguments]
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=cwd or self.folder,
             capture_output=True,
@@ -63,8 +63,10 @@ class Checkout(Project):
             timeout=120,
             env=ENVIRON,
         )
-        assert check is None or done.returncode == check, done.stdout + done.stderr
-        return done
+        assert check is None or result.returncode == check, (
+            result.stdout + result.stderr
+        )
+        return result
 
     def ran(self, source: str) -> str:
         """Insert a cell into a notebook of this checkout and return what its report shows."""
@@ -110,16 +112,16 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     installer.apply(install_options.parse_arguments([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
-    made = Checkout(folder, folder)
-    yield made
+    new_checkout = Checkout(folder, folder)
+    yield new_checkout
     for checkout in (
-        made,
+        new_checkout,
         *(
-            Checkout(Path(each), folder)
-            for each in made.paths.find_dependent_worktrees()
+            Checkout(Path(worktree), folder)
+            for worktree in new_checkout.paths.find_dependent_worktrees()
         ),
     ):
-        if os.path.exists(made.paths.env):
+        if os.path.exists(new_checkout.paths.env):
             checkout.stepper("shutdown", check=None)
         shutil.rmtree(checkout.paths.runtime, ignore_errors=True)
 
@@ -172,9 +174,11 @@ def test_commands_apply_to_the_current_worktree(
     assert not (worktree.folder / ".stepper").exists()
     below = worktree.folder / "notebooks" / "deep"
     below.mkdir(parents=True)
-    made = json.loads(worktree.stepper("new", "a problem", "--json", cwd=below).stdout)
-    assert (worktree.folder / made["notebook"]).is_file()
-    assert not (main.folder / made["notebook"]).exists()
+    response = json.loads(
+        worktree.stepper("new", "a problem", "--json", cwd=below).stdout
+    )
+    assert (worktree.folder / response["notebook"]).is_file()
+    assert not (main.folder / response["notebook"]).exists()
     assert "| 1" in worktree.ran("print(1)")
     assert "| 2" in main.ran("print(2)")
     pid = main.json("status")["kernel"]["pid"]
@@ -195,27 +199,29 @@ def test_command_in_a_deleted_folder_applies_to_the_main_checkout(
 ) -> None:
     text = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" status --json'
     command = ["sh", "-c", text, str(main.folder / ".stepper/env/bin/stepper")]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=ENVIRON
     )
-    assert json.loads(done.stdout)["daemon"]["socket"] == main.paths.socket, done.stderr
+    assert json.loads(result.stdout)["daemon"]["socket"] == main.paths.socket, (
+        result.stderr
+    )
 
 
 @pytest.mark.nightly
 def test_doctor_passes_in_a_worktree(main: Checkout, worktree: Checkout) -> None:
-    said = worktree.stepper("doctor").stdout
+    output = worktree.stepper("doctor").stdout
     assert (
         f"(worktree; uses the environment of the main checkout: {main.folder}/.stepper/env)"
-        in said
+        in output
     )
-    assert f"ok   interpreter: {main.folder}/.venv/bin/python" in said
+    assert f"ok   interpreter: {main.folder}/.venv/bin/python" in output
     assert "a worktree" not in main.stepper("doctor").stdout
     (main.folder / ".venv/bin/python").write_text("#!/bin/sh\nexit 1\n")
-    said = worktree.stepper("doctor", check=1).stdout
-    assert f"install.sh {shlex.quote(str(main.folder))} --python PATH" in said
+    output = worktree.stepper("doctor", check=1).stdout
+    assert f"install.sh {shlex.quote(str(main.folder))} --python PATH" in output
     (worktree.folder / ".claude/hooks/stepper").write_text("")
-    said = worktree.stepper("doctor", check=1).stdout
-    assert f"install.sh {shlex.quote(str(worktree.folder))}\n" in said
+    output = worktree.stepper("doctor", check=1).stdout
+    assert f"install.sh {shlex.quote(str(worktree.folder))}\n" in output
 
 
 @pytest.mark.nightly
@@ -259,14 +265,14 @@ def test_session_in_a_worktree_has_the_command_on_its_path(
     target = tmp_path / "exports"
     worktree.hook("SessionStart", {}, CLAUDE_ENV_FILE=str(target))
     text = f". {shlex.quote(str(target))}; command -v stepper; stepper new p --json"
-    said = subprocess.run(
+    output = subprocess.run(
         ["sh", "-c", text],
         cwd=worktree.folder,
         env=ENVIRON,
         capture_output=True,
         text=True,
     ).stdout
-    command, _, made = said.partition("\n")
+    command, _, made = output.partition("\n")
     assert command == f"{main.paths.env}/cli/stepper"
     assert (worktree.folder / json.loads(made)["notebook"]).is_file()
 
@@ -339,9 +345,9 @@ def test_uninstall_in_the_main_checkout_shuts_down_worktrees(
     uninstall.uninstall(
         install_options.parse_arguments(["--uninstall", str(main.folder)])
     )
-    said = capsys.readouterr().out
-    assert f"{worktree.folder} used this environment" in said
-    assert f"daemon and kernels of {worktree.folder}" in said
+    output = capsys.readouterr().out
+    assert f"{worktree.folder} used this environment" in output
+    assert f"daemon and kernels of {worktree.folder}" in output
     assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(
         worktree.paths.socket
     )

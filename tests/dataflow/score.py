@@ -157,10 +157,10 @@ def trace(python: str, notebook: Path, seconds: float) -> dict[str, Any] | None:
     """Return a notebook's trace, None where it takes longer or can't be run."""
     command = [python, str(Path(__file__).with_name("tracer.py")), str(notebook)]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, timeout=seconds, check=False
         )
-        return json.loads(done.stdout) if done.stdout else None
+        return json.loads(result.stdout) if result.stdout else None
     except (subprocess.TimeoutExpired, ValueError):
         return None
 

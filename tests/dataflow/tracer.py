@@ -26,8 +26,8 @@ CELL_SECONDS, LARGEST = 40, 30_000_000
 class Names(
     dict
 ):  # of a module's globals: where that is no plain dict, CPython asks it for each global
-    def __init__(self, *given):
-        super().__init__(*given)
+    def __init__(self, *values):
+        super().__init__(*values)
         self.cell, self.own, self.provider, self.edges, self.bound_now = (
             None,
             set(),
@@ -81,8 +81,8 @@ def fingerprint(value):
                     kind, "__getstate__" if sys.version_info < (3, 11) else "_"
                 ):
                     shown = {
-                        name: each
-                        for name, each in state.items()
+                        name: item
+                        for name, item in state.items()
                         if not name.startswith("_")
                     }
                     return copyreg.__newobj__, (kind,), shown
@@ -142,9 +142,9 @@ def trace(path):
     shell = InteractiveShell.instance(user_ns=names)
     assert shell.user_global_ns is names and shell.user_ns is names
     os.chdir(os.path.dirname(path))
-    ok, before, shown = [], {}, []
-    shell._showtraceback = lambda *told: shown.append(
-        told
+    ok, before, outputs = [], {}, []
+    shell._showtraceback = lambda *message: outputs.append(
+        message
     )  # `%%time` and `%%capture` fail without a word
 
     def late(*_):
@@ -154,14 +154,14 @@ def trace(path):
     for number, source in enumerate(sources):
         names.cell, names.own, names.bound_now = number, set(), set()
         signal.alarm(CELL_SECONDS)
-        shown.clear()
+        outputs.clear()
         try:
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),
             ):
-                done = shell.run_cell(source, store_history=False)
-            well = done.success and not shown
+                result = shell.run_cell(source, store_history=False)
+            well = result.success and not outputs
         except BaseException:  # noqa: BLE001  # whatever a cell raises
             well = False
         finally:

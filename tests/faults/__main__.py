@@ -12,18 +12,18 @@ from tests.faults.corpus import Bench, Case, Seen, examples, python, run_corpus
 SHARE = 0.88  # of the cells' facts that reports must hold
 
 
-def table(found: list[Seen]) -> list[str]:
+def table(results: list[Seen]) -> list[str]:
     """Return the figures as lines of Markdown: a row a class, and all."""
     rows = [
         "| class | cells | fact in the report | look, median ms | largest | words, median |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    groups = list(dict.fromkeys(one.case.group for one in found))
+    groups = list(dict.fromkeys(result.case.group for result in results))
     for group in [*groups, "all"]:
-        of = [one for one in found if group in (one.case.group, "all")]
-        holds = sum(one.holds for one in of)
-        looks = [one.look * 1000 for one in of if not one.held] or [0.0]
-        words = statistics.median(one.words for one in of)
+        of = [result for result in results if group in (result.case.group, "all")]
+        holds = sum(result.holds for result in of)
+        looks = [result.look * 1000 for result in of if not result.held] or [0.0]
+        words = statistics.median(result.words for result in of)
         rows.append(
             f"| {group} | {len(of)} | {holds} ({100 * holds / len(of):.0f} %) | {statistics.median(looks):.1f}"
             f" | {max(looks):.0f} | {words:.0f} |"
@@ -51,37 +51,41 @@ def main(
     classes: tuple[str, ...], folder: str, misses: bool, show: str, no_preflight: bool
 ) -> None:
     """Run the corpus and print the figures, class by class."""
-    found = []
-    for one in run_corpus(python(), classes, folder, preflight=not no_preflight):
-        found.append(one)
-        if one.stopped or one.ename not in (one.case.ename, "KernelDied"):
-            print(f"!! {one.case.name}: {one.stopped or one.ename + ': ' + one.evalue}")
-        if one.case.name == show or (misses and not one.holds):
+    results = []
+    for item in run_corpus(python(), classes, folder, preflight=not no_preflight):
+        results.append(item)
+        if item.stopped or item.ename not in (item.case.ename, "KernelDied"):
             print(
-                f"\n== {one.case.name}: needs {one.case.needs} (/{one.case.fact}/)\n{one.case.cell}\n--\n{one.report.text}"
+                f"!! {item.case.name}: {item.stopped or item.ename + ': ' + item.evalue}"
             )
-    print("\n".join(table(found)))
+        if item.case.name == show or (misses and not item.holds):
+            print(
+                f"\n== {item.case.name}: needs {item.case.needs} (/{item.case.fact}/)\n{item.case.cell}\n--\n{item.report.text}"
+            )
+    print("\n".join(table(results)))
     if not classes:
         played = [run_case(case) for case in examples()]
         print(
-            f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(one.report.ok for one in played)}"
+            f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(entry.report.ok for entry in played)}"
         )
-        found += played
-    held = [one for one in found if one.held]
-    wrong = [one.case.name for one in held if one.ename != one.case.ename]
+        results += played
+    held = [result for result in results if result.held]
+    wrong = [entry.case.name for entry in held if entry.ename != entry.case.ename]
     print(
         f"Found before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}"
     )
-    doubts = sum(len(one.doubts) for one in found)
-    cells = sum(len(one.case.prepare) for one in found)
+    doubts = sum(len(result.doubts) for result in results)
+    cells = sum(len(result.case.prepare) for result in results)
     print(
-        f"Cells that are to run ok: {cells}; stopped before they ran, or failed: {sum(len(one.stopped) for one in found)};"
+        f"Cells that are to run ok: {cells}; stopped before they ran, or failed: {sum(len(result.stopped) for result in results)};"
     )
     print(f"doubts raised about them: {doubts}")
-    for one in found:
-        for doubt in one.doubts:
-            print(f"  {one.case.name}: {doubt}")
-    failures = [f"{one.case.name}: {text}" for one in found for text in one.swallowed]
+    for item in results:
+        for doubt in item.doubts:
+            print(f"  {item.case.name}: {doubt}")
+    failures = [
+        f"{result.case.name}: {text}" for result in results for text in result.swallowed
+    ]
     print(
         f"Failures of the helper's own that it kept quiet: {len(failures)}",
         *failures,
@@ -89,9 +93,12 @@ def main(
     )
     print(
         "Missed: "
-        + (", ".join(one.case.name for one in found if not one.holds) or "none")
+        + (
+            ", ".join(result.case.name for result in results if not result.holds)
+            or "none"
+        )
     )
-    share = sum(one.holds for one in found) / max(1, len(found))
+    share = sum(result.holds for result in results) / max(1, len(results))
     if failures or (not classes and share < SHARE):
         sys.exit(1)
 

@@ -114,12 +114,12 @@ class Seen:
 
 def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]]:
     """Return the cases by class, of the named classes or of all."""
-    found = {}
+    functions = {}
     for path in sorted((HERE / folder).glob("*.yaml")):
         if names and path.stem not in names:
             continue
         items = yaml.safe_load(path.read_text("utf-8"))
-        found[path.stem] = [
+        functions[path.stem] = [
             Case(
                 **{
                     **item,
@@ -131,7 +131,7 @@ def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]
             )
             for item in items
         ]
-    return found
+    return functions
 
 
 def examples() -> list[Case]:
@@ -141,7 +141,7 @@ def examples() -> list[Case]:
             [python(), "-c", demo.PROBE], capture_output=True, check=True
         ).stdout
     )
-    data, found = Path(files[0]).read_text("utf-8"), []
+    data, results = Path(files[0]).read_text("utf-8"), []
     for path in sorted((HERE.parent.parent / "notebooks").glob("*.ipynb")):
         cells = [
             cell
@@ -149,7 +149,7 @@ def examples() -> list[Case]:
             if cell["cell_type"] == "code"
         ]
         sources = ["".join(cell["source"]) for cell in cells]
-        found.append(
+        results.append(
             Case(
                 path.stem,
                 "",
@@ -160,7 +160,7 @@ def examples() -> list[Case]:
                 group="examples",
             )
         )
-    return found
+    return results
 
 
 class Kept:
@@ -179,8 +179,8 @@ class Kept:
             self.kernel = await self.kernels.start(place)
             execute = self.kernel.execute
 
-            async def watched(*given: Any, **more: Any) -> Execution:
-                self.last = await execute(*given, **more)
+            async def watched(*values: Any, **options: Any) -> Execution:
+                self.last = await execute(*values, **options)
                 if self.last.diagnosis_data.get("swallowed"):
                     self.swallowed.append(str(self.last.diagnosis_data["swallowed"]))
                 return self.last

@@ -36,14 +36,14 @@ class Sheet:
 def sheets(name: str) -> list[Sheet]:
     """Return the cells of a notebook."""
     if name == BEGINNINGS:
-        return [sheet for each in NAMES for sheet in sheets(each)[:EACH]]
-    found = []
+        return [sheet for item in NAMES for sheet in sheets(item)[:EACH]]
+    results = []
     for text in (FOLDER / f"{name}.txt").read_text().split("# %%\n")[1:]:
         source, flags = text.rstrip("\n"), set()
         while (flag := FLAG.search(source)) and flag[1] in FLAGS:
             source, flags = source[: flag.start()], flags | {flag[1]}
-        found.append(Sheet(source, frozenset(flags)))
-    return found
+        results.append(Sheet(source, frozenset(flags)))
+    return results
 
 
 def notebook(name: str) -> Any:

@@ -65,17 +65,17 @@ def normalize(value: Any, flags: frozenset[str], folder: str) -> Any:
 
 def join_streams(outputs: Sequence[Any]) -> Outputs:
     """Return outputs with neighbouring pieces of a stream in one, as JupyterLab has them: nbclient leaves them apart."""
-    found: Outputs = []
+    results: Outputs = []
     for output in map(dict, outputs):
         if (
-            found
-            and output["output_type"] == "stream" == found[-1]["output_type"]
-            and output["name"] == found[-1]["name"]
+            results
+            and output["output_type"] == "stream" == results[-1]["output_type"]
+            and output["name"] == results[-1]["name"]
         ):
-            found[-1]["text"] += output["text"]
+            results[-1]["text"] += output["text"]
         else:
-            found.append(output)
-    return found
+            results.append(output)
+    return results
 
 
 def render_as_jupyterlab(outputs: Outputs) -> Outputs:

@@ -42,12 +42,12 @@ def run_with_nbclient(python: str, name: str, folder: Path) -> Any:
 
 def project(python: str, name: str, folder: Path) -> Notebook:
     """Return a project with the notebook in it."""
-    made = Project(folder)
-    trust.save_record(made.paths, {"python": python})
-    made.config(CONFIG)
+    new_project = Project(folder)
+    trust.save_record(new_project.paths, {"python": python})
+    new_project.config(CONFIG)
     path = folder / "notebooks" / "n.ipynb"
     nbformat.write(notebook(name), path)
-    return Notebook(made, path)
+    return Notebook(new_project, path)
 
 
 def run_with_stepper(python: str, name: str, folder: Path) -> Notebook:
@@ -60,11 +60,11 @@ def run_with_stepper(python: str, name: str, folder: Path) -> Notebook:
 def run_with_hook(python: str, name: str, folder: Path) -> tuple[Notebook, list[str]]:
     """Return the notebook as the hook leaves it, cell by cell, and the reports."""
     opened = project(python, name, folder)
-    told = []
+    messages = []
     for cell in opened.raw["cells"]:
         answer = opened.replace(cell["id"], "".join(cell["source"]))
-        told.append(answer.text + answer.stop)
-    return opened, told
+        messages.append(answer.text + answer.stop)
+    return opened, messages
 
 
 def wait_for_late_outputs(opened: Notebook) -> Any:

@@ -73,15 +73,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def same(ours: Any, theirs: Ran, folder: Path) -> None:
     """Every cell has what nbclient gave it in one of its runs, whatever is not by chance."""
-    found = []
+    results = []
     for number, sheet in enumerate(sheets(theirs.name)):
-        wants = [made.cells[number].outputs for made in theirs.results]
+        wants = [result.cells[number].outputs for result in theirs.results]
         why = describe_difference(
             ours.cells[number].outputs, wants, sheet, [str(folder), *theirs.folders]
         )
         if why:
-            found.append(f"cell {number}: {sheet.source}\n{why}")
-    assert not found, "\n\n".join(found)
+            results.append(f"cell {number}: {sheet.source}\n{why}")
+    assert not results, "\n\n".join(results)
     assert models(ours) == models(theirs.results[0])
     timed = [set(cell.metadata.get("execution", {})) for cell in ours.cells]
     assert timed == [
@@ -92,7 +92,7 @@ def same(ours: Any, theirs: Ran, folder: Path) -> None:
 def models(notebook: Any) -> list[str]:
     """What the notebook tells of widgets, without names that are by chance; '' where there are none."""
     states = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
-    told = [
+    messages = [
         normalize(
             {name: part for name, part in state.items() if name != "state"},
             frozenset(["digits"]),
@@ -105,7 +105,7 @@ def models(notebook: Any) -> list[str]:
         for state in states.values()
         if state["model_name"] == "OutputModel"
     ]
-    return sorted(map(str, [*told, *held]))
+    return sorted(map(str, [*messages, *held]))
 
 
 def assert_saved_like_jupyter(opened: Notebook) -> None:

@@ -43,8 +43,8 @@ def test_no_output_is_lost_or_truncated_silently(project: Project, limit: int) -
             if answer.stop:
                 project.stepper("fix")
             elif "late" not in name:
-                said = "\nNote: left out of the notebook: " in answer.text
-                assert said == (
+                note = "\nNote: left out of the notebook: " in answer.text
+                assert note == (
                     "left out by stepper" in str(notebook.cell(cell)["outputs"])
                 ), name
         ear.balance(notebook)

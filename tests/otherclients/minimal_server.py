@@ -38,8 +38,8 @@ def picture() -> ImageContent:
 @server.tool()
 def run_cell(source: str) -> CallToolResult:
     """Text and a picture; an error where the source says so."""
-    told = TextContent(type="text", text=f"Cell 1 ran: {source}")
-    return CallToolResult(content=[told, picture()], is_error="error" in source)
+    content = TextContent(type="text", text=f"Cell 1 ran: {source}")
+    return CallToolResult(content=[content, picture()], is_error="error" in source)
 
 
 @server.tool()

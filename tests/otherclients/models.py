@@ -131,7 +131,7 @@ class ResponsesModel(ScriptedModel):
         return _events(*self._response(self.says(body)), named=True)
 
     def results_in(self, body: Body) -> list[Result]:
-        found = []
+        results = []
         for item in body["input"]:
             if item["type"] == "function_call_output":
                 parts = (
@@ -140,39 +140,39 @@ class ResponsesModel(ScriptedModel):
                     else [{"text": item["output"]}]
                 )
                 images = sum(part.get("type") == "input_image" for part in parts)
-                found.append(
+                results.append(
                     Result(
                         "\n".join(part["text"] for part in parts if "text" in part),
                         images,
                     )
                 )
-        return found
+        return results
 
     def offered_in(self, body: Body) -> dict[str, Body]:
-        found = {}
+        tools = {}
         for tool in body.get("tools", []):
             if tool["type"] == "namespace" and "stepper" in tool["name"]:
-                found |= {inner["name"]: inner for inner in tool["tools"]}
+                tools |= {inner["name"]: inner for inner in tool["tools"]}
             elif tool.get("name", "").startswith("mcp__stepper__"):
-                found[tool["name"].removeprefix("mcp__stepper__")] = tool
-        return found
+                tools[tool["name"].removeprefix("mcp__stepper__")] = tool
+        return tools
 
-    def _response(self, said: Said) -> list[Body]:
+    def _response(self, message: Said) -> list[Body]:
         number = next(_numbers)
-        if isinstance(said, Call):
+        if isinstance(message, Call):
             item: Body = {
                 "type": "function_call",
                 "id": f"fc_{number}",
                 "call_id": f"call_{number}",
-                "name": said.tool,
+                "name": message.tool,
             }
             item |= {
                 "namespace": "mcp__stepper",
-                "arguments": json.dumps(said.arguments),
+                "arguments": json.dumps(message.arguments),
             }
         else:
             item = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
-            item["content"] = [{"type": "output_text", "text": said}]
+            item["content"] = [{"type": "output_text", "text": message}]
         usage = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
         return [
             {"type": "response.created", "response": {"id": f"resp_{number}"}},
@@ -198,27 +198,28 @@ class GeminiModel(ScriptedModel):
         ).encode()
 
     def results_in(self, body: Body) -> list[Result]:
-        found = []
+        results = []
         for content in body["contents"]:
             for part in content.get("parts", []):
                 if answer := part.get("functionResponse"):
-                    told = answer["response"]
+                    response = answer["response"]
                     text = (
-                        told.get("output", told.get("error"))
-                        if isinstance(told, dict)
-                        else told
+                        response.get("output", response.get("error"))
+                        if isinstance(response, dict)
+                        else response
                     )
                     images = sum(
                         "inlineData" in inner for inner in answer.get("parts", [])
                     )
-                    found.append(
+                    results.append(
                         Result(
-                            text if isinstance(text, str) else json.dumps(told), images
+                            text if isinstance(text, str) else json.dumps(response),
+                            images,
                         )
                     )
-                elif "inlineData" in part and found:
-                    found[-1] = Result(found[-1].text, found[-1].images + 1)
-        return found
+                elif "inlineData" in part and results:
+                    results[-1] = Result(results[-1].text, results[-1].images + 1)
+        return results
 
     def offered_in(self, body: Body) -> dict[str, Body]:
         declared = (
@@ -232,13 +233,13 @@ class GeminiModel(ScriptedModel):
             if t["name"].startswith("mcp_stepper_")
         }
 
-    def _content(self, said: Said) -> Body:
-        part: Body = {"text": said} if isinstance(said, str) else {}
-        if isinstance(said, Call):
+    def _content(self, message: Said) -> Body:
+        part: Body = {"text": message} if isinstance(message, str) else {}
+        if isinstance(message, Call):
             part = {
                 "functionCall": {
-                    "name": f"mcp_stepper_{said.tool}",
-                    "args": said.arguments,
+                    "name": f"mcp_stepper_{message.tool}",
+                    "args": message.arguments,
                 }
             }
         usage = {

@@ -32,9 +32,9 @@ SOURCES = [
 
 def cell_of(results: Sequence[Result]) -> str:
     """The id of the cell that the last report is about."""
-    found = re.findall(r"\(id ([^)]+)\)", results[-1].text)
-    assert found, results[-1].text
-    return str(found[0])
+    matches = re.findall(r"\(id ([^)]+)\)", results[-1].text)
+    assert matches, results[-1].text
+    return str(matches[0])
 
 
 def script(lift: Turn, *then: Turn) -> list[Turn]:

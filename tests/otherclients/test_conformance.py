@@ -78,30 +78,30 @@ def test_inspector_reports_no_warnings(installed_project: Path, tmp_path: Path) 
         "tools/list",
     ]
     env = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=installed_project, env=env, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["tools"]) == len(TOOLS)
-    assert "Warning" not in done.stderr, done.stderr
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout)["tools"]) == len(TOOLS)
+    assert "Warning" not in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
     suite = npm("conformance", CONFORMANCE, "dist/index.js")
     flags = ["--suite", "all", "--spec-version", era, "-o", str(tmp_path / "found")]
-    done = subprocess.run(
+    result = subprocess.run(
         [*suite, "server", "--url", url, *flags],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
-    found = {}
+    counts = {}
     for path in (tmp_path / "found").rglob("checks.json"):
         scenario = re.sub(r"^server-(.*)-20\d\d-\d\d-\d\dT.*", r"\1", path.parent.name)
         checks = json.loads(path.read_text())
         failed = [check for check in checks if check["status"] == "FAILURE"]
-        found[scenario] = (
+        counts[scenario] = (
             sum(check["status"] == "SUCCESS" for check in checks),
             len(failed),
         )
@@ -110,8 +110,8 @@ def test_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
                 not THEIRS.search(check["errorMessage"]) and scenario not in NOT_OFFERED
             )
             assert not ours, f"{scenario}: {check['errorMessage']}"
-    assert len(found) > 30, done.stdout + done.stderr
-    assert found == parse_documented_counts(era)
+    assert len(counts) > 30, result.stdout + result.stderr
+    assert counts == parse_documented_counts(era)
 
 
 def parse_documented_counts(era: str) -> dict[str, tuple[int, int]]:

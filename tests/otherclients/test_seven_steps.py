@@ -66,8 +66,8 @@ def write_client_config(installed: Path, name: str) -> Path:
 def test_the_seven_steps(
     kind: type[Client], start: Start, installed_project: Path
 ) -> None:
-    told: list[str] = []
-    lift = story.lift_stop_in_terminal(installed_project, told.append)
+    messages: list[str] = []
+    lift = story.lift_stop_in_terminal(installed_project, messages.append)
     write_client_config(installed_project, kind.name)
     trusted = (
         f'[projects."{installed_project}"]\ntrust_level = "trusted"\n'
@@ -104,8 +104,8 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     client = interactive_claude(model, "--mcp-config", str(config))
 
     client.send("Work in a notebook.")
-    asked = client.wait_for("requests your input", timeout=40)
-    assert "STOP: which year is it?" in asked
+    screen_text = client.wait_for("requests your input", timeout=40)
+    assert "STOP: which year is it?" in screen_text
     assert model.unsaid == 6  # the call waits for the person
     client.keys("Right")
     client.wait_for("◯ fix")

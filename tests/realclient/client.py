@@ -406,13 +406,13 @@ def _question(screen: str) -> str:
 def prepare_home(home: Path, project: Path) -> None:
     """Answer beforehand what the interactive client asks on its first start."""
     path = home / ".claude.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known |= {
+    data = json.loads(path.read_text()) if path.exists() else {}
+    data |= {
         "hasCompletedOnboarding": True,
         "theme": "dark",
         "bypassPermissionsModeAccepted": True,
         "customApiKeyResponses": {"approved": [API_KEY[-20:]]},
     }
-    trusted = known.setdefault("projects", {}).setdefault(str(project.resolve()), {})
+    trusted = data.setdefault("projects", {}).setdefault(str(project.resolve()), {})
     trusted["hasTrustDialogAccepted"] = True
-    path.write_text(json.dumps(known))
+    path.write_text(json.dumps(data))

@@ -48,8 +48,8 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
 ) -> None:
     features = project / "salesproj" / "features.py"
     features.write_text(FEATURES)
-    made = json.loads(stepper(project, "new", "Revenue", "--json"))
-    notebook = project / made["notebook"]
+    response = json.loads(stepper(project, "new", "Revenue", "--json"))
+    notebook = project / response["notebook"]
 
     def inserted(source: str) -> Callable[[list[Message]], list[Block]]:
         """Insert a cell below the one that the last edit of the notebook made."""
@@ -61,8 +61,12 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
         return turn
 
     def edit(before: str, after: str) -> list[Block]:
-        given = {"file_path": str(features), "old_string": before, "new_string": after}
-        return [tool("Edit", given)]
+        tool_input = {
+            "file_path": str(features),
+            "old_string": before,
+            "new_string": after,
+        }
+        return [tool("Edit", tool_input)]
 
     model = scripted_model(
         [read(notebook), read(features)],
@@ -153,8 +157,8 @@ def bash(command: str) -> list[Block]:
 def last_cell(messages: list[Message]) -> str:
     """The id of the cell that was inserted last, else of the last cell that was read."""
     for result in reversed(tool_results(messages)):
-        if found := re.match(r"Inserted cell (\S+) ", result):
-            return found[1]
-        if found := re.findall(r'<cell id="([^"]*)"', result):
-            return found[-1]
+        if match := re.match(r"Inserted cell (\S+) ", result):
+            return match[1]
+        if match := re.findall(r'<cell id="([^"]*)"', result):
+            return match[-1]
     raise AssertionError("no cell was read or inserted")

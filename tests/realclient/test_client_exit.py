@@ -38,9 +38,9 @@ def run_json(project: Path, *arguments: str) -> Any:
     return json.loads(stepper(project, *arguments, "--json"))
 
 
-def wait_until(come: Callable[[], bool]) -> None:
+def wait_until(received: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SOON
-    while not come():
+    while not received():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.05)
 

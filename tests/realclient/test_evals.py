@@ -61,19 +61,19 @@ Turn = Callable[[list[Message]], Sequence[Block]]
 
 def notebook(messages: list[Message]) -> str:
     """Return the notebook that was made, else the one that was there."""
-    found = re.findall(r'"notebook":"([^"]+)"', "\n".join(tool_results(messages)))
-    return found[0] if found else NOTEBOOK
+    matches = re.findall(r'"notebook":"([^"]+)"', "\n".join(tool_results(messages)))
+    return matches[0] if matches else NOTEBOOK
 
 
-def edit(source: str, cell: Callable[[list[Message]], str], **more: str) -> Turn:
+def edit(source: str, cell: Callable[[list[Message]], str], **options: str) -> Turn:
     def turn(messages: list[Message]) -> list[Block]:
-        given = {
+        tool_input = {
             "notebook_path": notebook(messages),
             "new_source": source,
             "cell_id": cell(messages),
-            **more,
+            **options,
         }
-        return [tool("NotebookEdit", given)]
+        return [tool("NotebookEdit", tool_input)]
 
     return turn
 
@@ -167,23 +167,35 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def graded(
-    binary: Path, plugin: Path, tmp_path: Path, name: str, script: list[Any], *more: str
+    binary: Path,
+    plugin: Path,
+    tmp_path: Path,
+    name: str,
+    script: list[Any],
+    *options: str,
 ) -> dict[str, tuple[bool, str]]:
     """Run a case once; return what came of each grader."""
     for folder in ("home", "runs"):
         (tmp_path / folder).mkdir()
     with ScriptedModel(*script) as model:
-        given = environment(
-            tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")}
-        )
+        env = environment(tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")})
         result, said = evals.run_case(
-            str(binary), plugin, name, given, *more, "--runs", "1", "--ablation", "none"
+            str(binary),
+            plugin,
+            name,
+            env,
+            *options,
+            "--runs",
+            "1",
+            "--ablation",
+            "none",
         )
     ((case,), errors) = result["cases"], model.errors
     (run,) = case["arms"]["with"]
     assert not errors and not run.get("error"), (errors, run.get("error"), said)
     return {
-        each["name"]: (each["passed"], each["explanation"]) for each in run["graders"]
+        grader["name"]: (grader["passed"], grader["explanation"])
+        for grader in run["graders"]
     }
 
 
@@ -192,8 +204,8 @@ def test_graders_pass_expected_behavior(
     claude_binary: Path, plugin: Path, tmp_path: Path, name: str
 ) -> None:
     found = graded(claude_binary, plugin, tmp_path, name, AS_ASKED[name])
-    assert {*found} == {each["name"] for each in CASES[name]["graders"]}
-    assert {each: why for each, (passed, why) in found.items() if not passed} == {}
+    assert {*found} == {grader["name"] for grader in CASES[name]["graders"]}
+    assert {item: why for item, (passed, why) in found.items() if not passed} == {}
 
 
 @pytest.mark.parametrize("name", AS_FORBIDDEN)
@@ -202,7 +214,7 @@ def test_graders_fail_forbidden_behavior(
 ) -> None:
     script, wanted = AS_FORBIDDEN[name]
     found = graded(claude_binary, plugin, tmp_path, name, script)
-    assert {each for each, (passed, _) in found.items() if not passed} >= wanted, found
+    assert {item for item, (passed, _) in found.items() if not passed} >= wanted, found
 
 
 def test_sandboxed_shell_cannot_reach_the_daemon(

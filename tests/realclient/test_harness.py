@@ -280,14 +280,14 @@ def test_async_hook_notifies_the_agent_when_it_exits(
     install_hook(project, LATER)
     settings = json.loads((project / ".claude" / "settings.json").read_text())
     (handler,) = settings["hooks"]["PostToolUse"][0]["hooks"]
-    told = {key: value for key, value in handler.items() if key != "if"}
+    data = {key: value for key, value in handler.items() if key != "if"}
     handler |= {
         "asyncRewake": True,
         "timeout": 3_000_000,
         "rewakeSummary": "the line",
         "rewakeMessage": "Told:",
     }
-    settings["hooks"]["UserPromptSubmit"] = [{"hooks": [told]}]
+    settings["hooks"]["UserPromptSubmit"] = [{"hooks": [data]}]
     (project / ".claude" / "settings.json").write_text(json.dumps(settings))
     notebook, prompts = (
         project / "notebooks" / "a.ipynb",

@@ -30,17 +30,20 @@ Model = Callable[..., ScriptedModel]
 __all__ = ["notebook", "project"]  # the fixtures
 
 
-def ask(folder: Path, verb: str, **given: Any) -> dict[str, Any]:
+def ask(folder: Path, verb: str, **values: Any) -> dict[str, Any]:
     """Ask the daemon as the MCP server does."""
     environ = {**os.environ, "STEPPER_FACE": "mcp", "STEPPER_SESSION": "another"}
-    told = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
-    found: dict[str, Any] = json.loads(
+    fields = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+    data: dict[str, Any] = json.loads(
         daemon.send_request(
-            Paths(str(folder)), verb.encode(), json.dumps(given).encode(), environ=told
+            Paths(str(folder)),
+            verb.encode(),
+            json.dumps(values).encode(),
+            environ=fields,
         )
         or b""
     )
-    return found
+    return data
 
 
 @pytest.mark.nightly

@@ -85,12 +85,12 @@ def second(notebook: Path) -> Callable[[list[Message]], list[Block]]:
     """The second step, below the first one's cell."""
 
     def step(_: list[Message]) -> list[Block]:
-        found = json.loads(notebook.read_text())["cells"]
+        cells = json.loads(notebook.read_text())["cells"]
         return [
             insert(
                 notebook,
                 "print('tested')",
-                next(cell["id"] for cell in found if cell["cell_type"] == "code"),
+                next(cell["id"] for cell in cells if cell["cell_type"] == "code"),
             )
         ]
 
@@ -102,10 +102,10 @@ def bash(command: str) -> Block:
 
 
 def status(notebook: Path) -> list[str]:
-    found = json.loads(
+    status = json.loads(
         stepper(notebook.parent.parent, "status", str(notebook), "--json")
     )
-    return [found["state"], *(step["status"] for step in found["steps"])]
+    return [status["state"], *(step["status"] for step in status["steps"])]
 
 
 def join_lines(screen: str) -> str:
@@ -145,22 +145,24 @@ def test_agent_continues_when_its_long_cell_finishes(
         screen.count(SUMMARY) == 1
         and f'{SUMMARY} ⎿ UserPromptSubmit says: ✓ step 1 of 2 "Train" · ok' in screen
     )
-    told = get_new_text(model, 2)
+    message = get_new_text(model, 2)
     assert (
-        "is still running after" in told
-        and "| epoch 1/2: loss 0.5" in told
-        and "you are notified with its report" in told
+        "is still running after" in message
+        and "| epoch 1/2: loss 0.5" in message
+        and "you are notified with its report" in message
     )
     assert "Train" not in get_new_text(model, 3) and "stepper" not in get_new_text(
         model, 3
     )
-    told = get_new_text(model, 4)
+    message = get_new_text(model, 4)
     assert (
-        "NOT USER INPUT" in told
-        and "ran ok in" in told
-        and "| epoch 2/2: loss nan" in told
+        "NOT USER INPUT" in message
+        and "ran ok in" in message
+        and "| epoch 2/2: loss nan" in message
     )
-    assert 'Next: step 2 of 2 "Test"' in told and "epoch" not in get_new_text(model, 5)
+    assert 'Next: step 2 of 2 "Test"' in message and "epoch" not in get_new_text(
+        model, 5
+    )
     assert (
         status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
     )
@@ -501,9 +503,10 @@ def test_later_cells_wait_and_other_notebooks_continue(
         '✓ step 2 of 2 "Test" · ok' if queue else '✓ step 1 of 2 "Train" · ok'
     )
     configured(project)
-    shown = model.shown()
+    shown_text = model.shown()
     assert (
-        shown.count("| epoch 2/2: loss nan") == 1 and shown.count("| tested") == queue
+        shown_text.count("| epoch 2/2: loss nan") == 1
+        and shown_text.count("| tested") == queue
     )
 
 

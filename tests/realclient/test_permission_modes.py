@@ -67,10 +67,10 @@ def insert(notebook: Path, after: str, kind: str, source: str) -> Block:
 
 def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
     """A notebook with a plan of two steps, and the turns in which the model writes them."""
-    made = json.loads(
+    response = json.loads(
         stepper(project, "new", name, "--step", "Load", "--step", "Count", "--json")
     )
-    notebook = project / made["notebook"]
+    notebook = project / response["notebook"]
     cells = [
         ("markdown", "## Load"),
         ("code", "x = 42"),
@@ -103,13 +103,13 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
     )
     client = interactive_claude(model, permissions="default")
     client.send("Go.")
-    asked = client.answer_edits_until(END)
+    prompts = client.answer_edits_until(END)
 
-    said = f"PreToolUse:Read says: stepper: {RUNS}"
+    message = f"PreToolUse:Read says: stepper: {RUNS}"
     assert [
-        re.findall(r"Insert new cell .*\((\w+)\)", screen)[-1] for screen in asked
+        re.findall(r"Insert new cell .*\((\w+)\)", screen)[-1] for screen in prompts
     ] == ["code"] * 3
-    assert said in asked[0] and asked[0].index(said) < asked[0].index(
+    assert message in prompts[0] and prompts[0].index(message) < prompts[0].index(
         "Do you want to insert this cell into"
     )
     screen = client.screen()
@@ -146,17 +146,19 @@ def test_manual_mode_explains_approval_for_a_first_code_cell(
     model = scripted_model([read], [cells[0]], [read], [cells[1]], [text(END)])
     client = interactive_claude(model, permissions="default")
     client.send("Go.")
-    asked = client.answer_edits_until(END)
+    prompts = client.answer_edits_until(END)
 
-    assert len(asked) == 2
-    assert asked[0].index(RUNS) < asked[0].index("Do you want to insert this cell into")
+    assert len(prompts) == 2
+    assert prompts[0].index(RUNS) < prompts[0].index(
+        "Do you want to insert this cell into"
+    )
     assert client.screen().count(RUNS) == 1
     assert "ranran" in notebook.read_text()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("mode", "config", "asked", "runs"),
+    ("mode", "config", "expected_prompts", "runs"),
     [
         ("default", "", 2, 2),
         ("default", "auto_run: ask", 2, 0),
@@ -175,7 +177,7 @@ def test_prompts_and_runs_per_permission_mode(
     interactive_claude: InteractiveFactory,
     mode: str,
     config: str,
-    asked: int,
+    expected_prompts: int,
     runs: int,
 ) -> None:
     (project / ".stepper/config.yaml").write_text(config)
@@ -183,7 +185,9 @@ def test_prompts_and_runs_per_permission_mode(
     client = interactive_claude(scripted_model(*turns, [text(END)]), permissions=mode)
     client.send("Go.")
     screens = client.answer_edits_until(END)
-    assert (len(screens), count_runs(notebook)) == (asked, runs), client.screen()
+    assert (len(screens), count_runs(notebook)) == (expected_prompts, runs), (
+        client.screen()
+    )
     assert all("Do you want to insert this cell into" in screen for screen in screens)
     if mode == "auto":  # what the question itself does not say
         assert RUNS_IN_AUTO_MODE in screens[0]

@@ -78,7 +78,7 @@ def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
     def call(*words: object) -> str:
         command = [claude_binary, "plugin", *map(str, words)]
         env = {**environment(home, NOBODY)}
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             env=env,
             capture_output=True,
@@ -86,8 +86,8 @@ def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     return call
 
@@ -125,9 +125,9 @@ def set_up(folder: Path, *options: str) -> None:
 def path_without_stepper() -> str:
     """A PATH on which no `stepper` lies but the client's: this environment has one."""
     return os.pathsep.join(
-        each
-        for each in os.environ["PATH"].split(os.pathsep)
-        if not Path(each, "stepper").exists()
+        item
+        for item in os.environ["PATH"].split(os.pathsep)
+        if not Path(item, "stepper").exists()
     )
 
 
@@ -136,39 +136,39 @@ def bash(command: str) -> Block:
 
 
 def list_runs(folder: Path, notebook: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
+    history: list[dict[str, Any]] = json.loads(
         stepper(folder, "history", str(notebook), "--json")
     )
-    return found
+    return history
 
 
 def new(folder: Path) -> Path:
-    made = json.loads(
+    response = json.loads(
         stepper(folder, "new", "Count", "--step=Load", "--step=Count", "--json")
     )
-    return folder / made["notebook"]
+    return folder / response["notebook"]
 
 
 @pytest.mark.parametrize(
-    "more",
+    "options",
     [
         pytest.param([], marks=pytest.mark.nightly, id="plugin"),
         pytest.param(["--profile", "directory"], id="directory"),
     ],
 )
 def test_client_validates_the_plugin(
-    claude_binary: Path, home: Path, repository: Path, more: list[str]
+    claude_binary: Path, home: Path, repository: Path, options: list[str]
 ) -> None:
     for target in (repository, repository / ".claude-plugin" / "plugin.json"):
-        command = [claude_binary, "plugin", "validate", "--strict", *more, target]
-        done = subprocess.run(
+        command = [claude_binary, "plugin", "validate", "--strict", *options, target]
+        result = subprocess.run(
             command, env=environment(home, NOBODY), capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert result.returncode == 0, result.stdout + result.stderr
         assert (
-            "stepper:continue" in done.stdout
-            and "hooks/plugin" in done.stdout
-            and "warning" not in done.stdout.lower()
+            "stepper:continue" in result.stdout
+            and "hooks/plugin" in result.stdout
+            and "warning" not in result.stdout.lower()
         )
 
 
@@ -232,7 +232,8 @@ def test_plugin_without_installation(
     ).startswith("rows")
     # the stop names the command that there is
     assert (
-        "which one?" in result.stdout and "Type /stepper:continue instead of" in result.stdout
+        "which one?" in result.stdout
+        and "Type /stepper:continue instead of" in result.stdout
     )
 
     model = scripted_model()
@@ -297,12 +298,12 @@ def test_plugin_next_to_an_installation(
         ["connected"],
         ["pending"],
     )
-    told = [
+    hook_events = [
         event
         for event in result.events
         if "hook_name" in event and "✓ step" in str(event.get("output", ""))
     ]
-    assert len(told) == 2, result.stdout
+    assert len(hook_events) == 2, result.stdout
 
 
 @pytest.mark.nightly
@@ -332,10 +333,10 @@ def test_install_and_remove_in_interactive_dialogs(
         client.wait_for("Added marketplace: stepper")
         client.wait_for("/reload-plugins")  # it closes its dialog by itself
         client.send("/plugin install stepper")
-        asked = client.wait_for("❯ Install for you (user scope)")
+        screen_text = client.wait_for("❯ Install for you (user scope)")
         assert (
-            "Runs each notebook cell as Claude writes it" in asked
-            and "The stepper developers" in asked
+            "Runs each notebook cell as Claude writes it" in screen_text
+            and "The stepper developers" in screen_text
         )
         client.keys("Enter")
         client.wait_for("Installed stepper.")

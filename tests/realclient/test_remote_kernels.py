@@ -100,17 +100,17 @@ def python() -> str:
 def configured(project: Path, place: dict[str, Any]) -> None:
     """Have the notebooks' kernels run there."""
     # what a busy machine makes slow is not handed on: the cells that are, say so
-    told = {"kernel": "there", "kernels": {"there": place}, "report_after_seconds": 120}
-    (project / ".stepper" / "config.yaml").write_text(json.dumps(told))
+    data = {"kernel": "there", "kernels": {"there": place}, "report_after_seconds": 120}
+    (project / ".stepper" / "config.yaml").write_text(json.dumps(data))
     stepper(project, "trust", "--yes")
 
 
 def create_planned_notebook(project: Path) -> Path:
     steps = (word for step in demo.STEPS for word in ("--step", step.title))
-    made: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))[
+    response: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))[
         "notebook"
     ]
-    return project / made
+    return project / response
 
 
 def write_step(notebook: Path, number: int, prefix: str = "") -> list[Block]:
@@ -149,11 +149,11 @@ def get_status(notebook: Path) -> Any:
 
 def get_kernel_trouble(notebook: Path) -> str:
     """What is wrong with its kernel, asked without another process: a line is given up after ten seconds."""
-    asked = json.dumps({"notebook": str(notebook)}).encode()
-    told = json.loads(
-        send_request(Paths(str(notebook.parent.parent)), b"status", asked) or b"{}"
+    payload = json.dumps({"notebook": str(notebook)}).encode()
+    status = json.loads(
+        send_request(Paths(str(notebook.parent.parent)), b"status", payload) or b"{}"
     )
-    return str(told["kernel"]["trouble"])
+    return str(status["kernel"]["trouble"])
 
 
 def list_runs(notebook: Path) -> list[tuple[int, str]]:
@@ -184,14 +184,14 @@ def is_whole(notebook: Path, **prefixes: str) -> None:
 
 def kernels_of(job: int) -> list[psutil.Process]:
     """The processes of a job's kernel, whatever SLURM says of it."""
-    found = []
+    results = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("SLURM_JOB_ID") == str(
                 job
             ) and "ipykernel" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+                results.append(process)
+    return results
 
 
 def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
@@ -286,15 +286,15 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     node = cluster.node_of(second)
     cluster.fail(node)
     screen = client.wait_for("The node is gone.", 120)
-    told = get_new_text(model, 15)
+    message = get_new_text(model, 15)
     assert (
-        "its node failed (NODE_FAIL)" in told
-        and "Traceback" not in told
-        and "| 10 of 1000 samples" in told
+        "its node failed (NODE_FAIL)" in message
+        and "Traceback" not in message
+        and "| 10 of 1000 samples" in message
     )
     assert (
         "the cell did not cause the kernel's death: `stepper restore`" in screen
-        and "nothing in its cell ended" in told
+        and "nothing in its cell ended" in message
     )
     wait_until(lambda: not kernels_of(second))  # it is fenced
     stepper(project, "restore", str(notebook))
@@ -338,8 +338,8 @@ def test_jupyter_server_with_websocket_cut_twice(
         'cd "$0" && exec "$@"',
         str(project / "notebooks"),
     ]  # else its kernels run in a folder of its own
-    told = json.loads(spec.read_text())
-    spec.write_text(json.dumps(told | {"argv": [*there, *told["argv"]]}))
+    data = json.loads(spec.read_text())
+    spec.write_text(json.dumps(data | {"argv": [*there, *data["argv"]]}))
     line = Line(served.port)
     with (
         contextlib.closing(served),

@@ -76,15 +76,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
     """A new notebook, with its first cell and no plan."""
-    made = json.loads(stepper(project, "new", request.node.name, "--json"))
-    return project / made["notebook"]
+    response = json.loads(stepper(project, "new", request.node.name, "--json"))
+    return project / response["notebook"]
 
 
 def history(notebook: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
+    history: list[dict[str, Any]] = json.loads(
         stepper(notebook.parent.parent, "history", str(notebook), "--json")
     )
-    return found
+    return history
 
 
 def read(path: Path) -> Block:
@@ -138,8 +138,8 @@ def content(*cells: str, minor: int = 5) -> str:
 
 
 def cells(notebook: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(notebook.read_text())["cells"]
-    return found
+    cells: list[dict[str, Any]] = json.loads(notebook.read_text())["cells"]
+    return cells
 
 
 def code(notebook: Path) -> list[tuple[str, str]]:
@@ -157,8 +157,8 @@ def code(notebook: Path) -> list[tuple[str, str]]:
 def find_last_edited_cell(messages: Sequence[Message]) -> str:
     """The id of the cell that the last edit made or changed, or of the last cell that was read."""
     result = tool_results(messages)[-1]
-    found = re.match(r"(?:Inserted|Updated) cell (\S+) ", result)
-    return found[1] if found else cell_ids(messages)[-1]
+    match = re.match(r"(?:Inserted|Updated) cell (\S+) ", result)
+    return match[1] if match else cell_ids(messages)[-1]
 
 
 def get_new_text(model: ScriptedModel, turn: int) -> str:
@@ -225,22 +225,24 @@ def test_analysis_from_slash_command_to_finished_notebook(
     turns = iter(range(3, len(model.requests)))
     for number, step in enumerate(demo.STEPS, 1):
         assert "stepper" not in get_new_text(model, next(turns))  # markdown
-        shown = get_new_text(model, next(turns))
+        message = get_new_text(model, next(turns))
         if step.forgotten:
             assert (
-                "FAILED after" in shown
-                and "NameError: name 'WET_DAY_MM' is not defined" in shown
+                "FAILED after" in message
+                and "NameError: name 'WET_DAY_MM' is not defined" in message
             )
             assert (
-                "Raised in `is_wet`" in shown
-                and 'return days["precipitation"] >= WET_DAY_MM' in shown
+                "Raised in `is_wet`" in message
+                and 'return days["precipitation"] >= WET_DAY_MM' in message
             )
-            shown = get_new_text(model, next(turns))
-        assert re.search(rf"stepper: Cell {number} \(id \w+\) ran ok in ", shown), shown
-        assert f'Step {number} of 7 "{step.title}": done' in shown
+            message = get_new_text(model, next(turns))
+        assert re.search(rf"stepper: Cell {number} \(id \w+\) ran ok in ", message), (
+            message
+        )
+        assert f'Step {number} of 7 "{step.title}": done' in message
         assert (
             number == 7
-            or f'Next: step {number + 1} of 7 "{demo.STEPS[number].title}"' in shown
+            or f'Next: step {number + 1} of 7 "{demo.STEPS[number].title}"' in message
         )
     assert (
         "1,461 rows, 6 columns" in model.shown()
@@ -310,12 +312,12 @@ def test_edits_of_one_message_run_in_order(
 
     claude(model).prompt("Count.")
 
-    said = [
+    results = [
         result
         for result in tool_results(model.requests[-1])
         if not result.startswith(("<cell", "notebooks/"))
     ]
-    assert [result[:13] for result in said] == ["Inserted cell"] * made, said
+    assert [result[:13] for result in results] == ["Inserted cell"] * made, results
     assert [printed for _, printed in code(notebook)] == [
         f"{n + 1}\n" for n in range(made)
     ]
@@ -487,9 +489,9 @@ def test_user_sees_one_line_per_run_and_escape_cancels_the_cell(
     assert "| kept 1" in model.shown()
 
 
-def wait_until(come: Callable[[], bool], timeout: float = 20) -> None:
+def wait_until(received: Callable[[], bool], timeout: float = 20) -> None:
     deadline = time.monotonic() + timeout
-    while not come():
+    while not received():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.05)
 
@@ -564,10 +566,10 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
         ]
 
     def look(messages: list[Message]) -> list[Block]:
-        found = re.findall(
+        matches = re.findall(
             r'Figure 1: "?(/.*?\.png)"? \(', collect_shown_text(messages)
         )
-        return [read(Path(found[-1]))]
+        return [read(Path(matches[-1]))]
 
     bash = {"command": "stepper eval 'list(prices)'", "description": "Look at the keys"}
     model = scripted_model(
@@ -607,12 +609,12 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
     assert re.search(
         r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', get_new_text(model, 6)
     )
-    shown = [
+    outputs = [
         block
         for message in model.requests[-1]
         for block in pictures_in(message["content"])
     ]
-    assert len(shown) == 1, (
+    assert len(outputs) == 1, (
         f"the client shows the saved picture to the model: {tool_results(model.requests[-1])[-1]}"
     )
     assert [run["outcome"] for run in history(notebook)] == ["error", "ok", "ok"]
@@ -633,7 +635,7 @@ def list_code_cell_ids(notebook: Path) -> list[str]:
 def pictures_in(content: Any) -> list[Block]:
     """The images in a message's content, tool results included."""
     blocks = content if isinstance(content, list) else []
-    inner = [one for block in blocks for one in pictures_in(block.get("content"))]
+    inner = [item for block in blocks for item in pictures_in(block.get("content"))]
     return [block for block in blocks if block.get("type") == "image"] + inner
 
 
@@ -670,13 +672,13 @@ def test_magic_and_late_outputs_are_in_their_cells_and_reported(
         "",
         "next\n",
     ]
-    shown = [
+    outputs = [
         out["data"]["text/plain"]
         for cell in cells(notebook)
         for out in cell.get("outputs", [])
         if "data" in out
     ]
-    assert shown == [["'two'"]]
+    assert outputs == [["'two'"]]
     assert "| said again" in get_new_text(model, 3)
     assert "LATE" in get_new_text(model, 5), "the client reads it in the file"
     assert re.search(

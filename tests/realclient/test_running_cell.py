@@ -51,18 +51,20 @@ def test_user_sees_progress_of_a_long_cell(
     client = interactive_claude(model)
     time.sleep(8)  # the client's own notices of its start go first
     client.send("Go.")
-    seen, until = list[tuple[float, int, int]](), time.monotonic() + 60
+    observed, until = list[tuple[float, int, int]](), time.monotonic() + 60
     while (
         "Brewed" not in (screen := client.screen())
         and model.requests[2:] == []
         and time.monotonic() < until
     ):
-        if (found := SEEN.search(screen)) and (
-            not seen or seen[-1][1] != int(found[1])
+        if (match := SEEN.search(screen)) and (
+            not observed or observed[-1][1] != int(match[1])
         ):
-            seen.append((time.monotonic(), int(found[1]), int(found[2])))
+            observed.append((time.monotonic(), int(match[1]), int(match[2])))
         time.sleep(0.1)
-    assert len(seen) >= 3, screen
-    assert seen[0][1] <= 5, "seen within five seconds"
-    assert all(later[1] - sooner[1] <= 8 for sooner, later in pairwise(seen)), seen
-    assert seen[-1][2] > seen[0][2] > 0, "the bar moves"
+    assert len(observed) >= 3, screen
+    assert observed[0][1] <= 5, "seen within five seconds"
+    assert all(later[1] - sooner[1] <= 8 for sooner, later in pairwise(observed)), (
+        observed
+    )
+    assert observed[-1][2] > observed[0][2] > 0, "the bar moves"

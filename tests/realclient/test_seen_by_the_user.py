@@ -55,11 +55,11 @@ def edit(
 
     def turn(_: list[Message]) -> list[Block]:
         cells = json.loads(notebook.read_text())["cells"]
-        given = {"notebook_path": str(notebook), "cell_id": cells[-1]["id"]}
-        given |= {"new_source": source, "edit_mode": mode}
+        tool_input = {"notebook_path": str(notebook), "cell_id": cells[-1]["id"]}
+        tool_input |= {"new_source": source, "edit_mode": mode}
         if mode == "insert":
-            given["cell_type"] = "code"
-        return [tool("NotebookEdit", given)]
+            tool_input["cell_type"] = "code"
+        return [tool("NotebookEdit", tool_input)]
 
     return turn
 
@@ -100,8 +100,8 @@ def test_each_command_prints_one_line_for_the_user(
     model.then([text("Then I skip the plot. Shall I save?")])
     client.send("skip cell because we lack data")
     client.wait_for("Shall I save?", 40)
-    said = 'stepper: understood your message as /skip: step 2 of 3 "Plot" in '
-    assert said in join_lines(client.screen())
+    message = 'stepper: understood your message as /skip: step 2 of 3 "Plot" in '
+    assert message in join_lines(client.screen())
 
     model.then(read(notebook), edit(notebook, "raise RuntimeError('STOP: use it?')"))
     client.send("Save it.")
@@ -155,8 +155,8 @@ def test_instructions_come_first_after_machine_restart(
     assert "to go on without them, type /continue" in screen
     client.send("go on")  # with the variables, or without them: nobody knows
     client.wait_for("What now?", 60)
-    shown = model.shown()
-    assert "The user's message does not resume the notebook. To rebuild" in shown
+    shown_text = model.shown()
+    assert "The user's message does not resume the notebook. To rebuild" in shown_text
     assert json.loads(stepper(project, "status", "--json"))["state"] == "stopped"
 
     restore = tool("Bash", {"command": "stepper restore", "description": "Rebuild"})

@@ -53,10 +53,10 @@ def test_status_line_is_below_the_users_own(
             }
         )
     )
-    kept = Path(Paths(str(project)).statusline)
+    statusline_path = Path(Paths(str(project)).statusline)
 
     def tells(line: str) -> None:
-        kept.write_text(f"{os.getpid()} {int(time.time()) + 60}\n- {line}\n")
+        statusline_path.write_text(f"{os.getpid()} {int(time.time()) + 60}\n- {line}\n")
 
     tells("▶ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
     with interactive_claude(scripted_model()) as client:
@@ -65,7 +65,7 @@ def test_status_line_is_below_the_users_own(
         assert screen.index(mine) < screen.index("▶ 3/7 Clean")
         tells("▶ 3/7 Clean · 13 s of 30 · df 1,461×7 · 156 MB")
         client.wait_for("13 s of 30")  # nobody pressed a key
-        kept.unlink()
+        statusline_path.unlink()
         end = time.monotonic() + 20
         while "3/7 Clean" in (screen := client.screen()):
             assert time.monotonic() < end

@@ -39,12 +39,12 @@ def project(
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
     """A new notebook with two steps, the current one."""
-    made = json.loads(
+    response = json.loads(
         stepper(
             project, "new", request.node.name, "--step=Load", "--step=Count", "--json"
         )
     )
-    return project / made["notebook"]
+    return project / response["notebook"]
 
 
 def bash(command: str) -> Block:
@@ -60,10 +60,10 @@ def edit_by_script(notebook: Path, source: str) -> Block:
 
 
 def statuses(notebook: Path) -> list[str]:
-    found = json.loads(
+    status = json.loads(
         stepper(notebook.parent.parent, "status", str(notebook), "--json")
     )
-    return [found["state"], *(step["status"] for step in found["steps"])]
+    return [status["state"], *(step["status"] for step in status["steps"])]
 
 
 @pytest.mark.nightly
@@ -97,15 +97,15 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     client.send("Begin.")
     wait_until(lambda: statuses(notebook)[2] == "running")
     screen = " ".join(client.screen().split())
-    said = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed. stepper did NOT run these cells; the outputs of"
+    message = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed. stepper did NOT run these cells; the outputs of"
     assert "hook additional context" not in get_new_text(
         model, 3
-    ) and said in get_new_text(model, 4)
+    ) and message in get_new_text(model, 4)
     assert f"To run the cells that have not run: stepper run {name}" in get_new_text(
         model, 4
     )
     assert (
-        f"PostToolBatch says: {said}" in screen
+        f"PostToolBatch says: {message}" in screen
         and screen.count("was changed outside") == 1
     )
     assert (
@@ -194,12 +194,12 @@ def test_shell_command_without_notebook_changes_starts_no_hook(
 def test_failing_notebook_without_plan_is_reported_at_end_of_turn(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    made = (
+    notebook = (
         project / json.loads(stepper(project, "new", "failing", "--json"))["notebook"]
     )
     model = scripted_model(
-        [read(made)],
-        [insert(made, "1 / 0", "cell-0")],
+        [read(notebook)],
+        [insert(notebook, "1 / 0", "cell-0")],
         [text("It works.")],
         [text("It does not.")],
     )
@@ -207,11 +207,11 @@ def test_failing_notebook_without_plan_is_reported_at_end_of_turn(
     client.send("Begin.")
     screen = " ".join(client.wait_for("It does not.").split())
     assert (
-        f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and has not been fixed."
+        f"Stop hook says: stepper: the last run of notebooks/{notebook.name} failed and has not been fixed."
         in screen
     )
     assert "problem" not in screen and "ZeroDivisionError" in get_new_text(model, 3)
-    assert statuses(made) == ["failing"]
+    assert statuses(notebook) == ["failing"]
 
 
 @pytest.mark.nightly

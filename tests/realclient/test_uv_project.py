@@ -115,33 +115,33 @@ def test_session_in_a_uv_project(
     screen = client.wait_for("The end.", 60)
 
     env = Paths(str(project)).env
-    shell = next(each for each in tool_results(model.requests[-1]) if ":" in each)
+    shell = next(item for item in tool_results(model.requests[-1]) if ":" in item)
     assert f"{env}/cli/stepper" in shell and f"{env}/bin" not in shell
-    shown = model.shown()
+    shown_text = model.shown()
     own = f"{project}/.venv/bin/python"
-    assert shown.count(f"{own} does not have ipykernel: the kernel runs with") == 1
-    assert "To install ipykernel, run: uv add --dev ipykernel" in shown
+    assert shown_text.count(f"{own} does not have ipykernel: the kernel runs with") == 1
+    assert "To install ipykernel, run: uv add --dev ipykernel" in shown_text
     assert (
         "Warning: line 2: `!{sys.executable} -m pip install six` failed with exit code 1"
-        in shown
+        in shown_text
     )
-    assert "to install for this kernel, run: uv add six" in shown
-    assert "| 23.2" in shown
+    assert "to install for this kernel, run: uv add six" in shown_text
+    assert "| 23.2" in shown_text
     assert (
         'Warning: line 1: `!nonexistent` failed with exit code 127; its last output: "'
-        in shown
+        in shown_text
     )
-    assert "Warning: line 2: `x = !false` failed with exit code 1" in shown
+    assert "Warning: line 2: `x = !false` failed with exit code 1" in shown_text
     assert (
         f"installs packages for /usr/bin/python3, not for this kernel's interpreter {own}"
-        in shown
+        in shown_text
     )
-    assert 'Step 2 of 3 "Look": done' in shown
-    seen = [
+    assert 'Step 2 of 3 "Look": done' in shown_text
+    observed = [
         line.partition(" says: ")[2].strip()
         for line in screen.splitlines()
         if " says: " in line
     ]
-    assert [line.startswith("✓ step") for line in seen] == [True] * 3, screen
+    assert [line.startswith("✓ step") for line in observed] == [True] * 3, screen
     outputs = json.loads(notebook.read_text())["cells"][-1]["outputs"]
     assert outputs, "it ran in the notebook"

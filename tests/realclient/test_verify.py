@@ -42,12 +42,12 @@ def project(
 
 
 def create_notebook(project: Path, problem: str, *steps: str) -> Path:
-    found = json.loads(
+    response = json.loads(
         stepper(
             project, "new", problem, *(f"--step={step}" for step in steps), "--json"
         )
     )
-    return project / found["notebook"]
+    return project / response["notebook"]
 
 
 def ids(notebook: Path) -> list[str]:
@@ -91,23 +91,27 @@ def test_notebook_edited_out_of_order_is_fixed_until_it_reproduces(
     )
     result = claude(model).prompt("How much rain is that in inches?")
     assert result.text == "It is done, and a fresh kernel gets the same."
-    told = [get_new_text(model, turn) for turn in range(len(model.requests))]
+    message = [get_new_text(model, turn) for turn in range(len(model.requests))]
     assert (
         "Stale: cell 3 read `rain`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
-        in told[6]
+        in message[6]
     )
-    assert f"{name}: 2 of 2 cells ran ok" in told[7] and "| 4.41" in told[7]
+    assert f"{name}: 2 of 2 cells ran ok" in message[7] and "| 4.41" in message[7]
     assert (
         "Hidden state: cell 2 read `mm` from a deleted cell (cell 2 when it ran)."
-        in told[9]
+        in message[9]
     )
-    assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in told[10]
+    assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in message[10]
     failed = "failed: NameError: name 'mm' is not defined (`mm` was defined in cell 2, which was deleted)"
     assert re.search(
-        rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3 not run", told[10]
+        rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3 not run", message[10]
     )
-    assert "ran ok" in told[11] and "Stale" not in told[11] and "Hidden" not in told[11]
-    assert f"{name}: REPRODUCES · 3 of 3 cells as recorded · " in told[12]
+    assert (
+        "ran ok" in message[11]
+        and "Stale" not in message[11]
+        and "Hidden" not in message[11]
+    )
+    assert f"{name}: REPRODUCES · 3 of 3 cells as recorded · " in message[12]
     assert [line for line in stepper(project, "status").splitlines() if HELD in line]
 
 
@@ -130,7 +134,7 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
         "It is replayed in a fresh kernel now (verify: auto): the next prompt says"
         in get_new_text(model, 4)
     )
-    status = wait(project, lambda found: found["verified"] and found["unheard"])
+    status = wait(project, lambda results: results["verified"] and results["unheard"])
     assert status["verified"]["reproduces"]
     changes = [
         [read(notebook)],
@@ -143,10 +147,10 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
         model, 5
     )
     client.prompt("/notebook-status", "--continue")
-    shown = collect_shown_text(model.requests[6])
-    assert re.search(rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown), (
-        shown[-3000:]
-    )
+    shown_text = collect_shown_text(model.requests[6])
+    assert re.search(
+        rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown_text
+    ), shown_text[-3000:]
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
     assert f"{HELD}; outdated: a cell has changed since" in text_of
@@ -178,7 +182,7 @@ def test_escape_cancels_a_replay(
 
 def wait(project: Path, holds: Callable[[Any], Any]) -> Any:
     deadline = time.monotonic() + 30
-    while not holds(found := json.loads(stepper(project, "status", "--json"))):
-        assert time.monotonic() < deadline, found
+    while not holds(status := json.loads(stepper(project, "status", "--json"))):
+        assert time.monotonic() < deadline, status
         time.sleep(0.1)
-    return found
+    return status

@@ -95,9 +95,9 @@ def stop_processes(project: Path) -> Iterator[None]:
     for left in (*project.glob("notebooks/*"), *project.glob(".stepper/journal/*")):
         left.unlink()
     log = Path(Paths(str(project)).log)
-    said = log.read_text() if log.exists() else ""
+    log_text = log.read_text() if log.exists() else ""
     log.unlink(missing_ok=True)
-    assert "Traceback" not in said
+    assert "Traceback" not in log_text
 
 
 @pytest.fixture
@@ -122,12 +122,12 @@ Client = Callable[[ScriptedModel], ClaudeCode]
 
 def new(project: Path, problem: str, *steps: str) -> Path:
     chosen = steps or ("Load :: rows are there", "Count", "Tell")
-    made = json.loads(
+    response = json.loads(
         stepper(
             project, "new", problem, *(f"--step={step}" for step in chosen), "--json"
         )
     )
-    return project / made["notebook"]
+    return project / response["notebook"]
 
 
 def run_cells(notebook: Path, *sources: str) -> list[str]:
@@ -156,16 +156,16 @@ def run_cells(notebook: Path, *sources: str) -> list[str]:
 
 
 def status(notebook: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    status: dict[str, Any] = json.loads(
         stepper(notebook.parent.parent, "status", str(notebook), "--json")
     )
-    return found
+    return status
 
 
 def get_state_and_steps(notebook: Path) -> tuple[str, list[str]]:
     """The notebook's state and its steps' statuses."""
-    found = status(notebook)
-    return found["state"], [step["status"] for step in found["steps"]]
+    status_data = status(notebook)
+    return status_data["state"], [step["status"] for step in status_data["steps"]]
 
 
 def list_outcomes(notebook: Path) -> list[str]:
@@ -212,8 +212,10 @@ def stop_reasons(result: Result) -> list[str]:
         for event in result.events
         if event.get("subtype") == "hook_response"
     ]
-    told = [json.loads(answer) for answer in answers if answer.startswith("{")]
-    return [answer["stopReason"] for answer in told if answer.get("continue") is False]
+    messages = [json.loads(answer) for answer in answers if answer.startswith("{")]
+    return [
+        answer["stopReason"] for answer in messages if answer.get("continue") is False
+    ]
 
 
 STOPPED = """\
@@ -231,21 +233,21 @@ def test_plan_runs_until_the_notebook_is_complete(
     project: Path, scripted_model: Model, client: Client
 ) -> None:
     steps = "- {title: Load, criterion: three rows}\n- Count\n- {title: Check, kind: validation}\n"
-    made: list[Path] = []
+    created: list[Path] = []
 
     def look(messages: list[Message]) -> list[Block]:
-        made.append(project / json.loads(tool_results(messages)[-1])["notebook"])
-        return [read(made[0])]
+        created.append(project / json.loads(tool_results(messages)[-1])["notebook"])
+        return [read(created[0])]
 
     def step(title: str, source: str) -> Callable[[list[Message]], list[Block]]:
         """Markdown and code in one message."""
 
         def turn(messages: list[Message]) -> list[Block]:
-            last = len(cells(made[0])) - 1
-            place = f"cell-{last + 1}"
+            last = len(cells(created[0])) - 1
+            cell_id = f"cell-{last + 1}"
             return [
-                insert(made[0], title, f"cell-{last}", "markdown"),
-                insert(made[0], source, place),
+                insert(created[0], title, f"cell-{last}", "markdown"),
+                insert(created[0], source, cell_id),
             ]
 
         return turn
@@ -267,13 +269,13 @@ def test_plan_runs_until_the_notebook_is_complete(
         model, 4
     ) and 'Next: step 3 of 3 "Check".' in get_new_text(model, 4)
     last = get_new_text(model, 5)
-    name = made[0].relative_to(project)
+    name = created[0].relative_to(project)
     assert 'Step 3 of 3 "Check": done.' in last and "Next:" not in last
     assert last.index("ran ok in") < last.index(
         "The notebook is complete: 3 steps done, 0 skipped; 3 runs, "
     )
     assert f"It is {name}." in last
-    assert get_state_and_steps(made[0]) == ("complete", ["done"] * 3)
+    assert get_state_and_steps(created[0]) == ("complete", ["done"] * 3)
 
     # nothing is under way now: hooks are silent, and the plain words for a new one need no daemon
     stepper(project, "shutdown")
@@ -353,13 +355,13 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [text("Fixed. Shall I go on?")],
     )
     client(model).prompt("/fix divide by one", "--continue")
-    said = collect_shown_text(model.requests[9])
-    assert 'stepper: 3 new retries for step 1 of 3 "Load"' in said
+    shown_text = collect_shown_text(model.requests[9])
+    assert 'stepper: 3 new retries for step 1 of 3 "Load"' in shown_text
     assert all(
-        f"  run {run}: ZeroDivisionError: division by zero" in said
+        f"  run {run}: ZeroDivisionError: division by zero" in shown_text
         for run in (1, 2, 3, 4)
     )
-    assert "The user's hint: divide by one" in said
+    assert "The user's hint: divide by one" in shown_text
     assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])
     assert status(notebook)["steps"][0]["attempts"] <= 1
 
@@ -391,12 +393,12 @@ def test_agent_cannot_call_user_commands(
 
     results = tool_results(model.requests[-1])
     asked = ("is the user's command", "requires approval")
-    done = [
+    performed = [
         pair
         for pair in zip(PERSONS, results, strict=False)
         if not any(words in pair[1] for words in asked)
     ]
-    assert not done
+    assert not performed
     for said in results[len(PERSONS) : -1]:
         assert "disable-model-invocation" in said, said
     assert f"notebooks/{notebook.name}: stopped" in results[-1]
@@ -476,17 +478,18 @@ def test_continue_lifts_a_stop(
     )
 
     assert (session_of(second) == session_of(first)) is (session == "resumed")
-    said = collect_shown_text(model.requests[before])
-    assert "The notebook is resumed. Continue." in said
+    shown_text = collect_shown_text(model.requests[before])
+    assert "The notebook is resumed. Continue." in shown_text
     assert (
         f'The user\'s answer to "drop the empty rows?": {" ".join(answer.split())}'
-        in said
+        in shown_text
     )
     assert not (notebook.parent.parent / "no").exists()
     assert (
-        'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
+        'Next: step 2 of 3 "Count" (its cell failed).' in shown_text
+        and "rows: int" in shown_text
     )
-    assert "is in progress (stopped)" in said  # SessionStart, startup or resume
+    assert "is in progress (stopped)" in shown_text  # SessionStart, startup or resume
     assert get_state_and_steps(notebook) == ("ready", ["done", "done", "pending"])
     assert list_outcomes(notebook) == ["ok", "error", "ok"]
 
@@ -499,13 +502,13 @@ def test_notebook_status_shows_and_changes_nothing(
 
     client(model).prompt("/notebook-status", permissions="default")
 
-    said = model.shown()
-    assert f"notebooks/{notebook.name}: ready, 1 of 3 steps done" in said
+    shown_text = model.shown()
+    assert f"notebooks/{notebook.name}: ready, 1 of 3 steps done" in shown_text
     assert (
-        "✓ 1. Load" in said
-        and "✗ 2. Count" in said
-        and "· 3. Tell" in said
-        and "kernel: idle" in said
+        "✓ 1. Load" in shown_text
+        and "✗ 2. Count" in shown_text
+        and "· 3. Tell" in shown_text
+        and "kernel: idle" in shown_text
     )
     assert (
         len(model.requests) == 1
@@ -519,15 +522,15 @@ def test_status_of_stopped_notebook_lists_commands(
     run_cells(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
     model = scripted_model([text("There it is.")])
     client(model).prompt("/notebook-status", permissions="default")
-    said = model.shown()
-    assert f"notebooks/{notebook.name}: stopped, 1 of 3 steps done" in said
+    shown_text = model.shown()
+    assert f"notebooks/{notebook.name}: stopped, 1 of 3 steps done" in shown_text
     assert (
-        "RuntimeError: STOP: which column?" in said
-        and "The agent asks: which column?" in said
+        "RuntimeError: STOP: which column?" in shown_text
+        and "The agent asks: which column?" in shown_text
     )
     # the user's terminal has no stepper on its PATH: as printed, they work there
     for way in ("continue [ANSWER]", "fix [HINT]", "skip [REASON]"):
-        assert f"\n  .stepper/env/bin/stepper {way} " in said, said
+        assert f"\n  .stepper/env/bin/stepper {way} " in shown_text, shown_text
 
 
 def test_new_notebook_on_screen_has_no_empty_keys(
@@ -542,14 +545,14 @@ def test_new_notebook_on_screen_has_no_empty_keys(
     try:
         screen = interactive_claude(model, permissions="auto")
         screen.send("Make it.")
-        seen = screen.wait_for("It is there.")
+        screen_text = screen.wait_for("It is there.")
     finally:
         shutil.rmtree(project / ".git")
     assert (
-        "files that changed while this command ran" in seen
-        and '"title": "Step 2"' in seen
+        "files that changed while this command ran" in screen_text
+        and '"title": "Step 2"' in screen_text
     )
-    assert '"criterion"' not in seen and '"kind"' not in seen
+    assert '"criterion"' not in screen_text and '"kind"' not in screen_text
 
 
 def test_plain_text_prompts_are_commands(
@@ -677,10 +680,10 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
     screen = interactive_claude(model)
 
     screen.send("Begin.")
-    seen = screen.wait_for("Suggestion: answer what the message asks")
+    screen_text = screen.wait_for("Suggestion: answer what the message asks")
     assert (
-        "❌ Execution stopped at cell 1" in seen
-        and "Error Message: STOP: which column?" in seen
+        "❌ Execution stopped at cell 1" in screen_text
+        and "Error Message: STOP: which column?" in screen_text
     )
 
     # no Read: the client accepts the time that the file got with the stop
@@ -688,9 +691,9 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
         [replace(notebook, "column = 1", "cell-1")], [text("Shall I go on now?")]
     )
     screen.send("/fix")
-    seen = " ".join(screen.wait_for("Shall I go on now?").split())
+    screen_text = " ".join(screen.wait_for("Shall I go on now?").split())
     assert (
-        'stepper fix: 3 new retries for step 1 of 3 "Load"' in seen
+        'stepper fix: 3 new retries for step 1 of 3 "Load"' in screen_text
     )  # the user's line; the agent reads the rest
     assert "3 fresh retries" in get_new_text(model, 2) and "ran ok in" in get_new_text(
         model, 3
@@ -810,12 +813,12 @@ def test_resumed_session_adds_to_the_same_notebook(
     before = len(model.requests)
     client(model).prompt("Go on.", "--continue")
 
-    said = collect_shown_text(model.requests[before])
-    assert f"the notebook notebooks/{notebook.name} is under way" in said
-    assert "✓ 1. Load" in said and 'Next: step 2 of 3 "Count".' in said
-    assert "The kernel is running" in said and "Modules: math" in said
-    assert "twice(x)" in said and "rows: list of 2" in said
-    assert "Further cells go into this notebook" in said
+    shown_text = collect_shown_text(model.requests[before])
+    assert f"the notebook notebooks/{notebook.name} is under way" in shown_text
+    assert "✓ 1. Load" in shown_text and 'Next: step 2 of 3 "Count".' in shown_text
+    assert "The kernel is running" in shown_text and "Modules: math" in shown_text
+    assert "twice(x)" in shown_text and "rows: list of 2" in shown_text
+    assert "Further cells go into this notebook" in shown_text
     assert get_state_and_steps(notebook)[1] == ["done", "done", "pending"]
     assert [source for source, _ in code(notebook)][1:] == ["count = len(rows)"]
 
@@ -824,19 +827,19 @@ def test_sessions_do_not_control_each_others_notebook(
     project: Path, scripted_model: Model, client: Client
 ) -> None:
     def session(name: str) -> tuple[str, Path]:
-        made: list[Path] = []
+        created: list[Path] = []
 
         def look(messages: list[Message]) -> list[Block]:
-            made.append(project / json.loads(tool_results(messages)[-1])["notebook"])
-            return [read(made[0])]
+            created.append(project / json.loads(tool_results(messages)[-1])["notebook"])
+            return [read(created[0])]
 
         model.then(
             [bash(f"stepper new 'of session {name}' --step One --step Two --json")],
             look,
-            lambda _: [insert(made[0], f"name = {name!r}", "cell-0")],
+            lambda _: [insert(created[0], f"name = {name!r}", "cell-0")],
             [text("Shall I go on?")],
         )
-        return session_of(client(model).prompt("Begin.")), made[0]
+        return session_of(client(model).prompt("Begin.")), created[0]
 
     model = scripted_model()
     one, first = session("one")
@@ -847,10 +850,10 @@ def test_sessions_do_not_control_each_others_notebook(
     model.then([bash("stepper status")], [text("That is it.")], [text("No more.")])
     before = len(model.requests)
     client(model).prompt("skip cell", "--resume", one)
-    said = collect_shown_text(model.requests[before])
+    shown_text = collect_shown_text(model.requests[before])
     assert (
-        f"the notebook notebooks/{first.name} is under way" in said
-        and second.name not in said
+        f"the notebook notebooks/{first.name} is under way" in shown_text
+        and second.name not in shown_text
     )
     assert (
         f"notebooks/{first.name}: complete"
@@ -926,13 +929,13 @@ def test_transient_error_is_retried(
         server.shutdown()
         server.server_close()
 
-    said = get_new_text(model, -1)
+    message = get_new_text(model, -1)
     assert (
-        "ran ok in" in said
-        and "HTTPError" in said
-        and "stepper ran the cell again after 1 s" in said
+        "ran ok in" in message
+        and "HTTPError" in message
+        and "stepper ran the cell again after 1 s" in message
     )
-    assert 'Step 1 of 3 "Load": done' in said
+    assert 'Step 1 of 3 "Load": done' in message
     assert list_outcomes(notebook) == ["error", "ok"]
     assert status(notebook)["steps"][0]["attempts"] == 0
 
@@ -945,24 +948,24 @@ def test_question_is_answered_in_one_message(
     model = scripted_model([read(notebook)], [insert(notebook, ask, "cell-0")])
     screen = interactive_claude(model)
     screen.send("Begin the work")
-    seen = screen.wait_for("The agent asks: ")
+    screen_text = screen.wait_for("The agent asks: ")
     assert (
-        "❌ Execution stopped at cell 1" in seen
-        and "The agent asks: drop the 3 rows without a price?" in seen
+        "❌ Execution stopped at cell 1" in screen_text
+        and "The agent asks: drop the 3 rows without a price?" in screen_text
     )
-    assert f"Suggestion: {DECIDE}" in seen
+    assert f"Suggestion: {DECIDE}" in screen_text
 
     model.then([text("Give `/continue yes`, then I go on.")])
     screen.send("why would you drop them?")
     screen.wait_for("then I go on")
-    said = collect_shown_text(model.requests[-1])
+    shown_text = collect_shown_text(model.requests[-1])
     assert (
         f'{notebook.name} is stopped (you asked "drop the 3 rows without a price?")'
-        in said
+        in shown_text
     )
     assert (
         "The one command that lifts it, for the user to give: `/continue ANSWER`."
-        in said
+        in shown_text
     )
     assert get_state_and_steps(notebook)[0] == "stopped"
 
@@ -1030,10 +1033,10 @@ def test_false_criterion_leaves_the_step_open(
     )
     screen = interactive_claude(model)
     screen.send("Begin the work")
-    seen = screen.wait_for("The rest is for tomorrow")
+    screen_text = screen.wait_for("The rest is for tomorrow")
     assert (
         '? step 1 of 2 "Train" · ok, but `score > 0.9` is false: score is 0.85 · '
-        in seen
+        in screen_text
     )
 
     asked, sent_on, told = (collect_shown_text(model.requests[n]) for n in (2, 3, 4))
@@ -1059,7 +1062,7 @@ def two_stopped(
     project: Path, scripted_model: Model, client: Client
 ) -> tuple[ScriptedModel, list[Path]]:
     """Two notebooks of two sessions that questions of the agent's stopped."""
-    made = []
+    created = []
     model = scripted_model()
     for problem in ("of prices", "of stores"):
         notebook = new(project, problem, "Load")
@@ -1068,8 +1071,8 @@ def two_stopped(
             [insert(notebook, "raise RuntimeError('STOP: which file?')", "cell-0")],
         )
         client(model).prompt("Begin.")
-        made.append(notebook)
-    return model, made
+        created.append(notebook)
+    return model, created
 
 
 def test_ambiguous_slash_command_resumes_no_notebook(
@@ -1085,9 +1088,9 @@ def test_ambiguous_slash_command_resumes_no_notebook(
         assert status(notebook)["state"] == "stopped"
     # as printed
     client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
-    shown = collect_shown_text(model.requests[before])
-    assert f"in notebooks/{notebooks[0].name}." in shown
-    assert 'The user\'s answer to "which file?": the first one' in shown
+    shown_text = collect_shown_text(model.requests[before])
+    assert f"in notebooks/{notebooks[0].name}." in shown_text
+    assert 'The user\'s answer to "which file?": the first one' in shown_text
     states = [status(notebook)["state"] for notebook in notebooks]
     assert states == ["ready", "stopped"]
 
@@ -1098,15 +1101,15 @@ def test_ambiguous_plain_text_resumes_no_notebook(
     model, notebooks = two_stopped
     before = len(model.requests)
     result = client(model).prompt("fix and retry")
-    told = [
+    messages = [
         str(event.get("content"))
         for event in result.events
         if event.get("subtype") == "informational"
     ]
-    shown = collect_shown_text(model.requests[before])
+    shown_text = collect_shown_text(model.requests[before])
     for notebook in notebooks:
-        assert f"/fix notebooks/{notebook.name}" in told[-1]
-        assert f"\n/fix notebooks/{notebook.name}" in shown
+        assert f"/fix notebooks/{notebook.name}" in messages[-1]
+        assert f"\n/fix notebooks/{notebook.name}" in shown_text
         assert status(notebook)["state"] == "stopped"
 
 
@@ -1132,9 +1135,11 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     assert get_state_and_steps(notebook)[0] == "stopped"
 
     # the agent: the file tool is refused, and the shell changes nothing of the stop
-    made = f"from pathlib import Path; Path('{notebook}').write_text({other('mine')!r})"
+    message = (
+        f"from pathlib import Path; Path('{notebook}').write_text({other('mine')!r})"
+    )
     script = notebook.parent.parent / "make.py"
-    script.write_text(made)
+    script.write_text(message)
     model.then(
         [read(notebook)],
         [tool("Write", {"file_path": str(notebook), "content": other("mine")})],
@@ -1185,18 +1190,18 @@ def test_ci_job_sees_the_stop_in_status(
             insert(notebook, "raise RuntimeError('STOP: which file?')", "cell-0"),
         ],
     )
-    done = client(model).prompt("Begin.", "--output-format", output)
-    assert done.returncode == 0  # of the client, for which the run ended as it should
+    result = client(model).prompt("Begin.", "--output-format", output)
+    assert result.returncode == 0  # of the client, for which the run ended as it should
     if output == "text":
-        assert done.stdout.strip() == ""
+        assert result.stdout.strip() == ""
     else:
-        *_, answer = json.loads(done.stdout)  # a list with --verbose
+        *_, answer = json.loads(result.stdout)  # a list with --verbose
         assert (answer["is_error"], answer["result"]) == (False, "")
         assert answer["terminal_reason"] == "hook_stopped"
-    found = status(notebook)
-    assert found["state"] == "stopped"
-    assert found["stop"]["error"] == "RuntimeError: STOP: which file?"
-    assert found["stop"]["question"] == "which file?"
+    status_data = status(notebook)
+    assert status_data["state"] == "stopped"
+    assert status_data["stop"]["error"] == "RuntimeError: STOP: which file?"
+    assert status_data["stop"]["question"] == "which file?"
     command = f".stepper/env/bin/stepper status {notebook.stem} --json"
     gate = f"{command} | {sys.executable} -c '{IS_COMPLETE}'"
     assert subprocess.run(["sh", "-c", gate], cwd=project).returncode == 1
@@ -1216,8 +1221,8 @@ def test_instructions_come_first_after_machine_restart(
     interactive_claude: InteractiveFactory,
 ) -> None:
     run_cells(notebook, "rows = 3")
-    found = status(notebook)
-    for pid in (found["daemon"]["pid"], found["kernel"]["pid"]):
+    status_data = status(notebook)
+    for pid in (status_data["daemon"]["pid"], status_data["kernel"]["pid"]):
         os.kill(pid, signal.SIGKILL)
     model = scripted_model(
         [read(notebook)],
@@ -1226,9 +1231,9 @@ def test_instructions_come_first_after_machine_restart(
     )
     screen = interactive_claude(model)
     screen.send("Go on with the next step")
-    seen = screen.wait_for("It is stopped.")
+    screen_text = screen.wait_for("It is stopped.")
     said = tool_results(model.requests[-1])[-1]
-    for read_by in (seen, said):
+    for read_by in (screen_text, said):
         restore = read_by.index("stepper restore")
         assert restore < read_by.index("/continue") < read_by.index("KernelDied")
     assert get_state_and_steps(notebook)[0] == "stopped"

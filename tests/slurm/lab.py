@@ -42,24 +42,24 @@ class Lab:
         self.conf = str(self.folder / "slurm.conf")
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.environ = {**os.environ, "SLURM_CONF": self.conf}
-        told = {"SLURM_LAB": str(self.folder), "SLURM_LAB_PORT": str(_ports(nodes + 1))}
-        told |= {f"SLURM_LAB_{name}": value for name, value in settings.items()}
-        done = subprocess.run(
+        data = {"SLURM_LAB": str(self.folder), "SLURM_LAB_PORT": str(_ports(nodes + 1))}
+        data |= {f"SLURM_LAB_{name}": value for name, value in settings.items()}
+        result = subprocess.run(
             [UP, str(nodes)],
-            env={**self.environ, **told},
+            env={**self.environ, **data},
             timeout=300,
             stdin=subprocess.DEVNULL,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        if done.returncode:
+        if result.returncode:
             self.stop()
-            raise RuntimeError(f"SLURM did not start: {done.stdout[-3000:]}")
+            raise RuntimeError(f"SLURM did not start: {result.stdout[-3000:]}")
 
     def ask(self, *command: str, check: bool = True) -> str:
         """Run one of SLURM's commands; return what it prints."""
-        done = subprocess.run(
+        result = subprocess.run(
             ["timeout", "20", *command],
             cwd=self.folder,
             env=self.environ,
@@ -67,8 +67,8 @@ class Lab:
             capture_output=True,
             text=True,
         )
-        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        assert not check or result.returncode == 0, f"{command}: {result.stderr}"
+        return result.stdout
 
     def jobs(self, *flags: str) -> dict[int, str]:
         """Return the state of each job that waits or runs (with `-t all` of each that SLURM remembers), by its id."""
@@ -125,11 +125,15 @@ class Lab:
     def stop(self) -> None:
         """End its jobs and daemons, whatever state they are in; remove its folder."""
         for _ in range(3):  # a daemon may be about to start a step
-            found = [each for each in psutil.process_iter() if self._is_its_own(each)]
-            for each in found:
+            results = [
+                process
+                for process in psutil.process_iter()
+                if self._is_its_own(process)
+            ]
+            for result in results:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
-            psutil.wait_procs(found, 5)
+                    result.kill()
+            psutil.wait_procs(results, 5)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_its_own(self, process: psutil.Process) -> bool:

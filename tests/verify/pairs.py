@@ -76,9 +76,9 @@ def png(
     image = Image.new("RGB", (160, 120), "white")
     draw = ImageDraw.Draw(image)
     draw.text((50, 5), title, fill="black")
-    for place, height in enumerate(bars):
+    for index, height in enumerate(bars):
         draw.rectangle(
-            (20 + 40 * place, 110 - height, 45 + 40 * place, 110), fill=colour
+            (20 + 40 * index, 110 - height, 45 + 40 * index, 110), fill=colour
         )
     draw.line((0, 119, 159, 119), fill=edge)
     info, file = PngInfo(), io.BytesIO()
