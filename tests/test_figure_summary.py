@@ -941,7 +941,7 @@ def test_figure_lines_are_bounded() -> None:
         ),
         ({"text/latex": "$x$", "text/plain": "x"}, []),
         ({"application/pdf": "x" * (3 << 20)}, ["PDF, 3.0 MB"]),
-        ({"video/mp4": "x"}, ["video, 1 bytes"]),
+        ({"video/mp4": "x"}, ["video, 1 byte"]),
         (
             {"application/x-own": "abc", "text/plain": "words"},
             ["application/x-own, 3 bytes"],

@@ -304,7 +304,7 @@ def test_recorded_changes_are_bounded(empty_folder_lab: Lab) -> None:
     code = "[f for f in _gc.get_objects() if type(f) is type(lambda: 0) and 'MAX_HASHED_SIZE' in f.__globals__]"
     empty_folder_lab.ok(f"import gc as _gc\nglobals_ = {code}[0].__globals__")
     assert (
-        empty_folder_lab.value("len(globals_['notes']) <= globals_['MAX_PATHS']")
+        empty_folder_lab.value("len(globals_['records']) <= globals_['MAX_PATHS']")
         is True
     )
     empty_folder_lab.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")

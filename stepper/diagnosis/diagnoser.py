@@ -299,7 +299,10 @@ class Diagnoser:
 
     @return_on_error(lambda execution, run: [])
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save the images of a run and return the lines on its rich outputs."""
+        """Save the images of a run, and return the lines on images and rich outputs.
+
+        The errors that the helper suppressed are logged.
+        """
         suppressed_errors = execution.diagnosis_data.get("swallowed")
         if suppressed_errors:
             details = str(suppressed_errors)[:400]
@@ -352,7 +355,7 @@ class OtherLanguageDiagnosis(NoDiagnosis):
         self.diagnoser.move(path)
 
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save the images of a run and return the lines on its rich outputs."""
+        """Save the images of a run, and return the lines on images and rich outputs."""
         return list(self.diagnoser.summarize_figures(execution, run))
 
     def list_saved_figures(self, run: int) -> list[str]:

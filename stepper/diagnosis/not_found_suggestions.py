@@ -391,8 +391,8 @@ def _describe_unknown_module(name: str, namespace: Namespace) -> str:
         joined_modules = ", ".join(similar)
         return f"closest modules that can be imported: {joined_modules}"
     return (
-        "no installed module has a similar name, and stepper knows no distribution "
-        f"that provides `{name}`"
+        "stepper found no module with a similar name and knows no distribution that "
+        f"provides `{name}`"
     )
 
 
@@ -417,7 +417,7 @@ def _describe_circular_import(fault: Fault) -> list[str]:
     if not lines:
         return []
     path = " → ".join(lines)
-    return [f"a circular import: {path}"]
+    return [f"the import is circular: {path}"]
 
 
 def _find_local_module(
@@ -511,8 +511,8 @@ def explain_file_error(
         findings = [finding.text for finding in error.findings]
         return findings + kernel_folder if "/" in path else findings
     if fault.ename == "IsADirectoryError":
-        contents = _list_folder(os.path.join(cwd, path))
-        return [f"{path!r} is a folder that contains {contents}", *kernel_folder]
+        folder = _describe_folder(os.path.join(cwd, path))
+        return [f"{path!r} is {folder}", *kernel_folder]
     paths = []
     if path:
         paths = environment.find_similar_paths(path, cwd)
@@ -532,14 +532,18 @@ def explain_file_error(
         sentence = _describe_missing_folder(missing_folder)
         sentences.append(sentence)
     if not sentences and path:
-        sentences.append("the project has no similar path")
+        sentences.append("stepper found no similar path in the project")
     return sentences + kernel_folder
 
 
-def _list_folder(path: str) -> str:
+def _describe_folder(path: str) -> str:
+    """Return a phrase on a folder and the names in it."""
     entries = islice(scan_folder(path), ENTRIES)
     names = sorted(entry.name for entry in entries)
-    return join_items(names) or "nothing"
+    if not names:
+        return "an empty folder"
+    joined_names = join_items(names)
+    return f"a folder that contains {joined_names}"
 
 
 def _describe_missing_folder(folder: Path) -> str:

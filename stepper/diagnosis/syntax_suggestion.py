@@ -471,7 +471,8 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
         name = f"lines {first + 1}–{last + 1}"
     old_width = _get_indentation(lines[first])
     new_width = old_width + block.change
-    description = f"{name} indented by {new_width} spaces (now {old_width})"
+    plural = "" if new_width == 1 else "s"
+    description = f"{name} indented by {new_width} space{plural} (now {old_width})"
     if block.header >= 0:
         description += f", in the block of line {block.header + 1}"
     source = "\n".join(changed)

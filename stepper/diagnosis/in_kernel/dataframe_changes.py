@@ -301,6 +301,21 @@ def format_row_counts(row_counts: dict[str, int]) -> str:
     return ", ".join(parts)
 
 
+def describe_empty_frame(name: str, row_counts: dict[str, int]) -> str:
+    """Return a sentence on an empty frame.
+
+    `row_counts` are the numbers of rows of the frames from which it was computed, and
+    of the frame itself before the run.
+    """
+    short_name = shorten_name(name)
+    if list(row_counts) == [name]:
+        return f"{short_name} has 0 rows now ({row_counts[name]:,} before)"
+    text = f"{short_name} has 0 rows"
+    if row_counts:
+        text += f"; {format_row_counts(row_counts)}"
+    return text
+
+
 def format_columns(columns: list[str]) -> str:
     """Return the first column labels in quotes, and the number of further columns."""
     parts = []
@@ -441,25 +456,20 @@ class FrameComparison:
             return None
         if self._is_inspected(name) or self._is_intended(name, bindings):
             return None
-        short_name = shorten_name(name)
-        if bindings:
-            assignment = bindings[-1]
-            counts = self.count_operand_rows(name, assignment)
-            is_merge = MERGE.search(assignment.value) is not None
-            if is_merge and len(counts) > 1 and all(counts.values()):
-                operands = format_operands(counts)
-                text = f"{short_name} has 0 rows: no row matched in the merge of"
-                return create_fact("emptied", f"{text} {operands}")
-        else:
-            counts = {name: self.before[name].rows}
-        sources = {operand: count for operand, count in counts.items() if count}
-        if list(sources) == [name]:
-            old_count = sources[name]
-            text = f"{short_name} has 0 rows now ({old_count:,} before)"
+        if not bindings:
+            old_counts = {name: self.before[name].rows}
+            text = describe_empty_frame(name, old_counts)
             return create_fact("empty", text)
-        text = f"{short_name} has 0 rows"
-        if sources:
-            text += f"; {format_row_counts(sources)}"
+        assignment = bindings[-1]
+        counts = self.count_operand_rows(name, assignment)
+        is_merge = MERGE.search(assignment.value) is not None
+        if is_merge and len(counts) > 1 and all(counts.values()):
+            short_name = shorten_name(name)
+            operands = format_operands(counts)
+            text = f"{short_name} has 0 rows: no row matched in the merge of {operands}"
+            return create_fact("emptied", text)
+        filled = {operand: count for operand, count in counts.items() if count}
+        text = describe_empty_frame(name, filled)
         return create_fact("empty", text)
 
     def _was_emptied_in_place(self, name: str, state: FrameState) -> bool:

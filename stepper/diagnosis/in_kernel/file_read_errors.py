@@ -178,15 +178,16 @@ def describe_file(path: str, head: bytes) -> str:
     """
     name = shorten(path, 120)
     size = os.path.getsize(path)
-    if not head and size:
-        return f"`{name}` ({size:,} bytes) cannot be read"
-    if not head:
+    if not size:
         return f"`{name}` is empty (0 bytes)"
+    unit = "byte" if size == 1 else "bytes"
+    if not head:
+        return f"`{name}` ({size:,} {unit}) cannot be read"
     file_type = find_file_type(head)
     verb = f" is {file_type}:" if file_type else ":"
     first_bytes = repr(head[:40])
     start = shorten(first_bytes)
-    return f"`{name}` ({size:,} bytes){verb} it begins with {start}"
+    return f"`{name}` ({size:,} {unit}){verb} it begins with {start}"
 
 
 def describe_document_position(text: str, position: int) -> str:

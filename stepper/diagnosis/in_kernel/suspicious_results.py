@@ -115,8 +115,11 @@ def start_run(raw: str) -> None:
     vars(warnings)["showwarning"] = run.showwarning
 
 
-def finish_run(raw: str, ok: bool) -> list[Fact]:
-    """Stop observing a run, and return its warnings if the run was successful."""
+def finish_run(raw: str, is_successful: bool) -> list[Fact]:
+    """Stop observing a run, and return its warnings if the run was successful.
+
+    If there are too many warnings, the last fact contains the number of the others.
+    """
     # A cell can run another cell, which finishes first and is not observed.
     if not active_runs or raw != active_runs[0].raw:
         return []
@@ -126,7 +129,7 @@ def finish_run(raw: str, ok: bool) -> list[Fact]:
         original = unwrap_showwarning(run.showwarning)
         vars(warnings)["showwarning"] = original
     errors = stop_recording()
-    if not ok:
+    if not is_successful:
         return []
     facts = list_swallowed_errors(errors)
     facts += call_safely(list_frame_warnings, run) or []

@@ -43,7 +43,11 @@ INSTALLED = tuple(
 
 
 def remember_source(number: int, raw: str) -> None:
-    """Store the source of a cell or a scratch execution that has run."""
+    """Store the source of a cell or a scratch execution that has run.
+
+    `number` is the execution count, or the negative number of a scratch execution. The
+    names that functions in the source may bind are stored, too.
+    """
     run_state["number"] = number
     # The execution count is None if IPython itself failed.
     last_cell = run_state["cell"]

@@ -62,8 +62,9 @@ removed_labels: dict[str, dict[str, int]] = {}
 def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
     """Return the summary of the user's namespace as JSON.
 
-    Names that are reached after the deadline are only counted. `known_mark` is the mark
-    of the environment description that the daemon already has.
+    The fingerprints of the values are stored for the next summary. Names that are
+    reached after the deadline are only counted. `known_mark` is the mark of the
+    environment description that the daemon already has.
     """
     modules = dict[str, str]()
     functions = dict[str, str]()

@@ -126,7 +126,10 @@ def is_scratch() -> bool:
 
 
 def report_run(result: Any) -> None:
-    """Publish the helper's message on a cell or scratch execution that has finished."""
+    """Publish the helper's message on a cell or scratch execution that has finished.
+
+    The source and the new modules are recorded before.
+    """
     raw = result.info.raw_cell
     is_cell = result.info.store_history
     if is_cell:
