@@ -184,7 +184,8 @@ class Diagnoser:
     ) -> Sequence[str]:
         """Return sentences that explain an error.
 
-        Return an empty list if only the helper's findings explain the error.
+        `python` is the path of the kernel's interpreter. Return an empty list if only
+        the helper's findings explain the error.
         """
         classes = {fault.ename, *fault.mro}
         environment = self.environment
@@ -215,6 +216,13 @@ class Diagnoser:
                 running = ["stepper does not know which line was running"]
             findings = format_findings(error, notebook)
             return running + findings[:2]
+        return self._explain_message(fault, python)
+
+    def _explain_message(self, fault: Fault, python: str) -> list[str]:
+        """Return the sentence on an error that is known by its class or message.
+
+        Return an empty list for other errors.
+        """
         if fault.ename == "StdinNotImplementedError":
             return [
                 "cells cannot ask for input: set the value in the cell, "
@@ -222,7 +230,7 @@ class Diagnoser:
             ]
         for distribution, message in NEEDED_DISTRIBUTIONS.items():
             if message.search(fault.evalue):
-                sentence = describe_distribution(distribution, environment, python)
+                sentence = describe_distribution(distribution, self.environment, python)
                 return [sentence]
         if RUNNING_LOOP.search(fault.evalue):
             return [

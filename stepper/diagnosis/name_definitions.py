@@ -225,7 +225,7 @@ class NotebookNames:
     ) -> list[Deletion]:
         """Return the lines of a cell that unbind a name.
 
-        Only lines above the line `end` count, unless it is None.
+        If `end` is a line number, only lines above this line are returned.
         """
         deletions = []
         for line, verb in self.list_changes(cell, name):

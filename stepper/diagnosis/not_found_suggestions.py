@@ -328,8 +328,8 @@ def explain_module_error(
 ) -> list[str]:
     """Return sentences on a module or name that could not be imported.
 
-    They describe a local module, definitions of the imported names, the distribution to
-    install, or similar modules.
+    The sentences describe a local module, definitions of the imported names, the
+    distribution to install, or similar modules.
     """
     name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
     findings = [finding.text for finding in error.findings]
@@ -445,6 +445,7 @@ def _find_local_module(
 
 
 def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
+    """Return the top-level modules that can be imported and have a similar name."""
     modules = set(sys.stdlib_module_names)
     if namespace.lasting:
         modules.update(namespace.lasting.imported)

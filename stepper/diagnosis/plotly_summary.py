@@ -154,6 +154,7 @@ def _get_type(trace: Mapping[str, Any]) -> str:
 
 
 def _count_points(trace: Mapping[str, Any]) -> int | None:
+    """Return the number of points of a trace, or None if it is unknown."""
     counts = []
     for name in POINT_ATTRIBUTES:
         if name in trace:
@@ -174,6 +175,7 @@ def _get_binary_data(values: Any) -> BinaryData | None:
 
 
 def _count_values(values: Any) -> int:
+    """Return the number of values in a list, a list of lists or an encoded array."""
     if isinstance(values, list):
         count = 0
         for row in values:
@@ -229,6 +231,10 @@ def _get_axis_order(axis: str) -> tuple[int, str, str]:
 
 
 def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axis:
+    """Return an axis with the range of its layout, or else of the traces' values.
+
+    `columns` are the values of the traces, and `layout` is the layout of the axis.
+    """
     title = _get_title(layout)
     scale = "log" if layout.get("type") == "log" else ""
     ends = _parse_range(layout.get("range"), scale)

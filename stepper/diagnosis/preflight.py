@@ -203,6 +203,7 @@ def _get_code_line(code: str, line: int) -> str:
 
 
 def _make_syntax_fault(error: SyntaxError, source: str, code: str) -> Fault:
+    """Return the fault for an error in `code`, with its position in `source`."""
     code_line = error.lineno or 1
     line = _find_source_line(source, code, code_line)
     text = source.split("\n")[line - 1]

@@ -42,12 +42,7 @@ def explain_call_error(
     message = get_message(error)
     if not SIGNATURE_WORDS.search(message):
         return None
-    called_names: list[str] = []
-    function_name = FUNCTION_NAME.match(message)
-    if function_name:
-        # For `Class.__init__`, the call has the name of the class.
-        path = function_name[1].split(".")
-        called_names = path[-2:]
+    called_names = list_called_names(message)
     unexpected_name = ""
     unexpected = UNEXPECTED.search(message)
     if unexpected:
@@ -79,6 +74,19 @@ def explain_call_error(
         return make_finding(sentence)
 
     return find_first_finding(select_calls, user_frames, explain)
+
+
+def list_called_names(message: str) -> list[str]:
+    """Return the names that the call in an error message may have in the source.
+
+    Return an empty list if the message does not name the function.
+    """
+    function_name = FUNCTION_NAME.match(message)
+    if function_name is None:
+        return []
+    # For `Class.__init__`, the call has the name of the class.
+    path = function_name[1].split(".")
+    return path[-2:]
 
 
 def describe_similar_parameters(name: str, parameters: list[str]) -> str:

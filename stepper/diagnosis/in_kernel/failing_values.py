@@ -114,7 +114,7 @@ def make_finding(text: str, bound: Bound | None = None) -> Finding:
 def iterate_with_callers(
     user_frames: list[UserFrame],
 ) -> Iterator[tuple[UserFrame, UserFrame | None]]:
-    """Return the pairs of a frame and its caller. The last frame has no caller."""
+    """Return pairs of a frame and its caller. The caller of the last frame is None."""
     callers = [*user_frames[1:], None]
     return zip(user_frames, callers)
 

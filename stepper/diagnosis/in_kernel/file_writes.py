@@ -72,7 +72,7 @@ folders: dict[str, str] = {}
 # Files that earlier cells wrote → (time, size) at the start of the current cell.
 earlier: dict[str, tuple[int, int]] = {}
 state: dict[str, Any] = {
-    "left": MAX_TOTAL_HASHED,  # bytes that may still be hashed for this cell
+    "bytes_left": MAX_TOTAL_HASHED,  # that may still be hashed for this cell
     "began": 0,  # the file system's time at the start of the cell
     # Child processes when the cell started its first one, None before.
     "processes": None,
@@ -127,7 +127,7 @@ def start_run(raw: str) -> None:
         task_id = id(task)
         tasks = frozenset(map(id, all_tasks())) - {task_id}
     state.update(
-        left=MAX_TOTAL_HASHED,
+        bytes_left=MAX_TOTAL_HASHED,
         began=get_file_time(),
         processes=None,
         processes_unclear=False,
@@ -169,7 +169,7 @@ def get_running_task() -> Any:
 
 
 def suppress_errors(handler: Callable[..., None]) -> Callable[[Any], None]:
-    """Return a handler that suppresses all errors except an interrupt of the cell."""
+    """Return a handler that counts and suppresses errors, but not an interrupt."""
 
     def handle(args: Any) -> None:
         try:
@@ -355,9 +355,9 @@ def hash_small_file(path: str, status: os.stat_result | None) -> bytes | None:
     """
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    if status.st_size > min(MAX_HASHED_SIZE, state["left"]):
+    if status.st_size > min(MAX_HASHED_SIZE, state["bytes_left"]):
         return None
-    state["left"] -= status.st_size
+    state["bytes_left"] -= status.st_size
     return hash_file(path, status.st_size)
 
 

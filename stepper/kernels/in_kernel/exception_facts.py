@@ -136,10 +136,10 @@ def describe_chain(error: BaseException) -> list[list[str]]:
 
 
 def find_cause(error: BaseException) -> tuple[str, Any]:
-    """Return the cause or context of an exception, after its relation to the exception.
+    """Return a relation and the exception that is the cause or context of an exception.
 
-    The relation is "caused by" or "while handling". The exception is None if there is
-    no cause and the context is suppressed or missing.
+    The relation is "caused by" or "while handling". The returned exception is None if
+    there is no cause and the context is suppressed or missing.
     """
     cause = peek(error, "__cause__")
     context = peek(error, "__context__")
