@@ -328,7 +328,12 @@ def test_circular_import_names_files_in_order() -> None:
             {"project": Project(paths=["../data/a.csv"])},
             "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
         ),
-        ("FileNotFoundError", "a.csv", {}, "stepper found no similar path in the project"),
+        (
+            "FileNotFoundError",
+            "a.csv",
+            {},
+            "stepper found no similar path in the project",
+        ),
         (
             "IsADirectoryError",
             str(Path(__file__).parent / "realclient"),

@@ -224,6 +224,18 @@ def test_value_description(value: Any, displayed: str) -> None:
     assert value_summary.describe_value(value) == displayed
 
 
+def test_empty_slot_has_the_default_value() -> None:
+    class Point:
+        __slots__ = ("x", "y")
+
+    point = Point()
+    point.x = 3
+    assert (safe_inspect.peek(point, "x", 7), safe_inspect.peek(point, "y", 7)) == (
+        3,
+        7,
+    )
+
+
 def test_user_objects_are_never_called() -> None:
     safe_inspect.suppressed_errors.clear()  # parts of the helper that are imported without a shell
     assert (

@@ -86,6 +86,10 @@ READS_WITH = [
     ("if a:\nb", "line 2 indented by 4 spaces (now 0), in the block of line 1"),
     ("a = 3\n    b = 4", "line 2 indented by 0 spaces (now 4)"),
     (
+        "if a:\n b\n    c",
+        "line 3 indented by 1 space (now 4), in the block of line 1",
+    ),
+    (
         "def f(x):\n    y = await g(x)\n    return y",
         "`async def` instead of `def` in line 1",
     ),

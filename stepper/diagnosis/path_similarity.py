@@ -22,7 +22,8 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
     """Return the names that are similar to a wanted name, with their scores.
 
     A name is similar if it is equal, if it differs only in case or extension, or if its
-    `difflib` ratio is at least MIN_RATIO. A higher score means more similar.
+    `difflib` ratio is at least MIN_RATIO. A higher score means more similar. The
+    comparison stops after SECONDS.
     """
     folded_wanted = _fold(wanted)
     stem = _remove_extension(folded_wanted)

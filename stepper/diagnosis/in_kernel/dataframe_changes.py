@@ -78,7 +78,8 @@ Fact = dict[str, Any]
 class FrameState:
     """The number of rows and the labels of a data frame or series at one moment.
 
-    `labels` is empty and `blank` is None if the frame was too large to inspect.
+    `labels` is empty and `blank` is None if the frame could not be inspected, for
+    example because it was too large.
     """
 
     def __init__(self, value: Any, deadline: float) -> None:
@@ -104,8 +105,8 @@ class FrameState:
     def read_columns(self, frame: Any, deadline: float) -> None:
         """Set `labels` and `blank` from a data frame.
 
-        Neither is set if a label or dtype could run the user's code. Only `labels` is
-        set if the deadline passes.
+        Neither is set if a label or dtype could run the user's code, or if the labels
+        are not unique. Only `labels` is set if the deadline passes.
         """
         # The `isna` of another dtype could be the user's code.
         for dtype in frame.dtypes.tolist():

@@ -276,9 +276,9 @@ def describe_axes(axes: Any, deadline: float) -> Fact:
 
 
 def describe_artists(axes: Any, deadline: float) -> Fact:
-    """Return the numbers of artists and points, the images, and why nothing is visible.
+    """Return the numbers of artists and points, and the images, of axes.
 
-    For "invisible", see `explain_invisible`.
+    "invisible" is the result of `explain_invisible`.
     """
     artist_counts: dict[str, int] = {}
     point_counts: dict[str, int] = {}
