@@ -22,7 +22,7 @@ from typing import (
 
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
-# The classes of parsed JSON for types that differ from them.
+# The classes of parsed JSON values, for types with values of other classes in JSON.
 JSON_TYPES: dict[Any, Any] = {
     float: (int, float),
     tuple: (list, tuple),
@@ -33,7 +33,7 @@ JSON_TYPES: dict[Any, Any] = {
 def decode(cls: type[T], value: object) -> T:
     """Return a JSON value as an instance of a dataclass.
 
-    Raises KeyError, TypeError, ValueError or RecursionError if the value does not
+    Raise KeyError, TypeError, ValueError or RecursionError if the value does not
     match.
     """
     instance: T = _get_dataclass_decoder(cls)(value)
@@ -43,7 +43,7 @@ def decode(cls: type[T], value: object) -> T:
 def decode_valid_items(cls: type[T], values: Any) -> list[T]:
     """Return the items of a JSON list that match a dataclass, decoded.
 
-    Returns an empty list if `values` is not a list.
+    Return an empty list if `values` is not a list.
     """
     if not isinstance(values, list):
         return []
@@ -67,10 +67,11 @@ def _build_dataclass_decoder(cls: Any) -> Decoder:
             required.add(field.name)
 
     def decode_object(value: Any) -> Any:
+        data = _require_type(dict, value)
         arguments = {}
         for name, decoder in decoders.items():
-            if name in required or name in _require_type(dict, value):
-                arguments[name] = decoder(value[name])
+            if name in required or name in data:
+                arguments[name] = decoder(data[name])
         return cls(**arguments)
 
     return decode_object

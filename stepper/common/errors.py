@@ -1,14 +1,15 @@
-"""The exceptions of stepper, each with its exit code and a command that fixes it.
+"""The exceptions of stepper, with exit codes and hints for the user.
 
 The hook process loads this module, so it imports nothing.
 """
 
 
 class StepperError(Exception):
-    """An error with a message for the user, and a command that fixes the problem.
+    """An error with a message for the user.
 
-    `exit_code` is the exit code of the command line: 1 the work failed, 2 wrong usage,
-    3 stepper itself failed.
+    `hint` says how to fix the problem, for example with a command. `exit_code` is the
+    exit code of the command line: 1 if the work failed, 2 for wrong usage, and 3 if
+    stepper itself failed.
     """
 
     exit_code = 1
@@ -35,7 +36,7 @@ class NotebookError(StepperError):
 
 
 class KernelError(StepperError):
-    """A kernel could not be started.
+    """A kernel could not be started or reached.
 
     If `stops_notebook` is true, no known command fixes the problem, so the notebook is
     stopped.

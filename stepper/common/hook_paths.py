@@ -52,11 +52,11 @@ class HookPaths:
         self.socket = f"{self.runtime}/daemon.sock"
 
     def _find_runtime_folder(self, name: str) -> str:
-        """Return the folder of the socket, below the first usable root or else home.
+        """Return the folder of the socket: `name` in the first usable root.
 
-        A root is usable if `stepper-UID` in it does not exist or is the user's folder.
-        All processes choose the same root, because only the owner of this folder can
-        change that.
+        A root is usable if the folder `stepper-UID` in it belongs to the user or does
+        not exist. All processes choose the same root, because other users cannot remove
+        or replace the user's folder. If no root is usable, the folder is in `.stepper`.
         """
         for root in RUNTIME_ROOTS:
             folder = f"{root}/stepper-{posix.getuid()}"

@@ -50,7 +50,8 @@ def _read_start(
 ) -> str:
     """Return the first characters of a file; raise OSError if it cannot be read.
 
-    The limit protects against devices, and O_NONBLOCK against FIFOs without a writer.
+    `flags` are additional flags for `os.open`. The limit protects against devices, and
+    O_NONBLOCK against FIFOs without a writer.
     """
 
     def open_nonblocking(name: str, default_flags: int) -> int:
@@ -88,14 +89,15 @@ def get_record_folder(project: str) -> str:
 def read_install_record(project: str) -> "dict[str, Any]":
     """Return this user's installation record of a checkout.
 
-    Return {} if there is no record, or if the record belongs to another checkout that
-    had the same path. The token in `.stepper/` must match the token in the record.
+    Return an empty dict if there is no valid record, or if the record belongs to
+    another checkout that had the same path. The token in `.stepper/` must match the
+    token in the record.
     """
     import json
 
     folder = get_record_folder(project)
     home = os.path.join(project, HOME)
-    # The link could point to the folder whose token it has to prove.
+    # A link could point to the record's folder, so that the tokens always match.
     if os.path.islink(home):
         return {}
     path = os.path.join(folder, "install.json")
@@ -127,7 +129,7 @@ def _read_token(folder: str) -> str:
 def get_ipykernel_folder(env: str, version: str = "") -> str:
     """Return the folder of stepper's own ipykernel for a Python version.
 
-    Without a version, return the prefix of the paths of all these folders.
+    Without a version, return the common prefix of the paths of all these folders.
     """
     minor_version = ".".join(version.split(".")[:2])
     return os.path.join(env, "kernel-" + minor_version)
@@ -177,10 +179,10 @@ class Paths(HookPaths):
         self.batch_marker = os.path.join(self.home, "batch")
 
     def find_file(self, name: str) -> str:
-        """Return the path of a project file.
+        """Return the path of a project file, which may not exist.
 
-        If a linked worktree does not contain the file, use the file of the main
-        checkout.
+        If a linked worktree does not contain the file, but the main checkout does,
+        return the path in the main checkout.
         """
         paths = [os.path.join(folder, name) for folder in self.checkouts]
         own_path = paths[0]
@@ -205,7 +207,7 @@ class Paths(HookPaths):
 
     @property
     def active_env(self) -> str:
-        """The stepper environment that is used: `env`, or that of the main checkout."""
+        """The stepper environment in use: `env`, or the one of the main checkout."""
         record = get_record_folder(self.environment_checkout)
         return os.path.join(record, "env")
 
@@ -215,10 +217,10 @@ class Paths(HookPaths):
         return self.find_file(os.path.join(HOME, "config.yaml"))
 
     def find_python(self, configured: "str | None") -> str:
-        """Return the Python interpreter for kernels.
+        """Return the path of the Python interpreter for kernels.
 
-        This is the configured interpreter, the recorded one, or the interpreter of
-        `.venv`. Check `trusts_python` before you run it.
+        This is the configured interpreter, the one in the installation record, or the
+        interpreter of `.venv`. Check `trusts_python` before you run it.
         """
         if configured:
             return self.find_file(os.path.expanduser(configured))
@@ -231,9 +233,10 @@ class Paths(HookPaths):
         return os.path.join(self.project, VENV_PYTHON)
 
     def trusts_python(self, python: str) -> bool:
-        """Return whether the user installed stepper with an interpreter or accepted it.
+        """Return whether the user trusts an interpreter.
 
-        `stepper trust` accepts an interpreter.
+        The user either installed stepper with this interpreter, or accepted it with
+        `stepper trust`.
         """
         for folder in self.checkouts:
             record = read_install_record(folder)
@@ -244,9 +247,9 @@ class Paths(HookPaths):
         return False
 
     def find_trusted_python(self, configured: "str | None") -> str:
-        """Return the Python interpreter for kernels.
+        """Return the path of the Python interpreter for kernels.
 
-        Return an empty string if it is missing or not trusted.
+        Return an empty string if the interpreter is missing or not trusted.
         """
         python = self.find_python(configured)
         is_executable = os.access(python, os.X_OK)
@@ -267,7 +270,7 @@ class Paths(HookPaths):
         return bool(read_install_record(self.environment_checkout))
 
     def find_dependent_worktrees(self) -> "list[str]":
-        """Return the linked worktrees that use the environment of this checkout."""
+        """Return the folders of the linked worktrees that use this environment."""
         folder = os.path.join(self.project, ".git", "worktrees")
         if not os.path.isdir(folder):
             return []
@@ -295,7 +298,7 @@ class Paths(HookPaths):
     def create_runtime_folder(self) -> None:
         """Create the socket's folder with mode 0700.
 
-        Raises DaemonError if the folder belongs to another user or cannot be created.
+        Raise DaemonError if the folder belongs to another user or cannot be created.
         """
         socket_bytes = os.fsencode(self.socket)
         if len(socket_bytes) > SOCKET_PATH_BYTES:
@@ -320,7 +323,7 @@ class Paths(HookPaths):
     def create_home_folder(self) -> None:
         """Create `.stepper/` and its folders with mode 0700.
 
-        Raises OSError if one of them is a symbolic link or belongs to another user.
+        Raise OSError if one of them is a symbolic link or belongs to another user.
         """
         from stepper.common import secure_files
 
@@ -338,7 +341,8 @@ class Paths(HookPaths):
 def _create_own_folder(folder: str) -> None:
     """Create a folder with mode 0700.
 
-    Raise DaemonError if it cannot be created or belongs to another user.
+    Raise DaemonError if the folder cannot be created or belongs to another user, or if
+    the path is not a folder.
     """
     try:
         with contextlib.suppress(FileExistsError):
@@ -347,11 +351,15 @@ def _create_own_folder(folder: str) -> None:
         message = f"can't create {folder}: {error.strerror}"
         raise DaemonError(message) from error
     status = os.lstat(folder)
-    is_folder = stat.S_ISDIR(status.st_mode)
-    if not is_folder or status.st_uid != os.getuid():
+    if status.st_uid != os.getuid():
         raise DaemonError(
             f"{folder} belongs to another user",
             f"To fix this, ask its owner to remove it: ls -ld {folder}",
+        )
+    if not stat.S_ISDIR(status.st_mode):
+        raise DaemonError(
+            f"{folder} is not a folder",
+            f"To fix this, run: rm {folder}",
         )
     if status.st_mode & OTHERS_MAY_USE:
         os.chmod(folder, 0o700)
@@ -395,10 +403,11 @@ def find_project(start: str) -> "str | None":
 
 
 def resolve_project(start: str, prefix: str) -> "str | None":
-    """Return the project of the environment `prefix`.
+    """Return the project that the command line acts on.
 
-    If this project was deleted, or if the folder `start` is in a worktree that uses the
-    same environment, return the project of the folder `start`.
+    This is the project of the environment `prefix`. If this project was deleted, or if
+    the folder `start` is in a worktree that uses the same environment, it is the
+    project of the folder `start`. Return None if there is no project.
     """
     project_link = os.path.join(prefix, "project")
     env_project = os.path.realpath(project_link)

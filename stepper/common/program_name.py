@@ -22,9 +22,10 @@ def find_program(
 ) -> str:
     """Return the command that calls stepper, quoted for the shell.
 
-    This is the name if `search_path`, the shell's PATH, contains stepper. Otherwise, it
-    is the path in the project, relative to `folder`, the shell's working folder. If
-    this path does not exist either, return the name.
+    This is `stepper` if `search_path`, the shell's PATH, contains stepper. Otherwise,
+    it is the path of the program in the project's environment. The path is relative if
+    `folder`, the shell's working folder, is in the project. If the program does not
+    exist, return `stepper`.
     """
     program = shutil.which(NAME, path=search_path)
     if program is not None and _is_our_script(program):

@@ -58,8 +58,22 @@ _folder_cache_lock = threading.Lock()
 os.register_at_fork(after_in_child=_folder_cache.clear)
 
 
+class FileLocation(NamedTuple):
+    """The descriptor of a file's folder, and the name of the file in the folder."""
+
+    folder: int
+    name: str
+
+
+class NamedStatus(NamedTuple):
+    """A name in a folder, and the status of the file with this name."""
+
+    name: str
+    status: os.stat_result
+
+
 class UnsafeFileError(OSError):
-    """A path leads to something that stepper does not open.
+    """A path leads to a link, a special file or another user's file.
 
     `message` is a sentence, `hint` a command that fixes the problem.
     """
@@ -76,25 +90,26 @@ class UnsafeFileError(OSError):
 
 
 @contextlib.contextmanager
-def open_parent(path: str, create: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the descriptor of a file's folder, and the name of the file in it.
+def open_parent(path: str, create: bool = False) -> Iterator[FileLocation]:
+    """Open the folder of a file, and yield its descriptor and the name of the file.
 
-    Raises OSError if a part of the path is a symbolic link. With `create`, missing
-    folders are created.
+    With `create`, missing folders are created. Raise OSError if the folder cannot be
+    opened, for example because its path contains a symbolic link.
     """
     folder, name = os.path.split(path)
     handle = _open_folder(folder, create)
     try:
-        yield handle, name
+        yield FileLocation(handle, name)
     finally:
         os.close(handle)
 
 
 @contextlib.contextmanager
-def _open_private_parent(path: str, create: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the same values as `open_parent`, for one of stepper's own files.
+def _open_private_parent(path: str, create: bool = False) -> Iterator[FileLocation]:
+    """Open the folder of one of stepper's own files, like `open_parent`.
 
-    The folder must belong to the user. Its mode is set to 0700.
+    Group and others lose their permissions on the folder. Raise UnsafeFileError if the
+    folder belongs to another user.
     """
     with open_parent(path, create) as (handle, name):
         status = os.fstat(handle)
@@ -102,7 +117,7 @@ def _open_private_parent(path: str, create: bool = False) -> Iterator[tuple[int,
         if status.st_mode & OTHERS_BITS:
             private_mode = _remove_others(status)
             os.chmod(".", private_mode, dir_fd=handle)
-        yield handle, name
+        yield FileLocation(handle, name)
 
 
 def _remove_others(status: os.stat_result) -> int:
@@ -114,21 +129,17 @@ def _remove_others(status: os.stat_result) -> int:
 def open_regular(path: str, flags: int) -> int:
     """Open a regular file that has a single name, and return its descriptor.
 
-    Raises UnsafeFileError for links and special files. Never blocks.
+    Raise UnsafeFileError for links and special files. Opening never blocks.
     """
     with open_parent(path) as (folder, name):
         return _open_in_folder(path, flags, folder, name)
 
 
-def open_private(
-    path: str,
-    flags: int,
-    _: int = 0,
-) -> int:
+def open_private(path: str, flags: int) -> int:
     """Open one of stepper's own files and return its descriptor.
 
     With O_CREAT, the file is created with mode 0600 and missing folders with 0700.
-    Raises UnsafeFileError if the file or its folder belongs to another user.
+    Raise UnsafeFileError if the file or its folder belongs to another user.
     """
     create = bool(flags & os.O_CREAT)
     with _open_private_parent(path, create) as (folder, name):
@@ -147,7 +158,7 @@ def create_folder(folder: str) -> None:
 def read(path: str) -> bytes:
     """Return the contents of one of stepper's own files.
 
-    Raises OSError if the file cannot be read or is larger than `MAX_BYTES`.
+    Raise OSError if the file cannot be read or is larger than `MAX_BYTES`.
     """
     handle = open_private(path, os.O_RDONLY)
     with open(handle, "rb") as stream:
@@ -204,17 +215,17 @@ def remove(path: str) -> None:
 def list_names(folder: str) -> list[str]:
     """Return the names in one of stepper's own folders.
 
-    Returns an empty list if the folder does not exist or belongs to another user.
+    Return an empty list if the folder does not exist or belongs to another user.
     """
     with contextlib.suppress(OSError):
-        return [name for name, _ in list_files(folder)]
+        return [file.name for file in list_files(folder)]
     return []
 
 
-def list_files(folder: str) -> list[tuple[str, os.stat_result]]:
-    """Return the names in one of stepper's own folders, each with its status.
+def list_files(folder: str) -> list[NamedStatus]:
+    """Return the names in one of stepper's own folders, each with a status.
 
-    Raises OSError if the folder cannot be read.
+    Raise OSError if the folder cannot be read.
     """
     path = os.path.join(folder, ".")
     with _open_private_parent(path) as (parent, name):
@@ -224,7 +235,7 @@ def list_files(folder: str) -> list[tuple[str, os.stat_result]]:
         files = []
         for file_name in os.listdir(handle):
             status = _lstat(file_name, handle)
-            files.append((file_name, status))
+            files.append(NamedStatus(file_name, status))
         return files
     finally:
         os.close(handle)
@@ -236,16 +247,20 @@ def _lstat(name: str, folder: int) -> os.stat_result:
 
 
 def check_regular(path: str) -> None:
-    """Raise UnsafeFileError if a path leads to anything but a regular file.
+    """Raise OSError if a path does not lead to a regular file with a single name.
 
-    A path that does not exist is accepted, a file with several names is not.
+    The error is IsADirectoryError for a folder, and otherwise UnsafeFileError. A path
+    that does not exist is accepted.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         _check_regular(path, os.lstat(path))
 
 
 def _open_folder(folder: str, create: bool) -> int:
-    """Return a descriptor of a folder, which the caller must close."""
+    """Open a folder and return a descriptor, which the caller must close.
+
+    Descriptors are cached. With `create`, missing folders are created.
+    """
     with _folder_cache_lock:
         cached = _folder_cache.get(folder)
         if cached is not None:
@@ -343,7 +358,7 @@ def _open_in_folder(
 
 
 def _check_regular(path: str, status: os.stat_result) -> None:
-    """Raise UnsafeFileError unless the status is that of a file with a single name."""
+    """Raise OSError unless the status is of a regular file with a single name."""
     file_type = stat.S_IFMT(status.st_mode)
     quoted_path = shell_quote(path)
     if file_type == stat.S_IFLNK:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MESSAGE_LIMIT = 600  # characters
-# seconds, unit
+# Units of time, as (seconds, unit).
 AGES = (
     (86400, "d"),
     (3600, "h"),

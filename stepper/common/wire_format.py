@@ -49,7 +49,7 @@ def pack(*parts: bytes) -> bytes:
 def parse_part_count(prefix: bytes) -> int:
     """Return the number of parts from the first `PREFIX` bytes of a frame.
 
-    Raises FrameError if the bytes are not the start of a frame.
+    Raise FrameError if the bytes are not the start of a frame.
     """
     has_magic = len(prefix) == PREFIX and prefix.startswith(MAGIC)
     if not has_magic or not 0 < prefix[-1] <= MAX_PARTS:
@@ -60,7 +60,7 @@ def parse_part_count(prefix: bytes) -> int:
 def parse_part_lengths(table: bytes) -> list[int]:
     """Return the lengths of the parts, in bytes, from the table after the prefix.
 
-    Raises FrameError if the frame is too large.
+    Raise FrameError if the frame is too large.
     """
     lengths = []
     for start in range(0, len(table), LENGTH_BYTES):
@@ -95,7 +95,7 @@ def unpack_environ(block: bytes) -> "dict[str, str]":
 def get_peer_uid(sock: _socket.socket) -> int:
     """Return the user id of the process at the other end of a Unix socket.
 
-    Raises OSError if the system cannot determine the user id.
+    Raise OSError if the system cannot determine the user id.
     """
     if hasattr(_socket, "SO_PEERCRED"):
         credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)

@@ -251,7 +251,7 @@ class NotebookNames:
         for cell in self.list_other_cells():
             usage = self.analyze(cell)
             for mention in usage.mentions:
-                if mention.how == BIND and not mention.scope:
+                if mention.kind == BIND and not mention.scope:
                     names.append(mention.name)
         return names
 
@@ -280,8 +280,8 @@ class NotebookNames:
                 text = format_scope(mention, cell)
                 if not text:
                     continue
-                is_bind = mention.how == BIND
-                kind = mention.scope if is_bind else mention.how
+                is_bind = mention.kind == BIND
+                kind = mention.scope if is_bind else mention.kind
                 sentences.setdefault(kind, text)
         for kind in (GLOBAL, FUNCTION, CLASS, ANNOTATED, COMPREHENSION):
             if kind in sentences:
@@ -356,11 +356,11 @@ def format_scope(mention: Mention, cell: Cell) -> str:
     source = cell.source
     line = find_source_line(source, mention.line, name)
     location = f"line {line} of {cell.label}"
-    if mention.how == GLOBAL and mention.scope == FUNCTION:
+    if mention.kind == GLOBAL and mention.scope == FUNCTION:
         return f"`{name}` is set by calling the function `{scope}` ({location})"
-    if mention.how == ANNOTATED and not mention.scope:
+    if mention.kind == ANNOTATED and not mention.scope:
         return f"{location} annotates `{name}` but assigns no value"
-    if mention.how != BIND:
+    if mention.kind != BIND:
         return ""
     if mention.scope == FUNCTION:
         line = find_source_line(source, mention.scope_line, scope)
@@ -401,7 +401,7 @@ def list_python_changes(source: str, name: str) -> tuple[NameChange, ...]:
     for mention in usage.mentions:
         if mention.name != name or mention.scope:
             continue
-        verb = CHANGE_VERBS.get(mention.how)
+        verb = CHANGE_VERBS.get(mention.kind)
         if verb is not None:
             changes.append(NameChange(mention.line, verb))
     return tuple(sorted(changes))

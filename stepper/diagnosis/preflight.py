@@ -308,7 +308,7 @@ def _find_undefined_names(
     usage = name_analysis.analyze_tree(tree)
     bound = set()
     for mention in usage.mentions:
-        if mention.how not in (ANNOTATED, CHANGE):
+        if mention.kind not in (ANNOTATED, CHANGE):
             bound.add(mention.name)
     is_dynamic = DYNAMIC_CODE.search(code) or "*" in bound
     if not usage.python or not namespace.names or is_dynamic:

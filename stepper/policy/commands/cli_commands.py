@@ -647,7 +647,7 @@ class Snapshot(Arguments, name="look", interface=WEB):
     changes: int = hidden(
         "The number of output changes of that run that the view has.", default=0
     )
-    marks: bool = hidden("Whether to search stale cells.", default=False)
+    marks: bool = hidden("Whether to search for stale cells.", default=False)
 
 
 class Completion(

@@ -15,7 +15,7 @@ from typing import Any
 
 Output = Mapping[str, Any]
 
-# By how much a printed time may be outside the run.
+# A printed time may be this far outside the run.
 TOLERANCE_SECONDS = 2.0
 # The offsets of all time zones are multiples of this.
 TIME_ZONE_STEP_SECONDS = 900
@@ -50,7 +50,8 @@ UNIT = (
     r"(?:ns|[uµμ]s|ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)(?:/\w+)?\b"
     r"|\w+/s(?:ec)?\b"
 )
-# Alternatives in the order in which they are tried. VALUE_KINDS are their groups.
+# Times and durations. The alternatives are tried in this order; VALUE_KINDS contains
+# the names of their groups.
 VALUES = re.compile(
     # datetime.datetime(2026, 11, 24, 10, 15)
     r"(?P<call>datetime\.datetime\((?P<parts>\d{4}(?:, \d+){4,6})[^)]*\))"
@@ -107,10 +108,9 @@ def reads_clock(source: str, other_sources: Iterable[str]) -> bool:
 def restore_recorded_values(
     recorded: Sequence[Output], fresh: Sequence[Output], run: RunTime
 ) -> list[Output]:
-    """Return the fresh outputs with recorded times and durations.
+    """Return the fresh outputs, with the recorded times and durations.
 
-    Values that depend on the clock are replaced by the recorded values. The remaining
-    differences do not depend on the clock.
+    Only values that depend on the clock are replaced.
     """
     if len(recorded) != len(fresh):
         return [*fresh]
@@ -260,8 +260,8 @@ def _is_in_run(
 ) -> bool:
     """Return whether a time is within the run in any time zone.
 
-    The time may be up to `early` seconds before the run. Without a date, the time is in
-    seconds since midnight.
+    `timestamp` is a Unix time or, if `has_date` is False, the seconds since midnight.
+    The time may be up to `early` seconds before the run.
     """
     elapsed = timestamp - run.start
     if has_date and abs(elapsed) > MAX_TIME_ZONE_SECONDS + run.seconds:

@@ -16,7 +16,7 @@ from stepper.common.text import ESCAPES, apply_carriage_returns
 
 # Numbers are close if they differ by at most this share.
 RELATIVE_TOLERANCE = 1e-6
-# Marks a line that is ignored as a whole. It is not a character.
+# Marks a line that is ignored as a whole. This code point is never a character.
 IGNORED_LINE = "\ufdd0"
 # Number of lines that the rules are applied to at once.
 BATCH_LINES = 2000
@@ -35,8 +35,8 @@ TIME = r"(?:\d+(?:d|h|min) )*[\d.]+ ?(?:ns|[uµμ]s|ms|s|min|h)"
 class IgnoredDifference(NamedTuple):
     """A part of outputs that is replaced before outputs are compared.
 
-    Only texts that contain the `keyword` are searched for the `pattern`, which is
-    slower.
+    Only texts that contain the `keyword` are searched for the `pattern`, because this
+    search is slower.
     """
 
     name: str
@@ -144,7 +144,7 @@ NUMBER = re.compile(
     r"([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
 )
-# Moves the cursor up. Progress bars below each other leave blank lines with it.
+# The escape that moves the cursor up. Nested progress bars leave blank lines with it.
 CURSOR_UP = "\x1b[A"
 ESCAPE_START = re.compile("[\x1b\x9b\x9d]")
 # A number with one of these characters is a measurement, any other is a count.
@@ -187,6 +187,7 @@ def _normalize_batch(lines: list[str]) -> list[str]:
 
 
 def _remove_escapes(line: str) -> str:
+    """Return a line without escapes, or IGNORED_LINE for a cleared progress bar."""
     plain = ESCAPES.sub("", line)
     is_cleared_bar = CURSOR_UP in line and not apply_carriage_returns(plain).strip()
     return IGNORED_LINE if is_cleared_bar else plain
@@ -195,7 +196,7 @@ def _remove_escapes(line: str) -> str:
 def normalize_markup(text: str) -> str:
     """Return HTML or SVG with numbered ids, and each element on its own line.
 
-    Ids are random in many outputs. They are not replaced in the visible text.
+    Ids are random in many outputs. Ids in the visible text are not replaced.
     """
     text = SVG_METADATA.sub("", text)
     ids = dict.fromkeys(ID.findall(text))
@@ -227,9 +228,10 @@ def _parse_number(text: str) -> float:
 
 
 def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool:
-    """Return whether two texts have the same words, in any order.
+    """Return whether two lists of lines have the same words, in any order.
 
-    The order of a set's elements depends on the hash seed.
+    The order of a set's elements depends on the hash seed. Return False for a single
+    word.
     """
     recorded_words = _sort_words(recorded)
     fresh_words = _sort_words(fresh)
@@ -242,7 +244,10 @@ def _sort_words(items: Iterable[object]) -> list[str]:
 
 
 def differ_by_rounding(recorded: str, fresh: str) -> bool:
-    """Return whether two texts differ only in spaces and in numbers that are close."""
+    """Return whether two texts differ only in numbers that are close, and in spaces.
+
+    At least one number must be written differently.
+    """
     before = NUMBER.split(recorded)  # texts and numbers alternate
     after = NUMBER.split(fresh)
     if len(before) != len(after) or len(before) < 2:
@@ -250,7 +255,7 @@ def differ_by_rounding(recorded: str, fresh: str) -> bool:
     if recorded.split() == fresh.split():
         return False
     texts = zip(before[::2], after[::2], strict=True)
-    same_texts = all(one.split() == other.split() for one, other in texts)
+    same_texts = all(old.split() == new.split() for old, new in texts)
     return same_texts and all(map(_are_close, before[1::2], after[1::2]))
 
 
@@ -262,7 +267,7 @@ def _are_close(recorded: str, fresh: str) -> bool:
     fresh = _clean_number(fresh)
     recorded_is_count = FLOAT_CHARACTERS.isdisjoint(recorded)
     fresh_is_count = FLOAT_CHARACTERS.isdisjoint(fresh)
-    # A row of a million is one row, and 02134 may be a postal code.
+    # One more row in a million is a difference, and 02134 may be a postal code.
     if recorded_is_count and fresh_is_count:
         return recorded == fresh
     before = float(recorded)

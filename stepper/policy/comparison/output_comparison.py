@@ -52,7 +52,7 @@ NONDETERMINISTIC = "two fresh runs differ as well (no seed?)"
 PICTURE = "(a picture)"
 QUOTED_LINES = 2  # of each side
 QUOTED_WIDTH = 160  # characters of a line
-MAX_FIGURES = 3  # that the difference mentions
+MAX_FIGURES = 3  # number of figures that the description mentions
 
 
 class ReplayVerdict(StringEnum):
@@ -113,7 +113,7 @@ Item = str | Picture
 
 
 class Block(NamedTuple):
-    """A range of items in one list, and the range that differs in another list."""
+    """A range of items in a list, and the range in another list with other items."""
 
     start: int
     stop: int
@@ -122,7 +122,7 @@ class Block(NamedTuple):
 
 
 def hash_picture(data: str) -> str:
-    """Return the key of a picture's figure summary.
+    """Return a hash of a picture, the key of the picture's figure summary.
 
     The kernel's helper uses the same key (`kernels/outputs/output_images.py`).
     """
@@ -144,6 +144,7 @@ def compare_outputs(
     """
     if recorded.outputs == fresh.outputs:
         return Difference(ReplayVerdict.SAME)
+    # Editors add types to a notebook, so types that only one side has are ignored.
     shared_types = _list_types(recorded.outputs) & _list_types(fresh.outputs)
     before = _list_items(recorded.outputs, shared_types)
     after = _list_items(fresh.outputs, shared_types)
@@ -205,10 +206,7 @@ def _describe_change(
 
 
 def _list_types(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the MIME types of outputs.
-
-    Types that only one side has are ignored, because editors add types to a notebook.
-    """
+    """Return the MIME types of outputs."""
     types = set[str]()
     for output in outputs:
         data = output.get("data")
@@ -313,7 +311,7 @@ def _describe_stderr(recorded: CellOutputs, fresh: CellOutputs) -> str:
 
 
 class _PictureComparison:
-    """Compares pictures at the same position, and collects descriptions."""
+    """Compares pictures at the same position, and describes their differences."""
 
     def __init__(
         self,
@@ -330,9 +328,10 @@ class _PictureComparison:
         self.descriptions = list[str]()
 
     def replace_equal(self, before: list[Item], after: list[Item]) -> list[Item]:
-        """Return the fresh items, with each equal picture replaced by the recorded one.
+        """Return the fresh items, with recorded pictures instead of equal fresh ones.
 
-        The descriptions of the pictures that differ are added to `descriptions`.
+        Add descriptions of the pictures that differ to `descriptions`, and set
+        `has_redrawn` if the plotting library drew a picture differently.
         """
         recorded_pictures = [item for item in before if isinstance(item, Picture)]
         fresh_pictures = [item for item in after if isinstance(item, Picture)]
@@ -371,10 +370,10 @@ class _PictureComparison:
 
 
 def _replace_equal_pictures(
-    items: list[Item], models: list[Item], compare_pixels: PixelComparison
+    items: list[Item], other_items: list[Item], compare_pixels: PixelComparison
 ) -> list[Item]:
-    """Return items with pictures of `models` for the pictures that look the same."""
-    pictures = [item for item in models if isinstance(item, Picture)]
+    """Return `items`, with pictures of `other_items` instead of equal pictures."""
+    pictures = [item for item in other_items if isinstance(item, Picture)]
     replaced = list[Item]()
     for item in items:
         if isinstance(item, Picture) and item not in pictures:
@@ -460,12 +459,13 @@ def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
     return blocks
 
 
-def _are_equal(one: Item, other: Item) -> bool:
-    if one == other:
+def _are_equal(recorded: Item, fresh: Item) -> bool:
+    """Return whether two items are equal, or differ only in rounding."""
+    if recorded == fresh:
         return True
-    if not isinstance(one, str) or not isinstance(other, str):
+    if not isinstance(recorded, str) or not isinstance(fresh, str):
         return False
-    return ignored_differences.differ_by_rounding(one, other)
+    return ignored_differences.differ_by_rounding(recorded, fresh)
 
 
 def _select_confirmed(
@@ -543,19 +543,23 @@ def _reorder_recorded(
 ) -> list[Item]:
     """Return the recorded items, in the order of the fresh run if the order is random.
 
-    The order is random if two fresh runs have the same items in different orders, such
-    as the elements of a set that are printed on one line each.
+    The order is random if two fresh runs have the same items in different orders. An
+    example is a set whose elements are printed on separate lines.
     """
     disagreements = [
         Block(block.other_start, block.other_stop, block.start, block.stop)
         for block in _find_blocks(after, further)
     ]
-    low, high = _find_moved_region(disagreements, further, after)
+    between_runs = _find_moved_region(disagreements, further, after)
     blocks = _find_blocks(before, after)
-    start, stop = _find_moved_region(blocks, before, after)
-    if low == high or start > high or low > stop:
+    since_recorded = _find_moved_region(blocks, before, after)
+    if not between_runs or since_recorded.start > between_runs.stop:
         return before
-    region = after[min(low, start) : max(high, stop)]
+    if between_runs.start > since_recorded.stop:
+        return before
+    start = min(between_runs.start, since_recorded.start)
+    stop = max(between_runs.stop, since_recorded.stop)
+    region = after[start:stop]
     movable = Counter(region) & Counter(further) & Counter(before)
     remaining = movable.copy()
     positions = list[int]()
@@ -573,32 +577,39 @@ def _reorder_recorded(
 
 
 def _find_moved_region(
-    blocks: list[Block], one: list[Item], other: list[Item]
-) -> tuple[int, int]:
-    """Return the range of `other` whose items are at another position in `one`.
+    blocks: list[Block], before: list[Item], after: list[Item]
+) -> range:
+    """Return the positions in `after` of items that moved, or an empty range.
 
-    The range is (start, stop), or (0, 0) if no item moved.
+    `blocks` are the differences between the two lists.
     """
-    one_items = set[Item]()
-    other_items = set[Item]()
+    items_before = set[Item]()
+    items_after = set[Item]()
     for block in blocks:
-        one_items.update(one[block.start : block.stop])
-        other_items.update(other[block.other_start : block.other_stop])
-    moved = one_items & other_items
+        items_before.update(before[block.start : block.stop])
+        items_after.update(after[block.other_start : block.other_stop])
+    moved = items_before & items_after
     moved_blocks = [
         block
         for block in blocks
-        if moved.intersection(one[block.start : block.stop])
-        or moved.intersection(other[block.other_start : block.other_stop])
+        if moved.intersection(before[block.start : block.stop])
+        or moved.intersection(after[block.other_start : block.other_stop])
     ]
     if not moved_blocks:
-        return 0, 0
-    return moved_blocks[0].other_start, moved_blocks[-1].other_stop
+        return range(0)
+    return range(moved_blocks[0].other_start, moved_blocks[-1].other_stop)
+
+
+class _ChangedItems(NamedTuple):
+    """The items of the recorded outputs only, and of the fresh outputs only."""
+
+    removed: list[Item]
+    added: list[Item]
 
 
 def _collect_items(
     blocks: list[Block], before: list[Item], after: list[Item]
-) -> tuple[list[Item], list[Item]]:
+) -> _ChangedItems:
     """Return the removed items and the added items of blocks."""
     removed = [item for block in blocks for item in before[block.start : block.stop]]
     added = [
@@ -606,13 +617,13 @@ def _collect_items(
     ]
     is_aligned = max(len(removed), len(added)) <= MAX_ALIGNED_LINES
     if len(blocks) > 1 or is_aligned:
-        return removed, added
-    # One block that was too long to be aligned: leave out what both sides have.
+        return _ChangedItems(removed, added)
+    # One block that was too long to be aligned: omit the items that both sides have.
     only_removed = Counter(removed) - Counter(added)
     only_added = Counter(added) - Counter(removed)
     if not only_removed and not only_added:
-        return removed, added
-    return [*only_removed.elements()], [*only_added.elements()]
+        return _ChangedItems(removed, added)
+    return _ChangedItems([*only_removed.elements()], [*only_added.elements()])
 
 
 def _quote(items: Sequence[Item]) -> list[str]:

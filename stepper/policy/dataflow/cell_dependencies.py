@@ -28,14 +28,14 @@ from stepper.policy.namespace_model import Namespace
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 
-# Where hidden state came from.
+# Origins of hidden state: the values of `Cause.where`.
 DELETED = "gone"  # from a deleted cell
 BELOW = "below"  # from a cell below
 INACTIVE = "off"  # from a cell that exists but no longer runs
 UNBOUND = "unbound"  # from a cell that no longer binds the name
 EXTERNAL = "elsewhere"  # from code that another client executed
 MODULE = "module"  # the cause of a stale cell: a module that it used changed
-# The version of a module of the project is this prefix with a hash of its source.
+# The version of a module of the project is this prefix and a hash of its source.
 SOURCE_PREFIX = "source "
 
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
@@ -45,7 +45,7 @@ Cells = Sequence[Cell]
 Names = Collection[str]
 # The fingerprints of values by name; an empty string for a large value.
 Fingerprints = Mapping[str, str]
-# The fingerprint of a value if it is known, else the number of the run that bound it.
+# The fingerprint of a value or, if it is unknown, the number of the run that bound it.
 Version = int | str
 
 
@@ -114,11 +114,7 @@ class BindingTable:
         for name, kind in binds.items():
             if succeeded or name in reported:
                 fingerprint = reported.get(name, "")
-                if not fingerprint:
-                    fingerprint = self._compute_fingerprint(name, usage)
-                effects = self._find_bound_effects(name, kind, usage)
-                version = fingerprint or origin
-                self.bindings[name] = Binding(origin, kind, version, effects)
+                self._apply_binding(name, kind, origin, usage, fingerprint)
         # Names that only the kernel knows, such as those that `exec` bound.
         for name in reported.keys() - binds.keys() - changes:
             version = reported[name] or origin
@@ -129,10 +125,23 @@ class BindingTable:
             self.star_origin = origin
         return providers
 
+    def _apply_binding(
+        self, name: str, kind: str, origin: int, usage: NameUsage, fingerprint: str
+    ) -> None:
+        """Set the binding of a name; `fingerprint` is empty if none was reported."""
+        if not fingerprint:
+            fingerprint = self._compute_fingerprint(name, usage)
+        effects = self._find_bound_effects(name, kind, usage)
+        version = fingerprint or origin
+        self.bindings[name] = Binding(origin, kind, version, effects)
+
     def _apply_change(
         self, name: str, origin: int, reported: Fingerprints, has_report: bool
     ) -> None:
-        """Update the binding of a name if its object changed in place."""
+        """Update the binding of a name if the name's object changed in place.
+
+        `has_report` says that the kernel reported changes of names.
+        """
         binding = self.bindings.get(name)
         if binding is None or binding.kind != VALUE:
             return
@@ -260,6 +269,17 @@ class RunRecord(NamedTuple):
     succeeded: bool
     # Modules whose names the run read, as in `NameUsage.modules`.
     uses: Names = ()
+
+
+class ChangedModule(NamedTuple):
+    """A changed module that a cell used.
+
+    `via` is the module through which the cell used the module, or an empty string if
+    the cell used the module directly.
+    """
+
+    name: str
+    via: str
 
 
 class StarImport(NamedTuple):
@@ -408,12 +428,8 @@ class History:
                 self.module_changes[name] = run.run
             self.modules[name] = version
 
-    def find_changed_modules(self, record: RunRecord) -> list[tuple[str, str]]:
-        """Return the modules that a run used and that changed later.
-
-        The result contains pairs (module, via): `via` is the module through which the
-        cell used the changed module, or an empty string if it used it directly.
-        """
+    def find_changed_modules(self, record: RunRecord) -> list[ChangedModule]:
+        """Return the modules that a run used and that changed after the run."""
         changed = set()
         for name, first_run in self.module_changes.items():
             if first_run > record.run:
@@ -431,7 +447,7 @@ class History:
                     via[imported] = via[name] or name
                     used.append(imported)
         reached = changed & via.keys()
-        return sorted((name, via[name]) for name in reached)
+        return [ChangedModule(name, via[name]) for name in sorted(reached)]
 
     def _apply_external(
         self, external: Sequence[ExternalExecution], run_number: int
@@ -461,10 +477,10 @@ class History:
 
 
 def _locate_provider(provider: RunRecord, keys: Names) -> str:
-    """Return where a value came from: EXTERNAL, INACTIVE or DELETED.
+    """Return the origin of hidden state: EXTERNAL, INACTIVE or DELETED.
 
-    The provider is not one of the cells that run. `keys` are the keys of all cells of
-    the notebook.
+    `provider` is the run that bound the value; its cell is not a runnable cell of the
+    notebook. `keys` are the keys of all cells of the notebook.
     """
     if provider.run < 0:
         return EXTERNAL
@@ -473,7 +489,7 @@ def _locate_provider(provider: RunRecord, keys: Names) -> str:
 
 
 class Cause(NamedTuple):
-    """Why a cell is stale or used hidden state.
+    """A reason why a cell is stale or used hidden state.
 
     `name` is a variable, and `provider_id` and `number` are the cell that bound it. If
     the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND or
@@ -495,6 +511,13 @@ class MarkedCell(NamedTuple):
     causes: Sequence[Cause]
 
 
+class _CellCauses(NamedTuple):
+    """The reasons why a cell is stale, and why it used hidden state."""
+
+    stale: list[Cause]
+    hidden: list[Cause]
+
+
 @dataclass(eq=False, repr=False)
 class Dependencies:
     """The stale cells of a notebook and the cells that used hidden state, in order."""
@@ -508,9 +531,9 @@ class Dependencies:
 def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
     """Return whether the cells that just ran are below all other cells that have run.
 
-    If so, no cell has become stale. Return False also if any cell that has run was
-    deleted, if one of the given cells read a value of another client, or if a module
-    changed when they ran.
+    `ran` are the cells that just ran. If the result is True, no cell has become stale.
+    Return False also if a cell that has run was deleted, if one of `ran` read a value
+    of another client, or if a module changed when they ran.
     """
     positions = {_get_key(cell): cell.index for cell in cells if cell.is_code}
     if history.last_runs.keys() - positions.keys():
@@ -556,7 +579,7 @@ class _DependencySearch:
         self.all_keys = {_get_key(cell) for cell in cells}
         self.keys = [_get_key(cell) for cell in self.cells]
         self.positions: dict[str, int] = {}
-        # Cells without an id and with equal sources: it is not known which one ran.
+        # The keys of cells that have no id but equal sources: any of them may have run.
         self.ambiguous: set[str] = set()
         for index, key in enumerate(self.keys):
             if key in self.positions:
@@ -605,10 +628,11 @@ class _DependencySearch:
 
     def _find_causes(
         self, index: int, record: RunRecord, above: Mapping[str, Binding]
-    ) -> tuple[list[Cause], list[Cause]]:
+    ) -> _CellCauses:
         """Return why the cell at an index is stale, and why it used hidden state.
 
-        `above` are the bindings that the cells above provide for the cell, by name.
+        `record` is the last run of the cell. `above` contains the bindings that the
+        cells above provide for the cell, by name.
         """
         stale = list[Cause]()
         hidden = list[Cause]()
@@ -635,7 +659,7 @@ class _DependencySearch:
                 hidden_cause = self._find_hidden_cause(index, name, read, provider)
                 if hidden_cause:
                     hidden.append(hidden_cause)
-        return stale, hidden
+        return _CellCauses(stale, hidden)
 
     def _find_hidden_cause(
         self, index: int, name: str, read: Binding, provider: Binding | None
@@ -690,7 +714,7 @@ class UnresolvedName(NamedTuple):
 
     @property
     def definition(self) -> str:
-        """Where the name is or was defined: a clause without its subject."""
+        """A predicate, such as "is defined only below, in cell 3"."""
         if self.where == EXTERNAL:
             return "was defined by code that another client executed"
         if self.where == BELOW:
@@ -764,10 +788,18 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
     return unresolved
 
 
-def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]:
-    """Return the names that cells read and that no cell binds, as (cell, name) pairs.
+class UnboundName(NamedTuple):
+    """A name that a cell reads and no cell binds."""
 
-    The names may be defined in the kernel, by an earlier version of a cell.
+    cell: Cell
+    name: str
+
+
+def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
+    """Return the names that cells read and no cell binds.
+
+    The kernel may still define these names, because an earlier version of a cell bound
+    them.
     """
     run_cells = select_runnable(cells)
     binders = _find_first_binders(run_cells, history)
@@ -775,17 +807,17 @@ def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]
     for cell, names in _find_undefined_names(run_cells, history):
         for name in names:
             if name not in binders:
-                unbound.append((cell, name))
+                unbound.append(UnboundName(cell, name))
     return unbound
 
 
 def describe_former_binding(
     name: str, reader_id: str, cells: Cells, history: History
 ) -> str:
-    """Return a clause about the cell that defines a name.
+    """Return a clause about the cell that defines or defined a name.
 
     `reader_id` is the id of a cell that failed because the name is not defined. Return
-    an empty string if no cell is known to define the name.
+    an empty string if no cell is known to have defined the name.
     """
     for unresolved in find_unresolved_names(cells, history):
         is_reader = unresolved.cell.id == reader_id

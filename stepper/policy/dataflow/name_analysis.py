@@ -43,7 +43,7 @@ EVALUATED = (ast.expr, ast.stmt, ast.pattern)
 def analyze_source(
     source: str, transform: Callable[[str], str] | None = None
 ) -> NameUsage:
-    """Return how a source uses names.
+    """Return the names that a source reads, binds, changes and deletes.
 
     If the source cannot be parsed, the result is empty and `python` is False.
     `transform` is IPython's input transformer.
@@ -57,7 +57,11 @@ def analyze_source(
 def analyze_tree(
     tree: ast.Module, source: str = "", transform: Callable[[str], str] | None = None
 ) -> NameUsage:
-    """Return how a syntax tree uses names; `source` is the source of the tree."""
+    """Return the names that a syntax tree reads, binds, changes and deletes.
+
+    `source` is the source of the tree; without it, definitions have no fingerprints. If
+    the tree is nested too deeply, `python` of the result is False.
+    """
     visitor = _NameVisitor(source, transform)
     try:
         visitor.visit_all(tree.body)
@@ -193,7 +197,7 @@ class _NameVisitor(NameRecorder):
                 self.record_binding(value, node)
                 mentions = self.usage.mentions
                 mention = mentions.pop()
-                mentions.append(mention._replace(how=CAUGHT))
+                mentions.append(mention._replace(kind=CAUGHT))
             elif isinstance(value, ast.AST):
                 self.visit(value)
         # Python deletes the name at the end of the handler.
@@ -282,12 +286,12 @@ class _NameVisitor(NameRecorder):
         """
         is_block = isinstance(node.body, list)
         statements = node.body if is_block else [ast.Expr(node.body)]
-        local_names, global_names = list_scope_names(statements)
-        local_names |= {parameter.arg for parameter in parameters}
+        names = list_scope_names(statements)
+        parameter_names = {parameter.arg for parameter in parameters}
         scope = Scope(
             kind=FUNCTION if name else COMPREHENSION,
-            local_names=local_names - global_names,
-            global_names=global_names,
+            local_names=(names.local_names | parameter_names) - names.global_names,
+            global_names=names.global_names,
             effects=effects,
             name=name,
             line=node.lineno,
@@ -331,7 +335,7 @@ class _NameVisitor(NameRecorder):
             reads = collect_names(evaluated)
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
-        local_names, _ = list_scope_names(node.body)
+        local_names = list_scope_names(node.body).local_names
         scope = Scope(CLASS, local_names, name=node.name)
         self.scopes.append(scope)
         self.visit_type_parameters(node)
@@ -431,7 +435,7 @@ class _NameVisitor(NameRecorder):
                 self.visit_all(tree.body)
         mentions = self.usage.mentions[mentions_before:]
         if is_line_magic:
-            mentions = [each._replace(line=node.lineno) for each in mentions]
+            mentions = [mention._replace(line=node.lineno) for mention in mentions]
         if magic.discards_bindings:
             self.usage.binds = binds_before
             self.bound = bound_before

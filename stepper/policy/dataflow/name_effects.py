@@ -16,9 +16,9 @@ from typing import NamedTuple
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-# How a name is mentioned.
+# Kinds of mentions.
 BIND = "bind"
-CHANGE = "change"  # its object changes in place
+CHANGE = "change"  # the object of the name changes in place
 ANNOTATED = "annotated"  # `x: int` without a value
 DECLARED = "declared"  # `global x` or `nonlocal x`
 DELETE = "delete"
@@ -53,7 +53,8 @@ MUTATING_STATEMENT_METHODS = _split_words(
     "append appendleft extend extendleft insert remove discard update add sort reverse"
     " clear rotate fill resize setflags seed set"
 )
-# pandas methods with one of these prefixes that return a new object.
+# Methods of pandas that return a new object, although their names start with `set_` or
+# `add_`.
 COPYING_METHODS = _split_words(
     "set_index set_axis set_crs set_geometry set_names set_levels set_codes"
     " set_categories set_properties set_caption set_table_styles set_table_attributes"
@@ -69,12 +70,12 @@ FIRST_ARGUMENT_MUTATORS = _split_words(
 class Mention(NamedTuple):
     """One mention of a name in a source.
 
-    `how` is BIND, CHANGE, ANNOTATED, DECLARED, DELETE, CAUGHT or GLOBAL. `scope` is the
-    kind of the innermost scope, or an empty string for the notebook's namespace.
+    `kind` is BIND, CHANGE, ANNOTATED, DECLARED, DELETE, CAUGHT or GLOBAL. `scope` is
+    the kind of the innermost scope, or an empty string for the notebook's namespace.
     """
 
     name: str
-    how: str
+    kind: str
     line: int
     scope: str = ""
     scope_name: str = ""
@@ -83,7 +84,7 @@ class Mention(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class FunctionEffects:
-    """How a function, or the methods of a class, use notebook names when called."""
+    """The effects of calling a function, or a method of a class, on notebook names."""
 
     reads: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
@@ -98,7 +99,7 @@ class FunctionEffects:
 
 @dataclass(eq=False, repr=False)
 class NameUsage:
-    """How a cell uses names."""
+    """The names that a cell reads, binds, changes and deletes."""
 
     # Names that the cell reads before it binds them.
     reads: set[str] = field(default_factory=set)
@@ -140,9 +141,9 @@ def parse_source(
     transforms = (None, transform) if transform else (None,)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for step in transforms:
+        for transform_source in transforms:
             try:
-                text = step(source) if step else source
+                text = transform_source(source) if transform_source else source
                 return ast.parse(text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
@@ -151,12 +152,19 @@ def parse_source(
     return None
 
 
-def list_scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the local names and the `global` names of a scope with these statements.
+class ScopeNames(NamedTuple):
+    """The local names of a scope, and the names that it declares `global`."""
+
+    local_names: set[str]
+    global_names: set[str]
+
+
+def list_scope_names(body: Iterable[ast.AST]) -> ScopeNames:
+    """Return the names that the statements of a function or class body bind.
 
     Names that are declared `nonlocal` are not included.
     """
-    own = set[str]()
+    bound = set[str]()
     global_names = set[str]()
     nonlocal_names = set[str]()
     pending = [*body]
@@ -164,12 +172,12 @@ def list_scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
         node = pending.pop()
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
-                own.add(node.id)
+                bound.add(node.id)
         elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            own.add(node.name)
+            bound.add(node.name)
             pending += node.decorator_list
         elif isinstance(node, ast.alias):
-            own.add((node.asname or node.name).split(".")[0])
+            bound.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.Global):
             global_names.update(node.names)
         elif isinstance(node, ast.Nonlocal):
@@ -178,15 +186,16 @@ def list_scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
             # An assignment expression binds in the scope around the comprehension.
             for child in ast.walk(node):
                 if isinstance(child, ast.NamedExpr):
-                    own.add(child.target.id)
+                    bound.add(child.target.id)
         elif not isinstance(node, ast.Lambda):
             # `except E as name`, `case {**rest}`
             for attribute in ("name", "rest"):
                 name = getattr(node, attribute, None)
                 if isinstance(name, str):
-                    own.add(name)
+                    bound.add(name)
             pending += ast.iter_child_nodes(node)
-    return own - global_names - nonlocal_names, global_names
+    local_names = bound - global_names - nonlocal_names
+    return ScopeNames(local_names, global_names)
 
 
 def list_parameters(args: ast.arguments) -> list[ast.arg]:

@@ -65,14 +65,14 @@ class NameRecorder:
         self.effects: FunctionEffects | None = None
 
     def record_mention(
-        self, name: str, how: str, node: Any, scope: Scope | None = None
+        self, name: str, kind: str, node: Any, scope: Scope | None = None
     ) -> None:
         """Record a mention of a name; `scope` defaults to the innermost scope.
 
-        `how` is one of the values that `Mention` describes.
+        See `Mention` for `kind`.
         """
         line = getattr(node, "lineno", 0)
-        mention = Mention(name, how, line)
+        mention = Mention(name, kind, line)
         if scope is None and self.scopes:
             scope = self.scopes[-1]
         if scope is not None:
@@ -95,7 +95,7 @@ class NameRecorder:
         return None
 
     def record_read(self, name: str) -> None:
-        """Record that a name is read; only notebook names have an effect."""
+        """Record that a name is read, if it is a notebook name."""
         if self.find_scope(name) is None:
             self.record_notebook_read(name)
 
@@ -124,13 +124,7 @@ class NameRecorder:
     def record_binding(self, name: str, node: Any, kind: str = VALUE) -> None:
         """Record that a name is bound; `kind` is VALUE, IMPORT or DEFINED."""
         scope = self.find_scope(name)
-        if scope is not None:
-            self.record_mention(name, BIND, node, scope)
-        elif all(around.kind == COMPREHENSION for around in self.scopes):
-            line = getattr(node, "lineno", 0)
-            self.usage.mentions.append(Mention(name, BIND, line))
-        else:
-            self.record_mention(name, GLOBAL, node)
+        self._record_binding_mention(name, node, scope)
         if scope is not None:
             return
         if self.effects is not None:  # declared `global` in a function
@@ -149,6 +143,18 @@ class NameRecorder:
         elif kind != DEFINED:
             usage.effects.pop(name, None)
 
+    def _record_binding_mention(
+        self, name: str, node: Any, scope: Scope | None
+    ) -> None:
+        """Record the mention of a name that is bound in a scope, or in the notebook."""
+        if scope is not None:
+            self.record_mention(name, BIND, node, scope)
+        elif all(enclosing.kind == COMPREHENSION for enclosing in self.scopes):
+            line = getattr(node, "lineno", 0)
+            self.usage.mentions.append(Mention(name, BIND, line))
+        else:
+            self.record_mention(name, GLOBAL, node)
+
     def _compute_definition_fingerprint(self, node: Any) -> str:
         """Return a hash of the source lines of a definition and its decorators."""
         parts = (node, *getattr(node, "decorator_list", ()))
@@ -158,9 +164,9 @@ class NameRecorder:
         return str(hash("\n".join(definition)))
 
     def record_change(self, node: ast.expr | None) -> None:
-        """Record that an expression's object changes in place.
+        """Record that an expression changes an object in place.
 
-        The object belongs to the first name of the expression: `x` in `x.a[0]`.
+        The changed object is the one of the expression's first name: `x` in `x.a[0]`.
         """
         name = get_root_name(node)
         if not name:
