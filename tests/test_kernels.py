@@ -273,7 +273,7 @@ def test_backend_config_is_parsed() -> None:
             "a number of seconds, at most a day",
             "",
         ),
-        ('kernels:\n  a: {ssh: {host: x, setup: "\\ud800"}}', 2, "lines of shell", ""),
+        ('kernels:\n  a: {ssh: {host: x, setup: "\\ud800"}}', 2, "shell code", ""),
         (
             "kernels:\n  a: {jupyter: {url: 'http://x/', token_command: ' '}}",
             2,

@@ -185,7 +185,7 @@ def test_unknown_directive_is_quoted() -> None:
     assert (
         cell_directives.parse("-- stepper: nonsense")
         .problems[0]
-        .startswith("`-- stepper: nonsense` is not known")
+        .startswith("`-- stepper: nonsense` is not a valid option")
     )
 
 

@@ -311,7 +311,7 @@ def test_run_settings_of_a_cell() -> None:
     )
     assert (task.key, task.timeout) == (1, 30)
     assert task.notes == (
-        "out of order: it ran after cell 2, which is below it",
+        "out of order: this cell ran after cell 2, which is below it",
         "this source is the same as in run 1 (KeyError: 'a')",
     )
     run_parameters = run_decisions.make_run_parameters(

@@ -357,7 +357,7 @@ def test_directives_assign_a_cell_to_a_step_or_none(project: Project) -> None:
     _, answer = notebook.insert("# stepper: scratch\n1")
     assert "Step" not in answer.text
     _, answer = notebook.insert("# stepper: timeot=3\n1")
-    assert "`# stepper: timeot=3` is not known" in answer.text
+    assert "`# stepper: timeot=3` is not a valid option" in answer.text
     assert 'Step 1 of 2 "One": done' in answer.text
 
 

@@ -173,7 +173,7 @@ def _get_json_type(hint: Any) -> Any:
 
 
 def _require_type(json_type: Any, value: Any) -> Any:
-    """Return the value. Raise TypeError if it does not have the type."""
+    """Return the value if it has the given type; otherwise, raise TypeError."""
     if not isinstance(value, json_type):
         raise TypeError(f"unexpected value: {value!r:.100}")
     return value

@@ -79,7 +79,10 @@ def format_steps_done(
 
 
 def format_age(seconds: float) -> str:
-    """Return a duration in its largest unit, such as "3 h", or "now"."""
+    """Return a duration in its largest unit, such as "3 h".
+
+    Return "now" for less than a second.
+    """
     for size, unit in AGES:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

@@ -100,7 +100,7 @@ def parse(source: str) -> Directive:
         problem = ""
         value = _parse_value(option)
         if value is None:
-            problem = f"not known: {SYNTAX}"
+            problem = f"not a valid option. Options: {SYNTAX}"
         elif option.key == "wake":
             reason = _find_wake_problem(option)
             problem = f"ignored: {reason}" if reason else ""

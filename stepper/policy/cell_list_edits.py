@@ -110,9 +110,10 @@ class SourceEdit(NamedTuple):
 
 
 class CellReferences:
-    """Resolves cell references of one request, always to the same cells.
+    """Resolves the cell references of a request, each always to the same cell.
 
-    A number could refer to another cell after a wait or an edit by another program.
+    Without this, a number could refer to another cell after another program has edited
+    the notebook.
     """
 
     def __init__(self) -> None:

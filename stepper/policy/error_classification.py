@@ -119,7 +119,11 @@ QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 
 
 def asks_to_stop(fault: Fault) -> bool:
-    """Return whether an error asks the user: its message contains the word STOP."""
+    """Return whether the message of an error contains the word STOP.
+
+    A cell raises such an error to ask the user a question. For DATA_MESSAGES, the
+    message must start with `STOP:`.
+    """
     has_data_message = bool(DATA_MESSAGES & _list_class_names(fault))
     pattern = STOP_PREFIX if has_data_message else STOP_WORD
     return pattern.search(fault.evalue) is not None
@@ -135,7 +139,7 @@ def extract_question(message: str) -> str:
 
 
 def list_labels(fault: Fault) -> set[str]:
-    """Return the labels of an error by which it is classified."""
+    """Return the labels of an error, as in `ROWS`."""
     labels = _list_class_labels(_list_class_names(fault), fault.attributes.get("errno"))
     status = fault.attributes.get("status")
     if isinstance(status, int):

@@ -22,7 +22,10 @@ from stepper.policy.reloaded_modules import UNCHANGED, ModuleChanges
 
 @dataclass(frozen=True)
 class WidgetState:
-    """The states of a kernel's widgets by model ID, at most `limit` bytes in total."""
+    """The states of a kernel's widgets by model ID.
+
+    The states have at most `limit` bytes in total; other models are omitted.
+    """
 
     states: Mapping[str, dict[str, Any]]
     limit: int
@@ -32,7 +35,7 @@ class WidgetState:
 
 @dataclass(frozen=True)
 class CellVersion:
-    """A cell and the hash of its source, which identify the target of outputs."""
+    """The cell that outputs belong to: its id and the hash of its source."""
 
     cell_id: str
     source_hash: str

@@ -147,7 +147,7 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
 
 @dataclass(frozen=True, kw_only=True)
 class RunVoided(Event, kind="void"):
-    """A run that was recorded did not start; the same call may start it again."""
+    """A recorded run did not start; the same call may start it again."""
 
     run: int = 0
     tool_use_id: str | None = None

@@ -229,6 +229,7 @@ def _apply_preflight_failure(
 
 
 def _apply_run(event: journal_events.RunEnded, state: State) -> None:
+    """Record a finished run and the progress of the step or cell."""
     progress = state.get_or_add_progress(event.key)
     last_source = state.last_sources.get(event.cell_id)
     has_same_source = last_source == event.source_hash
@@ -246,7 +247,7 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
 
 
 def _record_run(event: journal_events.RunEnded, state: State) -> None:
-    """Update everything that a run changes, except the progress of its step."""
+    """Record a finished run in the state, except for the progress of the step."""
     cell_id = event.cell_id
     source_hash = event.source_hash
     state.run_seconds += event.duration_s
@@ -318,6 +319,7 @@ def _find_status(event: journal_events.RunEnded, progress: Progress) -> StepStat
 
 
 def _apply_late_output(event: journal_events.LateOutput, state: State) -> None:
+    """Count output that arrived after its run, until a report includes it."""
     summary = state.late_outputs.setdefault(event.cell_id, LateOutputSummary())
     summary.characters += event.characters
     summary.outputs += event.shows
@@ -333,6 +335,7 @@ def _apply_late_output(event: journal_events.LateOutput, state: State) -> None:
 
 
 def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> None:
+    """Discard the parts of the state that belong to the former kernel."""
     state.unchanged = False
     if event.what == STARTED:
         state.cells_by_execution_count = {}

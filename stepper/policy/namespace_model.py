@@ -15,7 +15,7 @@ Texts = dict[str, str]
 
 @dataclass(frozen=True)
 class Variable:
-    """Facts about a variable, never its value."""
+    """Facts about a variable, without the value."""
 
     type: str  # `module.Name`; only the name for builtins
     len: int | None = None

@@ -77,9 +77,9 @@ def explain_repeated_run(state: State, last: Run) -> str:
     scratch = state.commands.shell("eval")
     return (
         f"its source is the same as in run {last.run}, which failed with {last.error};"
-        " no other cell ran and no file of the project changed since. This does not"
-        " count as an attempt. The cell can run again after another cell or"
-        f" `{scratch}`"
+        " since then, no other cell has run and no file of the project has changed."
+        " This does not count as an attempt. The cell can run again after another cell"
+        f" or `{scratch}`"
     )
 
 

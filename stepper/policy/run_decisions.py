@@ -59,7 +59,8 @@ class CellAction(Enum):
 class WriteDecision:
     """The action for a cell that was written.
 
-    `reason` says why the cell does not run; it is empty if it runs or is not code.
+    `reason` says why the cell does not run. It is empty if the cell runs or is not
+    meant to run.
     """
 
     action: CellAction
@@ -170,7 +171,7 @@ def _note_order(state: State, cells: Sequence[Cell], cell: Cell) -> list[str]:
     if not cells_below:
         return []
     number = cells_below[-1].number
-    return [f"out of order: it ran after cell {number}, which is below it"]
+    return [f"out of order: this cell ran after cell {number}, which is below it"]
 
 
 class Judgement(NamedTuple):

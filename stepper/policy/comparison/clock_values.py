@@ -153,6 +153,7 @@ def _join_lines(content: Any) -> Any:
 
 
 def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
+    """Return a fresh line, with the recorded values that depend on the clock."""
     if recorded == fresh:
         return fresh
     before = [*VALUES.finditer(recorded)]
@@ -250,7 +251,7 @@ def _parse_date(text: str) -> float | None:
 
 
 def _parse_time_of_day(text: str) -> float:
-    """Return the seconds since midnight."""
+    """Return the seconds since midnight for a time such as `10:15:30` or `10:15`."""
     digits = re.sub(r"[.,]\d+$|:", "", text).ljust(6, "0")
     return int(digits[:2]) * 3600 + int(digits[2:4]) * 60 + int(digits[4:6])
 

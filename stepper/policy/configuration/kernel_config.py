@@ -159,7 +159,7 @@ def _is_absolute_path(value: Any) -> bool:
 
 
 TEXT = Rule("a text on one line", is_text)
-SHELL = Rule("lines of shell", _is_shell_code)
+SHELL = Rule("shell code", _is_shell_code)
 FLAGS = Rule("a list of flags", _is_list_of_flags)
 COUNT = Rule("a whole number above 0", is_count)
 KERNELSPEC = Rule("the name of a kernelspec", make_pattern_check(KERNELSPEC_NAME))

@@ -83,7 +83,7 @@ def _parse(pattern: str) -> tuple[re.Pattern[str], Any]:
 
 
 def find_problem(pattern: str) -> str:
-    """Return why a pattern is not accepted, or an empty string if it is."""
+    """Return why a pattern is not accepted, or an empty string if it is accepted."""
     if not pattern or len(pattern) > MAX_PATTERN_LENGTH:
         return f"a pattern must have 1 to {MAX_PATTERN_LENGTH} characters"
     try:

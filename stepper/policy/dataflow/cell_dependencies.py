@@ -322,7 +322,7 @@ def _get_key(cell: Cell) -> str:
 
 @dataclass(eq=False, repr=False)
 class History:
-    """The runs of a notebook's cells, in the order in which they ran."""
+    """The runs of a notebook's cells in chronological order."""
 
     analyze: AnalyzeSource
     run_count: int = 0
@@ -587,6 +587,7 @@ class _DependencySearch:
             self.positions[key] = index
 
     def search(self) -> Dependencies:
+        """Apply the cells from top to bottom, and compare each with its last run."""
         table = BindingTable()
         stale = []
         hidden = []
@@ -666,7 +667,8 @@ class _DependencySearch:
     ) -> Cause | None:
         """Return the cause if a value did not come from the cells above, or None.
 
-        `read` is the binding that the cell read, `provider` the one from above.
+        `read` is the binding that the cell at the index read. `provider` is the binding
+        that the cells above provide, or None.
         """
         origin = self.history.records.get(read.origin)
         if origin is None or origin.key in self.ambiguous:

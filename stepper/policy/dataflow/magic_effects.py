@@ -30,9 +30,9 @@ METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 class MagicEffects(NamedTuple):
     """The effects of one magic on names.
 
-    `code` is the Python code that the magic runs, and `discards_bindings` says that the
-    names which the code binds are not kept. `reads` and `binds` are names that the
-    magic uses otherwise. If `binds_any` is set, it may also bind other names.
+    `code` is the Python code that the magic runs. If `discards_bindings` is set, the
+    bindings of this code are not kept. `reads` and `binds` are names that the magic
+    itself reads and binds. If `binds_any` is set, it may also bind other names.
     """
 
     code: Sequence[str] = ()
