@@ -170,7 +170,7 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     message = answers[0].text
     assert (
         message.index("WAS applied")
-        < message.index("interrupted while waiting for another cell")
+        < message.index("interrupted while waiting for another request")
         < message.index("CANCELLED")
     )
     assert say(notebook, "Well?") == ""

@@ -453,7 +453,7 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
 
             return await backend_commands.wait_for_kernel(request, session)
         case cli_commands.Attach():
-            return await attach.attach(session)
+            return await attach.get_connection_details(session)
         case cli_commands.Interrupt():
             return await interrupts.interrupt(session)
         case cli_commands.Restart():

@@ -244,20 +244,20 @@ class Diagnoser:
         self,
         facts: Mapping[str, Any],
         since_ns: int | None,
-        how: str = "failing",
+        event: str = "failing",
     ) -> list[str]:
         """Return lines on commands that failed, and on names and files that changed.
 
-        `since_ns` is the start of the cell in nanoseconds since the epoch. If it is
-        None, files are left out. `how` is "failing" or "its interrupt": it completes
-        the line "before …, this cell assigned `a`".
+        `since_ns` is the start of the run in nanoseconds since the epoch. If it is
+        None, return no lines on files. `event` completes the phrase "before …" in the
+        line on names: "failing" or "its interrupt".
         """
         command_warnings = self._list_command_warnings(facts)
         lines = run_warnings.format_warnings([], command_warnings)
         changes = decode(NamespaceChanges, facts.get("changed") or {})
         actions = format_changes(changes)
         if actions:
-            line = one_line(f"before {how}, this cell {actions}", 600)
+            line = one_line(f"before {event}, this cell {actions}", 600)
             lines.append(line)
         if since_ns is not None:
             files = decode(FileFacts, facts.get("files") or {})

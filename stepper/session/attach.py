@@ -1,4 +1,4 @@
-"""How other Jupyter clients attach to a notebook's kernel."""
+"""Connection details of a kernel, for other Jupyter clients that attach to it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stepper.session.responses import AttachResponse
 from stepper.session.session import Session
 
 
-async def attach(session: Session) -> AttachResponse:
-    """Return how to attach to the running kernel of a notebook.
+async def get_connection_details(session: Session) -> AttachResponse:
+    """Return the details that clients need to attach to a notebook's running kernel.
 
     Raise StepperError if the notebook has no running kernel, or if the kernel cannot be
     reached.
@@ -44,15 +44,15 @@ async def attach(session: Session) -> AttachResponse:
             session.name, location, kernel.id, description.url
         )
         return AttachResponse(
-            session.name,
-            kernel.id,
-            location,
-            None,
-            None,
-            [],
-            description.url or None,
-            description.python,
-            text,
+            notebook=session.name,
+            kernel=kernel.id,
+            where=location,
+            file=None,
+            console=None,
+            settings=[],
+            url=description.url or None,
+            python=description.python,
+            text=text,
         )
     console = f"jupyter console --existing {shlex.quote(connection_file)}"
     folder = shlex.quote(os.path.dirname(connection_file))
@@ -62,13 +62,13 @@ async def attach(session: Session) -> AttachResponse:
     ]
     text = attached_clients.format_attach(session.name, location, console, settings)
     return AttachResponse(
-        session.name,
-        kernel.id,
-        location,
-        connection_file,
-        console,
-        settings,
-        None,
-        description.python,
-        text,
+        notebook=session.name,
+        kernel=kernel.id,
+        where=location,
+        file=connection_file,
+        console=console,
+        settings=settings,
+        url=None,
+        python=description.python,
+        text=text,
     )

@@ -12,14 +12,14 @@ from stepper.policy.notebook_state import State
 
 
 class Diagnosis(Protocol):
-    """Additional information for reports; the default adds nothing."""
+    """Adds information to reports. The default methods add nothing."""
 
     def select_language(self, language: str) -> Diagnosis:
         """Return the diagnosis for cells in a language."""
         return self
 
     def move(self, path: str) -> None:
-        """Use another path for the notebook, after it was renamed."""
+        """Set the new path of the notebook after the notebook was renamed."""
         return
 
     def convert_to_python(self, cell: str) -> str:
@@ -51,17 +51,22 @@ class Diagnosis(Protocol):
         self,
         kernel_facts: Mapping[str, Any],
         since_ns: int | None,
-        how: str = "failing",
+        event: str = "failing",
     ) -> list[str]:
-        """Return lines on names and files that a failed cell changed.
+        """Return lines on the side effects of a cell that failed or was interrupted.
 
+        These are commands that failed, and names and files that the cell changed.
         `since_ns` is the start of the run in nanoseconds since the epoch, or None if
-        files cannot be compared. `how` is the event before which they changed.
+        file times cannot be compared. `event` completes the phrase "before …" in the
+        line on names: "failing" or "its interrupt".
         """
         return []
 
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Return whether a new run may have another result; return True if unknown."""
+        """Return whether files on which a run may depend have changed since the run.
+
+        Return True if this is unknown.
+        """
         return True
 
     def get_criterion_result(
@@ -75,7 +80,10 @@ class Diagnosis(Protocol):
         return []
 
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save the figures of a run; return the lines of the figure summary."""
+        """Save the figures of a run; return the lines of the figure summary.
+
+        `run` is the number of the run.
+        """
         return []
 
     def describe_figures(self, execution: Execution) -> dict[str, str]:
@@ -87,7 +95,7 @@ class Diagnosis(Protocol):
         return False
 
     def list_saved_figures(self, run: int) -> list[str]:
-        """Return the paths of the saved figures of a run, in order."""
+        """Return the paths of the saved figures of the run with a number, in order."""
         return []
 
 

@@ -27,7 +27,7 @@ WAITS_FOR_KERNEL = (Activity.QUEUED, Activity.STARTING)
 
 
 async def interrupt(session: Session) -> responses.InterruptResponse:
-    """Interrupt the running code, or the start of the kernel; return the effect.
+    """Interrupt the running code or the start of the kernel; return the effect.
 
     Raise KernelUnreachableError if the interrupt is delayed until the kernel can be
     reached.
@@ -65,7 +65,7 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
 
 
 async def _wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait for a limited time until a condition is true; return its last value."""
+    """Wait up to RESPONSE_SECONDS for a condition; return whether it is true."""
     deadline = time.monotonic() + RESPONSE_SECONDS
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(POLL_SECONDS)
@@ -77,7 +77,8 @@ def _describe_interrupted_run(
 ) -> str:
     """Return a text on the effect of an interrupt on a cell or a scratch execution.
 
-    `target` names the code, and `running` is the run of the cell, if it is a cell.
+    `target` names the interrupted code. `running` is the run of the cell, or None for a
+    scratch execution. `has_finished` means that the code is no longer running.
     """
     if not has_finished:
         return interrupts.format_pending(target)

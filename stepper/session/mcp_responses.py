@@ -23,7 +23,8 @@ class CellRunResponse:
     """
 
     notebook: str
-    # The last cell that ran, or an empty string if nothing was written.
+    # The ID of the last cell that ran. If no cell ran: the ID of the first written cell,
+    # or an empty string.
     cell_id: str
     state: str
     text: str  # the report, as hooks send it
@@ -51,12 +52,15 @@ class CellChangeResponse:
 
 @dataclass(frozen=True)
 class CellReadResponse:
-    """A page of a notebook's cells, also as text (10,000 characters at most)."""
+    """One or more pages of a notebook's cells.
+
+    `text` contains the same pages, with at most 10,000 characters per page.
+    """
 
     notebook: str
     cells: Sequence[CellRead]
-    page: int
-    pages: int  # counted up to 20 pages after the requested pages
+    page: int  # the number of the first page
+    pages: int  # the number of pages, counted up to 20 after the requested pages
     text: str
 
 

@@ -63,10 +63,10 @@ REOPENED_STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
 FinishedRuns = list[RunSummary] | None
 
 
-async def create_notebook(session: Session, new_plan: Plan) -> None:
-    """Start the journal of a new notebook and log its plan.
+async def initialize_notebook(session: Session, new_plan: Plan) -> None:
+    """Log the creation and the plan of a new notebook.
 
-    The kernel of an earlier notebook with the same name is shut down.
+    Shut down the kernel of an earlier notebook with the same name.
     """
     # The running cell of an earlier notebook may take hours.
     await session.interrupt()
@@ -94,6 +94,7 @@ async def run(
 
     `which` is "pending", "all", "stale" or "restore". The run stops at the first
     failure. Summaries of the finished runs are appended to `finished`, if it is given.
+    Raise StepperError if the agent requested the run and the notebook is stopped.
     """
     if which == "restore":
         return await restore(session, caller, progress, finished)
@@ -142,9 +143,9 @@ async def restore(
 ) -> responses.RestoreResponse:
     """Rerun the cells whose last run succeeded, in a new kernel.
 
-    The restore stops at the first cell that was changed since its last run, or that has
-    another outcome. The notebook stays stopped unless the death of the kernel caused
-    the stop.
+    The restore stops at the first cell that was changed since its last run, or whose
+    outcome differs from the last run. The notebook stays stopped unless the death of
+    the kernel caused the stop.
     """
     async with session.take_turn(caller=caller):
         document = session.read_with_unique_ids()
@@ -173,17 +174,22 @@ async def restore(
             recorded=recorded,
         )
         if selection.changed_cell is not None and response.ok:
-            label = capitalize_first(selection.changed_cell.label)
-            report = (
-                f"stepper: {format_count(response.ran, 'cell')} ran again. {label} was"
-                " not run again, because its source was changed after its last run."
-            )
+            report = _format_partial_restore(response.ran, selection.changed_cell)
             response = replace(response, ok=False, report=report)
         if keeps_stop and response.ok:
             report = command_messages.format_still_stopped(session.name, session.state)
             response = replace(response, report=report)
         deleted_ids = selection.earlier_runs.keys() - {cell.id for cell in cells}
         return responses.RestoreResponse(**vars(response), gone=len(deleted_ids))
+
+
+def _format_partial_restore(run_count: int, changed_cell: Cell) -> str:
+    """Return the report on a restore that stopped at a changed cell."""
+    label = capitalize_first(changed_cell.label)
+    return (
+        f"stepper: {format_count(run_count, 'cell')} ran again. {label} was not run"
+        " again, because its source was changed after its last run."
+    )
 
 
 class RestoreSelection(NamedTuple):
@@ -226,7 +232,7 @@ async def _shut_down_kernel(session: Session, caller: Caller, reason: str) -> No
 async def _check_replaceable(session: Session, caller: Caller) -> None:
     """Raise KernelError if stepper must not replace the kernel with a new one.
 
-    This is a kernel that the user selected by its ID: stepper does not shut it down.
+    stepper does not shut down a kernel that the user selected by its ID.
     """
     backend = session.kernel_manager.get_launch_config(
         caller.environ, session.state.plan.kernel
@@ -303,17 +309,17 @@ async def _run_cells(
         cell.is_code and changed_cells.SKIP_TAG in cell.tags for cell in cells
     )
     return responses.RunResponse(
-        session.name,
-        is_ok,
-        success_count,
-        len(to_run),
-        skipped_count,
-        failure.text if failure else "",
-        [_create_result(summary) for summary in summaries],
-        lines,
-        which,
-        stop_text,
-        changed,
+        notebook=session.name,
+        ok=is_ok,
+        ran=success_count,
+        cells=len(to_run),
+        skipped=skipped_count,
+        report=failure.text if failure else "",
+        results=[_create_result(summary) for summary in summaries],
+        follows=lines,
+        which=which,
+        stop=stop_text,
+        changed_outputs=changed,
     )
 
 
@@ -326,7 +332,7 @@ async def _run_with_progress(
     position: int,
     total: int,
 ) -> RunSummary:
-    """Run a cell, and report its start and its end.
+    """Run a cell, and report the progress before and after the run.
 
     `position` counts from 1 to `total`, the number of cells to run.
     """
@@ -369,14 +375,14 @@ def _create_result(summary: RunSummary) -> responses.CellResult:
     run = summary.run
     output = get_terminal_text(summary.outputs)
     return responses.CellResult(
-        summary.cell.number,
-        run.cell_id,
-        run.step,
-        run.run,
-        run.outcome.value,
-        run.duration_s,
-        run.fault,
-        output[:TEXT_LIMIT],
+        cell=summary.cell.number,
+        cell_id=run.cell_id,
+        step=run.step,
+        run=run.run,
+        outcome=run.outcome.value,
+        duration_s=run.duration_s,
+        fault=run.fault,
+        output=output[:TEXT_LIMIT],
     )
 
 
@@ -432,14 +438,14 @@ async def evaluate(
         )
         figures = session.language.diagnosis.list_saved_figures(0)
         return responses.EvalResponse(
-            session.name,
-            source,
-            run.outcome,
-            run.duration_s,
-            run.fault,
-            run_report.format_scratch(summary),
-            get_terminal_text(execution.outputs),
-            figures[: len(execution.images)],
+            notebook=session.name,
+            source=source,
+            outcome=run.outcome,
+            duration_s=run.duration_s,
+            fault=run.fault,
+            text=run_report.format_scratch(summary),
+            output=get_terminal_text(execution.outputs),
+            figures=figures[: len(execution.images)],
         )
 
 
@@ -522,7 +528,8 @@ async def _execute_scratch(
 async def restart(session: Session, caller: Caller) -> bool:
     """Replace the kernel with a new one; return whether a kernel was running.
 
-    Raise KernelError if stepper must not replace the kernel, or if the new one cannot
+    If the death of the kernel stopped the notebook, resume the notebook. Raise
+    KernelError if stepper must not replace the kernel, or if the new kernel cannot
     start.
     """
     await _check_replaceable(session, caller)
@@ -596,7 +603,7 @@ def find_skipped_step(session: Session, answer: str) -> int | None:
 
 
 async def fix(session: Session, hint: str = "") -> str:
-    """Resume a stopped notebook with new retries for the failed step.
+    """Resume a notebook and reset the retries of the failed step.
 
     Return the text for the agent: the error and the user's hint.
     """
@@ -619,7 +626,7 @@ async def skip(session: Session, reason: str) -> str:
     """Skip the failed step, or else the next open step, and resume.
 
     If no cell caused the stop, only resume. Return the text for the agent, which names
-    the next step.
+    the next step. Raise NotebookError if the failed cell cannot be tagged.
     """
     key = find_failed_key(session)
     if session.state.stop is not None and key is None:
@@ -662,10 +669,10 @@ def _suggest_plan(session: Session) -> str:
 
 
 def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
-    """Select the backend of the notebook's next kernel by its name.
+    """Select the kernel backend `name` for the notebook's next kernel.
 
-    An empty name selects the project's default. `kernel` is the kernelspec to write to
-    the notebook. Raise NotebookError if the notebook cannot be written.
+    An empty name selects the project's default backend. `kernel` is the kernelspec to
+    write to the notebook. Raise NotebookError if the notebook cannot be written.
     """
     changed_plan = replace(session.state.plan, kernel=name)
     session.file.write_plan(changed_plan, kernel)
@@ -743,10 +750,11 @@ async def change_plan(
 ) -> responses.PlanResponse:
     """Replace the plan with the result of `change`; return the new plan.
 
-    Raise UsageError if `change` raises ValueError.
+    Raise UsageError if `change` raises ValueError, and NotebookError if the notebook
+    cannot be written.
     """
     # A change of the plan does not wait for a background run. It is safe without a
-    # turn, because file and journal change without an `await` in between.
+    # turn, because there is no `await` between the changes of the journal and the file.
     in_background = session.runs_in_background
     async with contextlib.nullcontext() if in_background else session.take_turn():
         try:

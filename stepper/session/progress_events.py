@@ -1,6 +1,6 @@
 """Progress events that a command sends before its response.
 
-A terminal prints `TerminalEvent`s. `CellRunning` goes to MCP clients.
+`TerminalEvent`s are printed in a terminal. `CellRunning` is sent to MCP clients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CellStarted:
-    """A cell is about to run; `position` counts from 1."""
+    """A cell is about to run; `position` counts from 1 to `of`."""
 
     cell: int
     position: int
@@ -35,7 +35,7 @@ class CellFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """The command is waiting; `line` describes the cause."""
+    """The command is waiting; `line` gives the reason."""
 
     what: str = "waits"
     line: str

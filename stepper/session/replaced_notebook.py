@@ -27,10 +27,10 @@ def record_agent_version(session: Session) -> None:
     except NotebookError:  # running a cell reports the error
         return
     marks = notebook_identity.list_marks(document.cells, plan.from_json(document.plan))
-    new = marks - notebook_identity.list_known_marks(state)
-    if new:
+    new_marks = marks - notebook_identity.list_known_marks(state)
+    if new_marks:
         session.journal.log(
-            journal_events.AgentWrote(at=format_now(), marks=sorted(new))
+            journal_events.AgentWrote(at=format_now(), marks=sorted(new_marks))
         )
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from stepper.session.mcp_responses import CellRunResponse, Resources
 
 
-def to_json(answer: object) -> bytes:
+def to_json(response: object) -> bytes:
     """Serialize a response model, including nested models, as JSON."""
-    return json.dumps(answer, default=vars).encode()
+    return json.dumps(response, default=vars).encode()
 
 
 @dataclass(frozen=True)
 class NamedStep:
-    """A plan step with its title."""
+    """The ID and the title of a plan step."""
 
     id: int
     title: str
@@ -51,7 +51,7 @@ class StepStatus(NamedStep):
     status: str
     cell_id: str | None
     attempts: int
-    # The retries in the step's whole history; `fix` resets `attempts`.
+    # The number of all retries of the step; `fix` does not reset it.
     retries: int = 0
 
 
@@ -69,7 +69,8 @@ class CellStatus:
 class StopDetails:
     """The reason why a notebook is stopped, and the commands that resume it.
 
-    `ways` are the commands, `text` is the message for the user.
+    `question` is the question to the user, `ways` are the commands, and `text` is the
+    message for the user.
     """
 
     error: str
@@ -130,7 +131,7 @@ class LastVerification:
 
 @dataclass(frozen=True)
 class StatusResponse:
-    """The status of a notebook; `notebook` is None if there is none yet."""
+    """The status of a notebook; `notebook` is None if the project has no notebook."""
 
     notebook: str | None = None
     state: str = "ready"
@@ -188,8 +189,8 @@ class NotebookEntry:
 class CurrentNotebookResponse:
     """The notebook that is now the current one.
 
-    `kernel` is the backend of its next kernel, if one was selected. `elsewhere` is the
-    backend of its running kernel if that is another backend.
+    `kernel` is the backend of the next kernel, if a backend was selected. `elsewhere`
+    is the backend of the running kernel, if the kernel runs on another backend.
     """
 
     notebook: str
@@ -210,9 +211,10 @@ class KernelBackendEntry:
     """A kernel backend.
 
     `about` describes the backend. `usual` marks the project's default, and `accepted` a
-    backend that the user trusts. `reachable` is None if this is unknown, and `why`
-    gives the reason if it is not true. `offers` are lines on the available resources,
-    and `unchecked` names settings that were not checked.
+    backend that the user trusts. `reachable` is None if it is unknown whether the
+    backend can be reached. If `reachable` is not true, `why` gives the reason. `offers`
+    are lines on the available resources, and `unchecked` names settings that were not
+    checked.
     """
 
     name: str
@@ -242,7 +244,7 @@ class HistoryEntry:
     # the kernel. Empty for runs that an old version of stepper recorded.
     by: str = ""
     source: str = ""  # the code of another client (`run` is 0)
-    bound: Sequence[str] = ()  # the names that it assigned
+    bound: Sequence[str] = ()  # the names that this code assigned
 
 
 @dataclass(frozen=True)
@@ -290,13 +292,13 @@ class RunResponse:
     # After a run from a terminal, a script or CI: the message on the agent's stop, or
     # an empty string if the notebook is not stopped.
     stop: str
-    # For `all` and `restore`: cells whose outputs differ from the recorded ones.
+    # For `all` and `restore`: the outputs that differ from the recorded outputs.
     changed_outputs: Sequence[ChangedOutput]
 
 
 @dataclass(frozen=True)
 class RestoreResponse(RunResponse):
-    """The result of `restore`; `gone` is the number of deleted cells."""
+    """The result of `restore`; `gone` is how many cells with an earlier run are deleted."""
 
     gone: int
 
@@ -343,10 +345,11 @@ class InterruptResponse:
 
 @dataclass(frozen=True)
 class AttachResponse:
-    """How to attach another client to a notebook's kernel.
+    """The details that other clients need to attach to a notebook's kernel.
 
-    `file` is the connection file, `console` a command that starts a console, `settings`
-    are options for JupyterLab. A kernel of a Jupyter server has a `url` instead.
+    `file` is the connection file, `console` is a command that starts a console, and
+    `settings` are options for JupyterLab. A kernel on a Jupyter server has a `url`
+    instead.
     """
 
     notebook: str
@@ -377,7 +380,10 @@ class TextResponse:
 
 @dataclass(frozen=True)
 class PlannedStep(NamedStep):
-    """A plan step with its status and the reason if it was skipped."""
+    """A plan step with its status.
+
+    `reason` says why the step was skipped or confirmed, or why its criterion is false.
+    """
 
     criterion: str
     kind: str

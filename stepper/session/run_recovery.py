@@ -1,6 +1,6 @@
 """Recovers a run after the daemon exited or the connection to the kernel was lost.
 
-The kernel reports the result. The cell never runs a second time.
+The kernel reports the result. A cell that has started never runs a second time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepper.policy import cell_directives, error_classification, plan, run_deci
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.execution_result import Execution
 from stepper.policy.journal_events import RunStarted, RunVoided
-from stepper.policy.model import Cell, Death, Outcome, Verdict, parse_moment
+from stepper.policy.model import Cell, Death, Outcome, Run, Verdict, parse_moment
 from stepper.session.cells.cell_run import (
     CellWork,
     create_work,
@@ -29,7 +29,7 @@ from stepper.session.session import Session
 async def recover_run(session: Session) -> None:
     """Wait for the unfinished run in the journal and record its result.
 
-    The deadline of the run still applies. If the run never started, record this in the
+    The timeout of the run still applies. If the run never started, record this in the
     journal. Raise KernelUnreachableError if the kernel cannot be reached.
     """
     started = session.state.running
@@ -48,13 +48,7 @@ async def recover_run(session: Session) -> None:
             CommandLines(session.name).shell("status"),
         ) from None
     if execution is None:
-        session.journal.log(RunVoided(run=started.run, tool_use_id=started.tool_use_id))
-        # The client that reconnects for this call runs the cell now.
-        if not session.requests.is_reconnecting(started.tool_use_id):
-            session.notices.add(
-                f"{run_name} had not started when {interruption}: the cell was NOT run",
-                started.run,
-            )
+        _record_unstarted(session, started, run_name, interruption)
         return
     execution.reconnected = not daemon_exited
     session.namespace_tracker.record_recovered(execution.namespace)
@@ -72,17 +66,38 @@ async def recover_run(session: Session) -> None:
         )
     summary = await finish_run(session, work, run, execution, decision)
     session.journal.log_report(run_report.format_run(summary), summary)
-    # The result of a background run is delivered like any other.
+    # `background_runs` delivers the result of a background run.
     if started.tool_use_id not in session.state.background_calls:
-        result = f"the cell failed with {run.error}"
-        if run.verdict is Verdict.FINE:
-            result = "the cell ran ok"
-        command = session.state.commands.shell("report", str(started.run))
-        session.notices.add(
-            f"{run_name} continued after {interruption}: {result}. For the report, run:"
-            f" {command}",
-            started.run,
-        )
+        _add_result_notice(session, run, run_name, interruption)
+
+
+def _record_unstarted(
+    session: Session, started: RunStarted, run_name: str, interruption: str
+) -> None:
+    """Record that a run never started, and add a notice for the agent."""
+    session.journal.log(RunVoided(run=started.run, tool_use_id=started.tool_use_id))
+    # A client that reconnects for this call runs the cell now.
+    if session.requests.is_reconnecting(started.tool_use_id):
+        return
+    session.notices.add(
+        f"{run_name} had not started when {interruption}: the cell was NOT run",
+        started.run,
+    )
+
+
+def _add_result_notice(
+    session: Session, run: Run, run_name: str, interruption: str
+) -> None:
+    """Add a notice on the result of a recovered run."""
+    result = f"the cell failed with {run.error}"
+    if run.verdict is Verdict.FINE:
+        result = "the cell ran ok"
+    command = session.state.commands.shell("report", str(run.run))
+    session.notices.add(
+        f"{run_name} continued after {interruption}: {result}. For the report, run:"
+        f" {command}",
+        run.run,
+    )
 
 
 def _format_note(run_name: str, interruption: str, execution: Execution) -> str:
@@ -97,7 +112,8 @@ def _format_note(run_name: str, interruption: str, execution: Execution) -> str:
 async def _await_execution(session: Session, started: RunStarted) -> Execution | None:
     """Return the result of the run, or None if the run never started.
 
-    Raise KernelUnreachableError if the kernel cannot be reached.
+    If the kernel exited or does not answer, the outcome is KERNEL_DIED. Raise
+    KernelUnreachableError if the kernel cannot be reached.
     """
     manager = session.kernel_manager
     kernel = manager.kernel
@@ -142,7 +158,7 @@ async def _handle_lost_kernel(session: Session) -> Execution:
 
 
 def _create_work(session: Session, started: RunStarted) -> CellWork:
-    """Create the work of a run, with the source that was sent to the kernel."""
+    """Return the work of a started run, with the source that was sent to the kernel."""
     cell = Cell(
         started.cell_id,
         started.index,
@@ -158,7 +174,7 @@ def _create_work(session: Session, started: RunStarted) -> CellWork:
         current_cell = plan.find_cell(cells, cell.id)
         if current_cell is not None and current_cell.source == cell.source:
             cell = current_cell
-    # The client may still wait for the hook: PostToolBatch sets the time of the file.
+    # The client may still wait for the hook. The hook sets the file's time later.
     keep_time = bool(started.tool_use_id)
     work = create_work(session, cells, cell, keep_time=keep_time)
     work.key = started.key

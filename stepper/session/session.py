@@ -130,11 +130,11 @@ class Session:
     async def take_turn(
         self, reconnecting: Caller | None = None, caller: Caller | None = None
     ) -> AsyncIterator[None]:
-        """Wait until earlier requests have finished, and let later requests wait.
+        """Wait for earlier requests; let later requests wait until the block exits.
 
         The run and the kernel of an earlier daemon are recovered first. `reconnecting`
-        is a caller that requests the result of its earlier tool call. Raise
-        StepperError if `caller` disconnects while waiting.
+        is a caller that requests the result of an earlier tool call. Raise StepperError
+        if `caller` disconnects while waiting.
         """
         with self.requests.register_reconnecting(reconnecting):
             while True:
@@ -142,7 +142,7 @@ class Session:
                     await self._wait_until_reachable(reconnecting)
                 if not await self.requests.acquire(caller):
                     raise StepperError(
-                        "interrupted while waiting for another cell of"
+                        "interrupted while waiting for another request to"
                         f" {self.name}: the code did not run"
                     )
                 try:
@@ -184,7 +184,10 @@ class Session:
         return kernel if await kernel.check_death() is None else None
 
     async def do_maintenance(self) -> None:
-        """Write late outputs and handle a dead kernel, without waiting for the turn."""
+        """Write late and pending outputs; handle an unfinished run or a dead kernel.
+
+        While another request has the turn, only write late outputs.
+        """
         kernel = self.kernel_manager.kernel
         if kernel is not None and not self.requests.is_locked:
             kernel.receive_pending()
@@ -205,13 +208,19 @@ class Session:
                 pass
 
     async def handle_idle_death(self) -> None:
-        """Record the death of a kernel that died while no daemon was running."""
+        """Record the death of a kernel that died while no daemon was running.
+
+        Do nothing if the kernel is alive or another request has the turn.
+        """
         await self.kernel_manager.find_or_attach()
         if self.kernel_manager.unhandled_death is not None:
             await self.do_maintenance()
 
     async def _catch_up(self) -> None:
-        """Recover a run, take over the kernel and write pending outputs."""
+        """Recover an unfinished run, take over the kernel and write outputs.
+
+        Do nothing if the kernel of the unfinished run cannot be reached.
+        """
         manager = self.kernel_manager
         kernel = await manager.find_or_attach()
         if self.state.running is not None:
@@ -226,13 +235,13 @@ class Session:
         if death is None and manager.kernel is not None:
             death = await manager.kernel.check_death()
         if death is not None:
-            await self._handle_idle_death(death)
+            await self._record_idle_death(death)
         self.outputs.write_pending_outputs()
         if manager.kernel is not None:
             manager.kernel.receive_pending()
         self.write_late_outputs()
 
-    async def _handle_idle_death(self, death: Death) -> None:
+    async def _record_idle_death(self, death: Death) -> None:
         """Record that the kernel died; stop the notebook if variables were lost."""
         rebuild = command_messages.format_rebuild(self.state)
         reason = f"the kernel died ({death.reason}) while no cell was running"
@@ -295,7 +304,8 @@ class Session:
     ) -> None:
         """Use another name and path after the notebook was renamed.
 
-        This is possible while a cell runs.
+        `get_launch_config` returns the launch configuration for the new path. This is
+        possible while a cell runs.
         """
         self.name = name
         self.file.move(path)
@@ -332,7 +342,10 @@ class Session:
         return self.read()
 
     def write_late_outputs(self) -> None:
-        """Write late outputs and, if no cell is running, the widget state."""
+        """Write late outputs and the outputs so far of a long-running cell.
+
+        If no cell is running, also write the widget state.
+        """
         kernel = self.kernel_manager.kernel
         is_busy = self.requests.is_locked or self.state.pending_outputs
         widgets = None
@@ -391,7 +404,7 @@ class Session:
     ) -> Execution:
         """Execute code for a caller, and record the namespace afterwards.
 
-        See `Kernel.execute` for the other parameters.
+        The parameters are those of `Kernel.execute`, except `kernel` and `caller`.
         """
         # Analyze the source while the kernel executes it: the result is needed later.
         if self.language.is_python and not scratch:

@@ -20,10 +20,10 @@ from stepper.session.session import Session
 
 
 def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
-    """Update the stale cells of a notebook; return the dependencies of its cells.
+    """Record which cells of a notebook are stale; return the dependencies of its cells.
 
-    The result is empty for a notebook in another language than Python, because its
-    sources are not analyzed.
+    The result is empty if the notebook's language is not Python, because its sources
+    are not analyzed.
     """
     if not session.language.is_python:
         return Dependencies()
@@ -40,9 +40,9 @@ def report_new(
 ) -> str:
     """Return report lines on stale cells and hidden state that are not reported yet.
 
-    They count as reported afterwards. Return an empty string if there is nothing new.
-    `ran` are the cells that have just run. If they are below all other cells that ran,
-    no cell can have become stale, and none is searched for.
+    The returned lines count as reported. Return an empty string if there is nothing
+    new. `ran` are the cells that have just run. If all other cells that ran are above
+    them, no cell can have become stale, so this does not search for stale cells.
     """
     if not session.language.is_python:
         return ""
@@ -51,20 +51,20 @@ def report_new(
         return ""
     dependencies = update_dependencies(session, cells)
     reported = set[Hashable]()
-    stale = _select_new(session, dependencies.stale, reported)
-    hidden = _select_new(session, dependencies.hidden, reported)
+    stale = _select_unreported(session, dependencies.stale, reported)
+    hidden = _select_unreported(session, dependencies.hidden, reported)
     session.reported_changes.replace_causes(reported)
     commands = session.state.commands
     lines = [messages.format_stale(stale, commands), messages.format_hidden(hidden)]
     return "\n".join(filter(None, lines))
 
 
-def _select_new(
+def _select_unreported(
     session: Session, marked: Sequence[MarkedCell], reported: set[Hashable]
 ) -> list[MarkedCell]:
-    """Return the cells that have new causes, each with only its new causes.
+    """Return the cells with causes that are not reported yet.
 
-    All causes are added to `reported`.
+    The returned cells contain only these causes. Add all causes to `reported`.
     """
     selected = []
     for entry in marked:
@@ -88,7 +88,7 @@ def _select_new(
 
 
 def report_new_after_edit(session: Session) -> str:
-    """Return the lines of `report_new` after an edit that ran no cell.
+    """Return the lines of `report_new` after an edit that did not run a cell.
 
     Return an empty string if the notebook cannot be read.
     """
@@ -105,7 +105,7 @@ class CellMarks(NamedTuple):
 
 
 def collect_marks(session: Session, cells: Sequence[Cell]) -> CellMarks:
-    """Update the stale cells of a notebook; return the marks for a status response."""
+    """Record which cells are stale; return the marks for a status response."""
     dependencies = update_dependencies(session, cells)
     stale = messages.format_marks(dependencies.stale, "stale")
     hidden = messages.format_marks(dependencies.hidden, "hidden state")
@@ -130,11 +130,11 @@ def select_cells_to_run(
     in_kernel = {*state.succeeded_sources}
     if state.succeeded_sources:
         in_kernel.update(state.cells_by_execution_count.values())
-    current = in_kernel - changed
+    up_to_date = in_kernel - changed
     pending = [*selected]
     while pending:
         providers = dependencies.providers.get(pending.pop(), set())
-        missing = providers - selected - current
+        missing = providers - selected - up_to_date
         selected |= missing
         pending += missing
     return [cell for cell in cells if cell.id in selected and cell.index > below]
@@ -143,14 +143,14 @@ def select_cells_to_run(
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
     """Return a sentence on whether a run from top to bottom gives the same results.
 
-    Return an empty string for a notebook in another language than Python.
+    Also record which cells are stale. Return an empty string if the notebook's language
+    is not Python.
     """
     if not session.language.is_python:
         return ""
     stale_count = len(update_dependencies(session, cells).stale)
-    unresolved = cell_dependencies.find_unresolved_names(
-        cells, session.journal.run_history
-    )
-    unbound = cell_dependencies.find_unbound_names(cells, session.journal.run_history)
+    history = session.journal.run_history
+    unresolved = cell_dependencies.find_unresolved_names(cells, history)
+    unbound = cell_dependencies.find_unbound_names(cells, history)
     commands = session.state.commands
     return messages.format_order(unresolved, stale_count, unbound, commands)

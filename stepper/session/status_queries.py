@@ -34,7 +34,7 @@ NOTICE_SECONDS = 5.0  # how long Claude Code shows a notice
 async def get_status(session: Session) -> responses.StatusResponse:
     """Return the status of a notebook, its plan and its kernel.
 
-    This takes no lock, so that it does not wait for a running cell.
+    Also record which cells are changed or stale. This does not wait for a running cell.
     """
     await session.handle_idle_death()
     steps: list[responses.StepStatus] = []
@@ -63,11 +63,11 @@ async def get_status(session: Session) -> responses.StatusResponse:
     kernel = await session.kernel_manager.get_status()
     kernel = replace(kernel, trouble=kernel.trouble or _explain_start_problem(session))
     return responses.StatusResponse(
-        session.name,
-        state.status_name,
-        steps,
-        get_running(session),
-        kernel,
+        notebook=session.name,
+        state=state.status_name,
+        steps=steps,
+        running=get_running(session),
+        kernel=kernel,
         cells=cells,
         stop=stop_details,
         lost=state.lost_reason,
@@ -122,7 +122,7 @@ def _compute_age(moment: str) -> float:
 
 
 def _explain_start_problem(session: Session) -> str:
-    """Return why the next kernel cannot start, or an empty string if it can."""
+    """Return a text on why the next kernel cannot start, or an empty string."""
     backend_name = session.state.plan.kernel
     try:
         if (backend_name or session.limits().kernel) != Limits.kernel:
@@ -134,7 +134,7 @@ def _explain_start_problem(session: Session) -> str:
 
 
 def get_running(session: Session) -> responses.RunningCell | None:
-    """Return the running cell and its progress, or None if no code is running."""
+    """Return the running code and its progress, or None if no code is running."""
     started = session.state.running or session.requests.scratch_run
     if started is None:
         return None
@@ -155,15 +155,17 @@ def get_running(session: Session) -> responses.RunningCell | None:
         left_seconds = session.requests.estimate_remaining(
             seconds, partial.get_last_lines()
         )
+    if left_seconds is not None:
+        left_seconds = round(left_seconds)
     return responses.RunningCell(
-        name,
-        step,
-        started.cell_id if session.state.running else None,
-        round(seconds, 1),
-        started.timeout,
-        last_line,
-        session.state.runs_in_background,
-        left_seconds and round(left_seconds),
+        name=name,
+        step=step,
+        cell_id=started.cell_id if session.state.running else None,
+        seconds=round(seconds, 1),
+        timeout=started.timeout,
+        line=last_line,
+        handed_on=session.state.runs_in_background,
+        left_seconds=left_seconds,
     )
 
 
@@ -178,9 +180,9 @@ def format_running(session: Session) -> str:
     progress = get_running(session)
     if progress is None or progress.seconds < SHOWN_SECONDS:
         return ""
-    step_plan = session.state.plan
-    step = step_plan.find_step(progress.step)
-    name = format_step(step_plan, step) if step else progress.name
+    notebook_plan = session.state.plan
+    step = notebook_plan.find_step(progress.step)
+    name = format_step(notebook_plan, step) if step else progress.name
     location = ""
     kernel = session.kernel_manager.kernel
     if kernel:
@@ -210,9 +212,9 @@ def is_finishing_soon(session: Session) -> bool:
 
 
 def explain_wait(session: Session) -> str:
-    """Return a text on the cause of a wait for the notebook.
+    """Return a text on why a request to the notebook must wait.
 
-    Return an empty string if a request to the notebook would not wait.
+    Return an empty string if the request would not wait.
     """
     if not session.requests.is_locked:
         return ""
@@ -265,8 +267,8 @@ def _list_statuses(
 ) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
     """Return the statuses of the steps, or of the code cells if there is no plan.
 
-    The other of the two lists is empty. Raise NotebookError if the notebook cannot be
-    read.
+    The unused list is empty. Raise NotebookError if there is no plan and the notebook
+    cannot be read.
     """
     journal_plan = session.state.plan
     if journal_plan.steps:
@@ -354,28 +356,28 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
     rows = []
     for run in session.state.runs:
         entry = responses.HistoryEntry(
-            session.name,
-            run.run,
-            run.cell_id,
-            run.step,
-            run.started_at,
-            run.duration_s,
-            run.outcome.value,
-            run.by,
+            notebook=session.name,
+            run=run.run,
+            cell_id=run.cell_id,
+            step=run.step,
+            started_at=run.started_at,
+            duration_s=run.duration_s,
+            outcome=run.outcome.value,
+            by=run.by,
         )
         rows.append((run.run, entry))
     for execution in session.state.external_executions:
         entry = responses.HistoryEntry(
-            session.name,
-            0,
-            "",
-            None,
-            execution.at,
-            execution.duration_s,
-            "error" if execution.error else "ok",
-            "elsewhere",
-            execution.code,
-            [*execution.bound],
+            notebook=session.name,
+            run=0,
+            cell_id="",
+            step=None,
+            started_at=execution.at,
+            duration_s=execution.duration_s,
+            outcome="error" if execution.error else "ok",
+            by="elsewhere",
+            source=execution.code,
+            bound=[*execution.bound],
         )
         rows.append((execution.after, entry))
     rows.sort(key=operator.itemgetter(0))
@@ -383,12 +385,14 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
 
 
 def get_report(session: Session, number: int | None) -> responses.ReportResponse:
-    """Return the report on a run, by default the last run.
+    """Return the report on the run with a number, by default on the last run.
 
-    Raise UsageError if there is no such run.
+    The report on a cell that did not run has the number 0. Raise UsageError if there is
+    no such run.
     """
     state = session.state
-    number = state.last_report if number is None else number
+    if number is None:
+        number = state.last_report
     if number and number not in state.reports:
         # Only the journal has the reports of old runs.
         events = session.journal.load_events()
@@ -400,7 +404,8 @@ def get_report(session: Session, number: int | None) -> responses.ReportResponse
         if number:
             raise UsageError(f"{session.name} has no run {number}")
         raise UsageError(f"{session.name} has no runs yet")
-    text = run_report.limit_report(clean(state.reports.get(number or 0, "")))
+    report = state.reports.get(number or 0, "")
+    text = run_report.limit_report(clean(report))
     if run is None:
         return responses.ReportResponse(None, None, None, None, None, text=text)
     return responses.ReportResponse(
@@ -409,7 +414,7 @@ def get_report(session: Session, number: int | None) -> responses.ReportResponse
 
 
 def find_code_cell(session: Session, name: str) -> Cell:
-    """Return the code cell with an ID or a number.
+    """Return the code cell that `name` refers to by ID or number.
 
     Raise UsageError if there is no such cell.
     """
@@ -434,7 +439,11 @@ def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
             f"there is no page {page}: the output of {cell.label} has {count}"
         )
     return responses.OutputPage(
-        session.name, cell.id, page, len(pages), pages[page - 1]
+        notebook=session.name,
+        cell_id=cell.id,
+        page=page,
+        pages=len(pages),
+        text=pages[page - 1],
     )
 
 
@@ -477,7 +486,7 @@ def _summarize_namespace(
 async def fetch_namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace and whether the kernel is alive.
 
-    An unknown namespace is requested from the kernel, unless a cell is running.
+    If the namespace is unknown and no cell is running, request it from the kernel.
     """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:

@@ -37,7 +37,7 @@ def add_undelivered(session: Session, text: str, line: str) -> None:
 
 
 def format_undelivered(session: Session) -> str:
-    """Return the undelivered reports as text, or an empty string."""
+    """Return the undelivered reports as text, or an empty string if there are none."""
     text = "\n".join(report.text for report in session.state.undelivered)
     return run_report.limit_report(clean(text), run_report.UNDELIVERED_LIMIT)
 
@@ -72,10 +72,11 @@ def pop_report(session: Session) -> run_report.Report:
 def pop_from_other_notebooks(
     sessions: Iterable[Session], current: Session | None, owner: str | None
 ) -> str:
-    """Return undelivered reports on background runs of other notebooks as text.
+    """Return undelivered reports of all notebooks except `current`, as text.
 
-    Mark the reports as delivered. `owner` is the agent session that started the runs;
-    if it is None, return the reports of all agent sessions.
+    A notebook is included if it has a report on a background run of the agent session
+    `owner` or, if `owner` is None, of any agent session. The returned reports are
+    marked as delivered. Return an empty string if there are none.
     """
     texts = []
     for session in sessions:
@@ -93,8 +94,9 @@ def pop_from_other_notebooks(
 def update_changed_cells(
     session: Session, document: Document | None = None
 ) -> ChangedCells:
-    """Update the session's changed and deleted cells; return the changed cells.
+    """Record which cells were changed or deleted; return the changed cells.
 
+    If the selected kernel does not support the notebook's language, return no cells.
     Pass `document` to avoid reading the file again. Raise NotebookError if the file
     cannot be read.
     """

@@ -1,6 +1,6 @@
 """The state of a notebook that only the daemon knows, for the live view.
 
-It contains the running cell, the kernel and the stale cells. Viewers read everything
+This state is the running cell, the kernel and the stale cells. Viewers read everything
 else from the journal and the notebook. Taking a snapshot needs no lock.
 """
 
@@ -23,10 +23,13 @@ MAX_CHARACTERS = 40_000  # of a text output; longer outputs lose their beginning
 
 @dataclass(frozen=True)
 class ViewSnapshot:
-    """A snapshot for the live view; `outputs` is None if the outputs are unchanged."""
+    """A snapshot for the live view.
+
+    `outputs` is None if no cell is running, or if the outputs are unchanged.
+    """
 
     run: int  # the number of the running run, 0 if no cell is running
-    changes: int
+    changes: int  # the number of changes of the outputs
     outputs: Sequence[Mapping[str, Any]] | None
     running: responses.RunningCell | None
     waits: str  # the reason why the kernel is queued
@@ -42,9 +45,9 @@ async def take_snapshot(
 ) -> ViewSnapshot:
     """Return a snapshot of a notebook for the live view.
 
-    The kernels of `others` are included. Outputs are included only if they changed
-    since the snapshot that `request` names, and marks only if they were requested and
-    the notebook can be read.
+    The snapshot includes the kernels of `others`. It includes outputs only if they
+    changed since the snapshot that `request` names. It includes marks only if they were
+    requested, and if the notebook can be read and its language is Python.
     """
     kernel = await session.kernel_manager.find_or_attach()
     partial = kernel.partial_output if kernel else None
@@ -63,20 +66,20 @@ async def take_snapshot(
             if document.language in PYTHON_LANGUAGES:
                 stale, hidden = stale_cells.collect_marks(session, document.cells)
     queued = session.kernel_manager.queue_status
+    kernels = {}
+    for other in others:
+        if other.kernel_manager.kernel:
+            kernels[other.name] = await other.kernel_manager.get_status()
     return ViewSnapshot(
-        run,
-        change_count,
-        outputs,
-        status_queries.get_running(session),
-        queued.text if queued else "",
-        await session.kernel_manager.get_status(),
-        {
-            other.name: await other.kernel_manager.get_status()
-            for other in others
-            if other.kernel_manager.kernel
-        },
-        stale,
-        hidden,
+        run=run,
+        changes=change_count,
+        outputs=outputs,
+        running=status_queries.get_running(session),
+        waits=queued.text if queued else "",
+        kernel=await session.kernel_manager.get_status(),
+        kernels=kernels,
+        stale=stale,
+        hidden=hidden,
     )
 
 

@@ -333,7 +333,7 @@ class Workspace:
             message = f"{path} can't be created: {error.strerror}"
             raise UsageError(message) from error
         session = self.open_session(path)
-        await notebook_commands.create_notebook(session, plan)
+        await notebook_commands.initialize_notebook(session, plan)
         self.currents.set(session.name, owner)
         return session
 
