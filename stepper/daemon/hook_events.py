@@ -137,7 +137,7 @@ async def handle_edit(
         caller,
         _run_edit(workspace, session, change, caller, is_repeated),
     )
-    background_runs.keep_in_foreground(session, call)
+    background_runs.move_to_foreground(session, call)
     if not await background_runs.wait_for_call(session, call, change.session):
         _record_work(workspace, session, change)
         workspace.update_markers()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-DELAY_SECONDS = 0.01
+DELAY_SECONDS = 0.01  # before a job starts
 EXECUTOR = ThreadPoolExecutor(1, "background-io")
 _pending_jobs = deque[Callable[[], None]]()
 
@@ -21,8 +21,8 @@ _pending_jobs = deque[Callable[[], None]]()
 def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
     """Call a function in the background, with a duplicate of a file descriptor.
 
-    The function gets the duplicate, which is closed afterwards. Return a future for the
-    end of the call. Call `start_pending_jobs` before you wait for the future.
+    The function gets the duplicate, which is closed afterwards. Return a future that is
+    done after the call. Call `start_pending_jobs` before you wait for the future.
     """
     duplicate = os.dup(handle)
     future = Future[None]()
@@ -48,7 +48,7 @@ def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
 
 
 def start_pending_jobs() -> None:
-    """Start all jobs immediately that are still waiting for the delay."""
+    """Immediately start all jobs that are still waiting for the delay."""
     with contextlib.suppress(IndexError):
         while True:
             EXECUTOR.submit(_pending_jobs.popleft())

@@ -1,4 +1,7 @@
-"""Write a notebook with another list of cells; unchanged cells keep their bytes."""
+"""Replaces the list of cells in the bytes of a notebook.
+
+The bytes of unchanged cells do not change.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ MINOR_WITH_IDS = 5  # cells have ids since nbformat 4.5
 def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
     """Return the bytes of a notebook with another list of cells.
 
-    A cell with an index is the document's cell at that index, possibly with another
-    source. A cell with index -1 is new. Return None if nothing changes.
+    A cell with an index is the document's cell at this index, possibly with another
+    source or type. A cell with index -1 is new. Return None if nothing changes.
     """
     old_cells = document.cells
     indices = [cell.index for cell in cells]
@@ -38,7 +41,7 @@ def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
     used_ids: set[str] | None = None
     if _has_cell_ids(document):
         used_ids = {cell.id for cell in old_cells}
-    items = [_get_index_or_cell(document, cell, used_ids) for cell in cells]
+    items = [_create_item(document, cell, used_ids) for cell in cells]
     return replace_cells(document.data, items)
 
 
@@ -47,14 +50,15 @@ def _has_cell_ids(document: Document) -> bool:
     return isinstance(minor, int) and minor >= MINOR_WITH_IDS
 
 
-def _get_index_or_cell(
+def _create_item(
     document: Document,
     cell: Cell,
     used_ids: set[str] | None,
 ) -> int | dict[str, Any]:
-    """Return the index of an unchanged cell, or the JSON of a new or changed cell.
+    """Return an item for `replace_cells`.
 
-    The id of a new cell is added to `used_ids`, which is None if the notebook's format
+    This is the index of an unchanged cell, or the JSON of a new or changed cell. The id
+    of a new cell is added to `used_ids`. `used_ids` is None if the notebook's format
     has no cell ids.
     """
     if cell in document.cells:

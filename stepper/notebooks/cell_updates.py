@@ -1,7 +1,7 @@
 """Functions that return a changed copy of a cell's JSON.
 
-The results have the form in which nbformat writes cells (`normalize_cell`). Two more
-functions add the widget state and the kernel's language to the changes of a notebook.
+The copies have the form in which nbformat writes cells (`normalize_cell`). Two other
+functions change a notebook's widget state and language.
 """
 
 from __future__ import annotations
@@ -59,10 +59,9 @@ def add_widget_change(
     changes: Changes,
     models: WidgetState | None,
 ) -> Changes:
-    """Return the changes of a notebook and a change that updates its widget state.
+    """Return `changes` with an additional change that updates the widget state.
 
-    Models that no cell shows after the changes are removed. If `models` is None, return
-    only the changes.
+    `cells` are all cells before the changes. If `models` is None, return `changes`.
     """
     if models is None:
         return changes
@@ -83,10 +82,11 @@ def add_language_info_change(
     changes: Changes,
     language_info: Mapping[str, Any],
 ) -> Changes:
-    """Return the changes of a notebook and a change that sets its `language_info`.
+    """Return `changes` with an additional change that sets `language_info`.
 
-    If the notebook already has this `language_info`, return only the changes. Tools
-    that open the notebook without a kernel need the entry; nbclient writes it, too.
+    `raw` is the notebook. If it already has this `language_info`, or if `language_info`
+    is empty, return `changes`. Tools that open the notebook without a kernel need the
+    entry. nbclient also writes it.
     """
     metadata = raw.get("metadata") or {}
     if not language_info or metadata.get("language_info") == language_info:
@@ -111,7 +111,7 @@ def make_cell(
 ) -> RawCell:
     """Return the JSON of a new cell.
 
-    With an empty id, the cell has no id, as in formats before nbformat 4.5.
+    If `cell_id` is empty, the cell has no id, as in formats before nbformat 4.5.
     """
     raw: RawCell = {"cell_type": cell_type, "metadata": {}, "source": source}
     if cell_type == "code":
@@ -128,8 +128,8 @@ def replace_source(
 ) -> RawCell:
     """Return the cell with another source and type, without outputs.
 
-    Outputs are removed because they belong to the old source; NotebookEdit does this,
-    too.
+    Outputs are removed because they belong to the old source. NotebookEdit also removes
+    outputs.
     """
     changed = {**raw, "cell_type": cell_type, "source": source}
     changed.pop("execution_count", None)
@@ -147,7 +147,7 @@ def clear_outputs(raw: RawCell) -> RawCell:
 
 
 def add_tag(raw: RawCell, tag: str) -> RawCell:
-    """Return the cell with a tag; return it unchanged if it has the tag."""
+    """Return the cell with a tag, or the unchanged cell if it has the tag."""
     metadata = raw.get("metadata", {})
     tags = get_tags(metadata)
     if tag in tags:
@@ -157,7 +157,7 @@ def add_tag(raw: RawCell, tag: str) -> RawCell:
 
 
 def remove_tag(raw: RawCell, tag: str) -> RawCell:
-    """Return the cell without a tag; return it unchanged if it lacks the tag."""
+    """Return the cell without a tag, or the unchanged cell if it lacks the tag."""
     metadata = raw.get("metadata", {})
     tags = get_tags(metadata)
     if tag not in tags:

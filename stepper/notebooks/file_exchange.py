@@ -1,7 +1,7 @@
 """The last steps of an atomic write: exchange two files, and remove the old file.
 
-An exchange is a single system call. If another program changed the file just before,
-the change is in the old file, and can be restored.
+An exchange is a single system call. If another program changed the file just before the
+exchange, the old file contains the change and can be restored.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ RENAMEAT2: Any = getattr(LIBC, "renameat2", None)
 def make_temporary_name(name: str) -> str:
     """Return the name of the temporary file for writing a file.
 
-    The name matches `TEMPORARY`. It is always the same, so that the next write removes
-    the temporary file of a daemon that was killed.
+    The name matches `TEMPORARY`. The same file always gets the same name, so that the
+    next write removes the temporary file of a daemon that was killed.
     """
     checksum = zlib.crc32(os.fsencode(name))
     return f".{name[:40]}.{checksum:08x}.tmp"
@@ -64,10 +64,10 @@ def exchange_files(
     second: str,
     folder: int,
 ) -> bool:
-    """Exchange two files in an open folder atomically; return whether this worked.
+    """Exchange two files in an open folder atomically.
 
-    Return False if the system or the file system does not support exchanges. Raise
-    FileNotFoundError if one of the files does not exist.
+    Return whether the files were exchanged. The operating system or the file system may
+    not support exchanges. Raise FileNotFoundError if one of the files does not exist.
     """
     if RENAMEAT2 is None:
         return False

@@ -28,11 +28,11 @@ APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 class BackgroundSync(NamedTuple):
-    """A background fsync of written lines, which may have failed."""
+    """A background fsync of written lines. It may fail, so the lines are kept."""
 
     future: Future[None]
-    end: int  # the size of the file with the lines
-    data: bytes
+    end: int  # the size of the file after the lines were written
+    data: bytes  # the lines
 
 
 class SyncMode(Enum):
@@ -92,8 +92,8 @@ class JournalFile:
     ) -> None:
         """Write an event after all pending events.
 
-        Raise OSError if the event cannot be written. With `keep`, it then stays
-        pending, otherwise it is discarded.
+        Raise OSError if the event cannot be written. In this case, the event stays
+        pending if `keep` is true; otherwise it is discarded.
         """
         self._pending_lines.append(_serialize_event(event))
         try:
@@ -106,7 +106,7 @@ class JournalFile:
     def flush(self, sync: SyncMode = SyncMode.WAIT) -> None:
         """Write all pending lines.
 
-        Raise OSError if this fails. No line is written then.
+        Raise OSError if this fails. In this case, all lines stay pending.
         """
         if not self._pending_lines:
             return
@@ -117,22 +117,17 @@ class JournalFile:
             if lost_lines:
                 self._pending_lines.insert(0, lost_lines)
             data = b"".join(self._pending_lines)
-            if self._is_torn:
+            was_torn = self._is_torn
+            if was_torn:
                 data = b"\n" + data
             try:
-                self._write(
-                    handle,
-                    data,
-                    size + len(data),
-                    sync,
-                )
+                self._write(handle, data, size + len(data), sync)
             except OSError:
-                # If this cannot truncate the file, the file ends in the middle of a
-                # line.
+                # Unless the file can be truncated, it ends in the middle of a line.
                 self._is_torn = True
                 with contextlib.suppress(OSError):
                     os.ftruncate(handle, size)
-                    self._is_torn = data.startswith(b"\n")
+                    self._is_torn = was_torn
                 raise
         finally:
             os.close(handle)
@@ -146,6 +141,7 @@ class JournalFile:
         end: int,
         sync: SyncMode,
     ) -> None:
+        """Write data and sync the file; `end` is the size of the file afterwards."""
         if os.write(handle, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if sync is SyncMode.WAIT:
@@ -157,8 +153,8 @@ class JournalFile:
     def _take_lost_lines(self, size: int) -> bytes:
         """Return the written lines that were lost because a background fsync failed.
 
-        `size` is the present size of the file in bytes. Lines beyond the end of the
-        file are lost. Finished syncs are forgotten.
+        `size` is the current size of the file in bytes. Lines beyond the end of the
+        file are lost. Finished syncs are removed from the list of syncs.
         """
         lost_lines = []
         unfinished = []

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-# A small or large number at the end of a line: orjson formats it differently than
-# Python. Strings do not end there, because a quote or comma follows.
+# A small or large number at the end of a line: orjson and Python format it
+# differently. A string does not match, because it ends with a quote.
 ORJSON_FLOAT = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
 INDENTED_START = re.compile(rb"\s*\{(\r?\n)([ \t]+)\"")
 SPACED_COLON = re.compile(rb"\s*\{\s*\"[^\"\\]*\": ")
@@ -37,10 +37,12 @@ MAX_INTEGER = (1 << 64) - 1
 class JsonStyle:
     """The layout of a JSON document. The default is the layout of `nbformat.write`."""
 
-    indent: bytes | None = b" "  # of one level; None: the document is a single line
+    # The indentation of one level. None if the document is a single line.
+    indent: bytes | None = b" "
     newline: bytes = b"\n"
-    space_after_colon: bool = True  # in a single line, also after commas
-    document: bytes = b""
+    # Only for a single line: whether a space follows each colon and comma.
+    space_after_colon: bool = True
+    document: bytes = b""  # the document with this layout
 
     @cached_property
     def ascii_only(self) -> bool:
@@ -51,7 +53,7 @@ class JsonStyle:
         return self.document.isascii() and _has_escapes(self.document)
 
     def dumps(self, value: Any, depth: int = 0) -> bytes:
-        """Serialize a value with sorted keys; `depth` is its indentation level."""
+        """Serialize a value with sorted keys; `depth` is the indentation level."""
         if self.indent is None:
             data = self._dumps_with_json(value, depth)
         else:
@@ -62,7 +64,7 @@ class JsonStyle:
         return data
 
     def format_line_start(self, depth: int) -> bytes:
-        """Return a newline and the indentation for a level."""
+        """Return a newline and the indentation for the level `depth`."""
         assert self.indent is not None
         return self.newline + self.indent * depth
 
@@ -115,7 +117,7 @@ NBFORMAT = JsonStyle()
 
 
 def detect_style(data: bytes) -> JsonStyle:
-    """Detect the layout of a document from its first lines."""
+    """Return the layout of a document, detected from its first lines."""
     start = data.removeprefix(BOM)[:START_BYTES]
     match = INDENTED_START.match(start)
     if match:

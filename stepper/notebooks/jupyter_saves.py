@@ -1,8 +1,8 @@
 """Cooperation with Jupyter servers that have the same notebook open.
 
-JupyterLab with real-time collaboration reloads a file when its modification time
-increases, and otherwise overwrites the file. A save that began before stepper wrote
-outputs also overwrites them, so recent writes are checked for some seconds.
+JupyterLab with real-time collaboration reloads a file if its modification time has
+increased. Otherwise JupyterLab overwrites the file. A save that began before stepper
+wrote outputs also overwrites them, so recent writes are checked for some seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ SERVER_FILES = "[jn][pb]server-*.json"
 
 
 class CachedResult(NamedTuple):
-    """Whether a server was running, and when to check again (monotonic clock)."""
+    """Whether a server was running.
+
+    `expires_at` is the time of the next check (monotonic clock).
+    """
 
     expires_at: float
     is_running: bool
@@ -60,14 +63,15 @@ def is_server_running(path: str) -> bool:
     """
     cached = _cache.get(path)
     if cached is None or cached.expires_at < time.monotonic():
-        is_running = _look_for_server(path)
+        is_running = _detect_server(path)
         expires_at = time.monotonic() + CACHE_SECONDS
         cached = CachedResult(expires_at, is_running)
         _cache[path] = cached
     return cached.is_running
 
 
-def _look_for_server(path: str) -> bool:
+def _detect_server(path: str) -> bool:
+    """Return whether a running server or a file of a server is found for a notebook."""
     real_path = Path(os.path.realpath(path))
     if any(real_path.is_relative_to(server.root) for server in list_servers()):
         return True
@@ -82,7 +86,7 @@ def _look_for_server(path: str) -> bool:
 class JupyterServer:
     """A running Jupyter server of this user.
 
-    `root` is the folder that it serves, `url` its address without the token.
+    `root` is the folder that the server serves. `url` is the address without the token.
     """
 
     pid: int
@@ -93,8 +97,9 @@ class JupyterServer:
     def reloads(self) -> bool | None:
         """Whether the server reloads open notebooks that other programs changed.
 
-        Real-time collaboration does this; the server's process has then loaded its
-        library. The value is None if the process cannot be inspected.
+        A server with real-time collaboration reloads them. Its process has loaded one
+        of COLLABORATION_LIBRARIES. The value is None if the process cannot be
+        inspected.
         """
         try:
             maps = Path(f"/proc/{self.pid}/maps").read_text("utf-8", "replace")
@@ -129,8 +134,8 @@ def _parse_server(path: Path) -> JupyterServer:
     os.kill(pid, 0)
     info = json.loads(path.read_bytes())
     root = info.get("root_dir") or info["notebook_dir"]
-    parts = urlsplit(str(info.get("url")))
-    url = f"{parts.scheme}://{parts.hostname}:{parts.port}{parts.path}"
+    address = urlsplit(str(info.get("url")))
+    url = f"{address.scheme}://{address.hostname}:{address.port}{address.path}"
     return JupyterServer(pid, os.path.realpath(root), url)
 
 
@@ -152,9 +157,9 @@ def find_servers_without_reload(path: str) -> list[JupyterServer]:
 def compute_preserved_mtime(path: str, mtime_ns: int) -> int:
     """Return the modification time for a write that preserves it.
 
-    If a Jupyter server is running, the time increases by NOTICED_NS, which the server
-    notices. Claude Code usually does not notice the difference. Otherwise, if the time
-    reaches the next millisecond, Claude Code requires a new `Read`.
+    If a Jupyter server is running, add NOTICED_NS, so that the server notices the
+    write. Claude Code notices the difference, and requires a new `Read`, only if the
+    time reaches the next millisecond.
     """
     if is_server_running(path):
         return mtime_ns + NOTICED_NS
@@ -175,7 +180,7 @@ class RecentWrite:
 
 
 class MonitoredWrite(NamedTuple):
-    """A recent write, and when to stop checking it (monotonic clock)."""
+    """A recent write, which is checked until `deadline` (monotonic clock)."""
 
     deadline: float
     write: RecentWrite
@@ -185,7 +190,7 @@ class RecentWriteMonitor:
     """Calls `check` repeatedly with the writes of the last seconds, in the event loop.
 
     Also calls `nudge` once after each write, because a server that was finishing a save
-    may take the file's modification time for the time of this save.
+    may mistake the file's modification time for the time of this save.
     """
 
     def __init__(

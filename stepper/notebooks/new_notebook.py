@@ -1,4 +1,4 @@
-"""Create notebook files, as nbformat writes them."""
+"""Creates notebook files with nbformat."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create_notebook(path: str, plan: Plan) -> None:
     Raise FileExistsError if the file exists, and another OSError if it cannot be
     written.
     """
-    # nbformat takes long to import, and no step needs it.
+    # nbformat takes long to import, and is needed only here.
     import nbformat
 
     problem_cell = nbformat.v4.new_markdown_cell(f"# {plan.problem}")

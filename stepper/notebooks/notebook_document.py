@@ -1,7 +1,7 @@
 """The contents of a notebook file: its cells, plan, language and outputs.
 
-A `Document` never changes. Every write starts from a newly read document, so cells are
-found by id and source, not by position.
+A `Document` never changes. Every write starts from a newly read document and finds the
+cells by id and source, because their positions may have changed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NBFORMAT = 4
 class Document:
     """The contents of a notebook file at one time.
 
-    `data` are the bytes of the file, `raw` is the parsed JSON, and `status` is the
-    result of `os.stat`.
+    `data` are the bytes of the file, and `raw` is the parsed JSON. `status` is the
+    result of `os.fstat`, or None if the contents do not come from a file.
     """
 
     def __init__(
@@ -64,28 +64,15 @@ class Document:
         cells = []
         code_count = 0
         for index, raw in enumerate(self.raw["cells"]):
-            cell_type = raw.get("cell_type")
             number = 0
-            if cell_type == "code":
+            if raw.get("cell_type") == "code":
                 code_count += 1
                 number = code_count
-            source = raw.get("source", "")
-            if not isinstance(source, str):
-                source = "".join(source)
-            metadata = raw.get("metadata") or {}
-            cell = Cell(
-                id=str(raw.get("id") or f"cell-{index}"),
-                index=index,
-                number=number,
-                type=str(cell_type),
-                source=source,
-                tags=get_tags(metadata),
-            )
-            cells.append(cell)
+            cells.append(_parse_cell(raw, index, number))
         return cells
 
     def get_displayed_execution_count(self, cell: Cell) -> int | None:
-        """Return the execution count of a cell that has outputs, or None."""
+        """Return a cell's execution count, or None if it has no count or no outputs."""
         raw = self.raw["cells"][cell.index]
         if not raw.get("outputs"):
             return None
@@ -130,6 +117,22 @@ class Document:
         return cells[index]
 
 
+def _parse_cell(raw: dict[str, Any], index: int, number: int) -> Cell:
+    """Return the cell at an index; `number` is 0 if it is not a code cell."""
+    source = raw.get("source", "")
+    if not isinstance(source, str):
+        source = "".join(source)
+    metadata = raw.get("metadata") or {}
+    return Cell(
+        id=str(raw.get("id") or f"cell-{index}"),
+        index=index,
+        number=number,
+        type=str(raw.get("cell_type")),
+        source=source,
+        tags=get_tags(metadata),
+    )
+
+
 def _get_language(metadata: dict[str, Any]) -> str:
     language_info = _as_object(metadata.get("language_info"))
     kernelspec = _as_object(metadata.get("kernelspec"))
@@ -157,7 +160,8 @@ def _as_object(value: Any) -> dict[str, Any]:
 def get_file_signature(status: os.stat_result) -> tuple[int, ...]:
     """Return the inode number, size, modification time and change time of a file.
 
-    Two states of a file differ in these values. A rename changes only the change time.
+    Different states of a file have different values. A rename changes only the change
+    time.
     """
     return (
         status.st_ino,
@@ -170,7 +174,8 @@ def get_file_signature(status: os.stat_result) -> tuple[int, ...]:
 def validate_notebook(raw: Any, name: str) -> None:
     """Raise NotebookError unless parsed JSON is an nbformat 4 notebook.
 
-    This checks only what stepper relies on: full validation takes too long for a step.
+    This checks only the parts that stepper uses, because full validation takes too
+    long.
     """
     if not isinstance(raw, dict) or "nbformat" not in raw:
         raise NotebookError(

@@ -1,4 +1,4 @@
-"""Read and write a notebook file.
+"""Reads and writes a notebook file.
 
 Every write reads the file again, finds the cells by id and source, and replaces the
 file atomically. If another program wrote the file meanwhile, the write starts over. By
@@ -63,7 +63,7 @@ PAUSES = (0.01, 0.02, 0.04, 0.06)
 # How long late outputs are checked after they were written.
 LATE_OUTPUT_SECONDS = 10.0
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# Why outputs can never be written.
+# The reason if outputs can never be written.
 CELL_CHANGED = (
     "the cell was changed or deleted while it ran, so its outputs were not written"
 )
@@ -76,7 +76,7 @@ class LateOutputs(NamedTuple):
 
     deadline: float  # when to stop checking them (monotonic clock)
     before: Any  # the outputs of the cell before the write
-    outputs: Sequence[dict[str, Any]]
+    outputs: Sequence[dict[str, Any]]  # the outputs that were written
 
 
 class IpynbFile:
@@ -146,12 +146,12 @@ class IpynbFile:
         return document
 
     def move(self, path: str) -> None:
-        """Use another path, after the notebook was renamed."""
+        """Set the new path after the notebook was renamed."""
         self.path = path
         self.name = os.path.basename(path)
 
     def _make_read_error(self, error: OSError) -> NotebookError:
-        """Return the error for a notebook that could not be opened or read."""
+        """Return a NotebookError that explains why the notebook cannot be read."""
         if isinstance(error, FileNotFoundError):
             return self._make_missing_error()
         if isinstance(error, IsADirectoryError):
@@ -233,9 +233,10 @@ class IpynbFile:
     ) -> set[CellVersion]:
         """Write outputs that arrived after the runs of their cells.
 
-        Also write the widget state (`models`) and the outputs of the cell that is still
-        running (`so_far`). Return the cells of `outputs` that were changed or deleted.
-        Raise NotebookError if the file cannot be read or written.
+        Also write the widget state (`models`, or None if it is unchanged) and the
+        outputs of the cell that is still running (`so_far`). Return the cells of
+        `outputs` that were changed or deleted. Raise NotebookError if the file cannot
+        be read or written.
         """
         all_outputs = {**outputs, **so_far}
 
@@ -261,7 +262,7 @@ class IpynbFile:
         return missing
 
     def pop_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
-        """Return the late outputs that another program removed since the last call.
+        """Return recent late outputs that another program has removed from the file.
 
         A program that read the file before the outputs were written removes them if it
         saves the file afterwards. Raise NotebookError if the file cannot be read.
@@ -286,8 +287,8 @@ class IpynbFile:
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
         """Give new ids to cells that have the id of a cell above them.
 
-        Return the old id and the new cell for each of them. Raise NotebookError if the
-        file cannot be read or written.
+        For each of these cells, return the old id and the cell with its new id. Raise
+        NotebookError if the file cannot be read or written.
         """
         new_ids: dict[int, str] = {}
 
@@ -334,7 +335,7 @@ class IpynbFile:
     def _nudge_jupyter(self) -> None:
         """Increase the modification time just enough for Jupyter to notice the write.
 
-        Do nothing if another program has changed the file since.
+        Do nothing if another program has changed the file since the last write.
         """
         status = self._stat_if_unchanged(self._written_state)
         if status is None:
@@ -407,7 +408,7 @@ class IpynbFile:
         self._change_cells(code_cells, clear_outputs)
 
     def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
-        """Apply a change to each of the cells that still exists."""
+        """Apply a change to the cells that still exist with the same source."""
         targets = list(map(CellVersion.from_cell, cells))
 
         def get_changes(document: Document) -> Changes:
@@ -527,12 +528,13 @@ class IpynbFile:
         keep_time: bool,
         data: bytes,
     ) -> bool:
-        """Write a temporary file in an open folder, and exchange the files.
+        """Write data to a temporary file in an open folder, and exchange the files.
 
-        Return False if another program has changed the file since `document` was read.
+        Return whether the file was replaced. Do not replace the file if another program
+        has changed it since `document` was read.
         """
         new_name = make_temporary_name(name)
-        # The last write's temporary file has the same name.
+        # The temporary file of the last write has the same name.
         if self._removal is not None:
             background_io.start_pending_jobs()
             wait([self._removal])
@@ -570,12 +572,12 @@ class IpynbFile:
         status: os.stat_result,
         document: Document,
     ) -> None:
-        """Set the modification time of a new file to the time of the old file."""
+        """Set the modification time of a new file (see `compute_preserved_mtime`)."""
         mtime_ns = jupyter_saves.compute_preserved_mtime(self.path, document.mtime_ns)
         os.utime(handle, ns=(status.st_atime_ns, mtime_ns))
 
     def touch(self) -> None:
-        """Set the modification time to now, for programs that poll it.
+        """Set the modification time to the current time, for programs that poll it.
 
         Raise NotebookError if this fails.
         """

@@ -1,8 +1,8 @@
 """Parses notebooks as plain JSON, and changes parts of them.
 
 All bytes outside the changed parts are kept, and changed parts are written in the
-layout of the file (`json_style`). A step is then fast in large notebooks, and git shows
-only the changed cells.
+layout of the file (`json_style`). This is fast in large notebooks, and git shows only
+the changed cells.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _load_with_json(data: bytes) -> Any:
 
 
 def dump_json(value: Any, depth: int = 0) -> bytes:
-    """Serialize a value like `nbformat.write`; `depth` is its indentation level."""
+    """Serialize a value like `nbformat.write`; `depth` is the indentation level."""
     return NBFORMAT.dumps(value, depth)
 
 
@@ -156,8 +156,8 @@ def apply_changes(
 ) -> bytes:
     """Return the bytes of a notebook after changing some parts of it.
 
-    `raw` is the parsed notebook. Each change is a function that gets the value of its
-    part, parsed with `load_json_exact`, and returns the new value.
+    `raw` is the parsed notebook. Each change is a function that gets the parsed value
+    of a part and returns the new value.
     """
     style = detect_style(data)
     changed = _change_single_cell(data, style, raw, changes)
@@ -199,21 +199,21 @@ def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
         text = data.removeprefix(BOM).decode()
         spans = _find_spans(text)
         list_start, list_end = spans[CELLS]
-    except (ValueError, KeyError):  # the encoding is not UTF-8
+    except (ValueError, KeyError):  # not UTF-8
         return _replace_cells_whole(data, style, cells)
-    parts = []
+    cell_texts = []
     for cell in cells:
         if isinstance(cell, int):
             start, end = spans[cell]
-            parts.append(text[start:end])
+            cell_texts.append(text[start:end])
         else:
             new_cell = style.dumps(cell, CELL_DEPTH)
-            parts.append(new_cell.decode())
+            cell_texts.append(new_cell.decode())
     content = ""
-    if parts:
+    if cell_texts:
         layout = _get_list_layout(text, spans, style)
-        cell_texts = layout.separator.join(parts)
-        content = layout.lead + cell_texts + layout.tail
+        joined_cells = layout.separator.join(cell_texts)
+        content = layout.lead + joined_cells + layout.tail
     before = text[: list_start + 1]
     after = text[list_end - 1 :]
     changed = before + content + after
@@ -258,7 +258,7 @@ def _get_list_layout(
 ) -> ListLayout:
     """Return the layout of the list of cells.
 
-    For an empty list, derive the layout from the style of the document.
+    If the list is empty, derive the layout from the style of the document.
     """
     cell_count = sum(isinstance(key, int) for key in spans)
     if cell_count:
@@ -290,9 +290,9 @@ def _change_single_cell(
 
     Return None if there are other changes, or if a quick search does not find the cell.
 
-    In an indented document, a cell is between two lines that contain only its braces.
-    The search finds these lines, because JSON strings contain no newlines. The bytes
-    between them must parse to exactly the value of the cell.
+    In an indented document, the braces of a cell are on lines of their own. The search
+    finds these lines, because JSON strings contain no newlines. The bytes between them
+    must parse to exactly the value of the cell.
     """
     if len(changes) != 1 or style.indent is None:
         return None
@@ -401,7 +401,7 @@ def _find_cell_spans(
 
 
 def _skip_separator(text: str, position: int) -> int:
-    """Return the position of the next name or value, or of the closing bracket."""
+    """Return the position after the separator at `position`, if there is one."""
     match = SEPARATOR.match(text, position)
     assert match is not None
     return match.end()

@@ -1,7 +1,7 @@
 """The state of Jupyter widgets in a notebook's metadata.
 
-The metadata contains every widget model that a cell shows, and all models to which
-these models refer.
+The metadata contains all models of the current kernel. Models of earlier kernels are
+kept if a cell shows them, or if another model refers to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def update_metadata(
 ) -> dict[str, Any]:
     """Return a notebook's metadata with the states of a kernel's widget models.
 
-    Models of earlier kernels are kept while a cell shows them, within the size limit.
+    Models of earlier kernels are kept if a cell shows them and they are within the size
+    limit. Return the metadata unchanged if there are no models.
     """
     widgets = metadata.get("widgets")
     if not isinstance(widgets, dict):
@@ -36,9 +37,9 @@ def update_metadata(
     used_bytes = sum(map(_get_size, states.values()))
     free_bytes = models.limit - used_bytes
     visited = set[str]()
-    shown = list(_iterate_views(cells))
-    while shown:
-        name = shown.pop()
+    pending = list(_iterate_views(cells))
+    while pending:
+        name = pending.pop()
         if name in visited:
             continue
         visited.add(name)
@@ -46,7 +47,7 @@ def update_metadata(
             free_bytes -= _get_size(old_states[name])
             if free_bytes >= 0:
                 states[name] = old_states[name]
-        shown += _iterate_references(states.get(name))
+        pending += _iterate_references(states.get(name))
     if not states:
         return metadata
     state = {"state": states, "version_major": 2, "version_minor": 0}

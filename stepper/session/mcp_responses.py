@@ -23,7 +23,7 @@ class CellRunResponse:
     """
 
     notebook: str
-    # The ID of the last cell that ran. If no cell ran: the ID of the first written cell,
+    # The ID of the last cell that ran. If no cell ran, the ID of the first written cell
     # or an empty string.
     cell_id: str
     state: str

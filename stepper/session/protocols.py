@@ -133,10 +133,11 @@ class Kernel(Protocol):
     """The running kernel of one notebook."""
 
     id: str
-    language: str  # as the kernel reports it, '' before the first request
+    # The language that the kernel reports. Empty before the first request.
+    language: str
     is_busy: bool
-    # Called with each display message, and whether the message is late, which means
-    # that its request has finished. Returns whether the message was handled.
+    # Called with each display message. The second argument is true if the message's
+    # request has finished. Returns whether the message was handled.
     on_display: Callable[[dict[str, Any], bool], bool]
 
     @property
@@ -205,7 +206,7 @@ class Kernel(Protocol):
 
         Interrupt the execution after `seconds`. Return None if the request never
         started. Raise KernelError if the kernel does not answer. During the wait,
-        `partial_output` contains only new output.
+        `partial_output` does not contain output from before the wait.
         """
 
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
@@ -306,6 +307,6 @@ class Journal(Protocol):
     ) -> None:
         """Write an event after earlier events that could not be written.
 
-        Raise OSError if writing fails. With `keep`, the event is then kept and written
-        before the next one; otherwise it is discarded.
+        Raise OSError if writing fails. In this case, the event is kept and written
+        before the next event if `keep` is true; otherwise it is discarded.
         """

@@ -298,7 +298,10 @@ class RunResponse:
 
 @dataclass(frozen=True)
 class RestoreResponse(RunResponse):
-    """The result of `restore`; `gone` is how many cells with an earlier run are deleted."""
+    """The result of `restore`.
+
+    `gone` is the number of cells that ran earlier and were deleted.
+    """
 
     gone: int
 

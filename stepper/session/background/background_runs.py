@@ -30,7 +30,7 @@ from stepper.session.session_state.background_call_states import (
 from stepper.session.session_state.notebook_journal import format_now
 
 POLL_SECONDS = 0.5  # how often to check whether a call continues in the background
-MATCHED_CHARACTERS = 400  # of a report, to recognize it in a prompt
+MATCHED_CHARACTERS = 400  # of a report that must be in a prompt to recognize it
 CLIENT_PID = "CLAUDE_PID"  # environment variable of hooks: the client's process ID
 # How long a client waits for a call that has not started, and how long after its start
 # a daemon waits for the client of a call that an earlier daemon started.
@@ -66,8 +66,11 @@ def start_call(
     return call
 
 
-def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
-    """Move a background call to the foreground, because its caller reconnected."""
+def move_to_foreground(session: Session, call: BackgroundCall) -> None:
+    """Move a background call to the foreground, because its client reconnected.
+
+    Do nothing if the call is in the foreground already.
+    """
     if call.in_background:
         call.apply(CallEvent.RECONNECTED)
         session.journal.log(
@@ -134,7 +137,10 @@ async def wait_to_notify(session: Session, call_id: str, caller: Caller) -> None
 def list_unattended_calls(
     sessions: Iterable[Session], owner: str
 ) -> list[tuple[Session, BackgroundCall]]:
-    """Return the background calls of an agent session that no client waits for."""
+    """Return the background calls for which no client waits, with their sessions.
+
+    `owner` is the ID of the agent session that gets the results.
+    """
     unattended = []
     for session in sessions:
         for call in session.background_calls:
@@ -200,8 +206,8 @@ async def wait_for_report(
     """Wait until one of the calls has a report for a caller.
 
     Return the call and the report. The call is then in the state SENDING_LINE or
-    SENDING_RESULT, and the report must be accepted or refused. Return (None, an empty
-    report) after `seconds`, if the caller disconnects, or if another client got the
+    SENDING_RESULT, and the report must be accepted or refused. Return None and an empty
+    report after `seconds`, if the caller disconnects, or if another client got the
     result. `first` gives the caller precedence over other waiting clients.
     """
     waker = Waker(caller)
@@ -221,9 +227,10 @@ async def wait_for_report(
 
 
 def _notify_waker(session: Session, call: BackgroundCall) -> None:
-    """Pass the result or the matched line of a call to a waiting client.
+    """Pass the result or the matched line of a background call to a waiting client.
 
-    If no client waits, the result becomes an undelivered report.
+    If no client waits, the result becomes an undelivered report. Do nothing if a report
+    is being sent, or if there is nothing to report.
     """
     if call.state is not CallState.BACKGROUND:
         return
@@ -273,7 +280,10 @@ def _record_undelivered(session: Session, call: BackgroundCall) -> None:
 
 
 def get_report(call: BackgroundCall) -> Report:
-    """Return the report on a finished call; an error of its task becomes a report."""
+    """Return the report on a finished call.
+
+    If the task raised an error, return a report on the error.
+    """
     try:
         report = call.task.result()
     except StepperError as error:
@@ -318,7 +328,7 @@ def mark_reported(session: Session, call: BackgroundCall) -> None:
 
 
 def refuse_report(session: Session, call: BackgroundCall) -> None:
-    """Record that a client did not accept a report; offer it to the next client."""
+    """Record that a client did not accept a report; offer it to other clients."""
     if call.is_settled:
         return
     if call.state is CallState.SENDING_LINE:
@@ -371,7 +381,8 @@ def _contains_report(prompt: str, report: Report) -> bool:
 def process_background_calls(session: Session, since: float) -> None:
     """Deliver matched lines, and handle calls of exited clients and earlier daemons.
 
-    `since` is the start of this daemon (monotonic clock).
+    `since` is the start of this daemon (monotonic clock). Calls of earlier daemons are
+    recovered only after CLIENT_GRACE_SECONDS, unless the journal has their results.
     """
     for call in session.background_calls:
         if not call.task.done():
@@ -389,10 +400,11 @@ def process_background_calls(session: Session, since: float) -> None:
             start_call(session, call_id, caller, work, recovered=True)
 
 
-async def _recover_call(
-    session: Session, call_id: str, caller: Caller
-) -> Report | None:
-    """Recover a call that an earlier daemon started; return the report."""
+async def _recover_call(session: Session, call_id: str, caller: Caller) -> Report:
+    """Return the report on a call that an earlier daemon started.
+
+    If the journal has no report, return a report that the cell did not run.
+    """
     async with session.take_turn(reconnecting=caller):
         report = session.journal.deliver_report(call_id)
         if report:
@@ -406,7 +418,10 @@ async def _recover_call(
 
 
 async def recover_calls(session: Session) -> None:
-    """Recover the background calls of an earlier daemon, except running cells."""
+    """Recover the background calls of an earlier daemon.
+
+    Wait for at most RECOVERY_SECONDS, because a cell may still be running.
+    """
     process_background_calls(session, 0.0)
     tasks = [call.task for call in session.background_calls if call.is_recovered]
     if tasks:
@@ -417,8 +432,9 @@ async def recover_calls(session: Session) -> None:
 def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
     """Make a new agent session the owner of background calls.
 
-    `owner` is the ID of the new session. It gets the calls of its client process, which
-    has a new session after /clear, and the calls that no client waits for.
+    `owner` is the ID of the new session. The session gets the calls that its client
+    process started before /clear, and the calls for which no client waits.
+    `client_pid` is the ID of the client process.
     """
     for call in session.background_calls:
         entry = session.state.background_calls.get(call.id)
@@ -432,7 +448,7 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
 
 
 def _has_client(call: BackgroundCall) -> bool:
-    """Return whether the client that started a call is alive or another one waits."""
+    """Return whether the client that started a call is running or another one waits."""
     return call.caller.is_alive() or call.is_being_reported or call.has_waker
 
 

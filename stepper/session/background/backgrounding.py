@@ -21,13 +21,14 @@ def record_first_cell(session: Session, call: BackgroundCall) -> None:
     """Record the start of a call's first cell, if a cell of the call is running."""
     running = session.state.running
     if running is not None and running.tool_use_id == call.id:
-        call.start_first_cell(session.requests.run_started_at)
+        call.record_cell_start(session.requests.run_started_at)
 
 
 def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
-    """Return how long a client waits for a call before it runs in the background.
+    """Return the seconds that a client waits before a call moves to the background.
 
-    The result is in seconds after `call.started_at`.
+    The wait begins at `call.started_at`. The result is infinite while the kernel is
+    starting.
     """
     running = session.state.running
     limits = session.outputs.load_limits()
@@ -113,7 +114,7 @@ def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
 
 
 def format_still_running(session: Session, owner: str) -> str:
-    """Return the text on a background run for a new agent session.
+    """Return a text on the background run for a new agent session.
 
     `owner` is the ID of the agent session. Return an empty string if there is no
     background run.
@@ -141,9 +142,9 @@ def format_still_running(session: Session, owner: str) -> str:
 
 
 def explain_refusal(session: Session, owner: str = "") -> str | None:
-    """Return the message that refuses a new code cell during a background run.
+    """Return the reason why no code cell can be written during a background run.
 
-    Return None if a code cell can be written.
+    `owner` is the ID of the agent session. Return None if a code cell can be written.
     """
     if session.outputs.load_limits().queue or not session.runs_in_background:
         return None
@@ -177,7 +178,7 @@ def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Ce
 
 
 def _notifies_agent(session: Session, owner: str) -> bool:
-    """Return whether the agent session `owner` is notified of the background run."""
+    """Return whether the background run belongs to the agent session `owner`."""
     running = session.state.running
     if running:
         call_ids = [running.tool_use_id or ""]

@@ -56,7 +56,8 @@ async def run_with_limit(
     """Run cells; return the result, or an interim response after `seconds`.
 
     `work` creates the coroutine that runs the cells. `owner` is the ID of the agent
-    session that may wait for the background run.
+    session that may wait for the background run. If the client disconnects, wait for
+    the result and record it as an undelivered report.
     """
     call_id = caller.call_id or uuid.uuid4().hex
     caller.call_id = call_id
@@ -90,10 +91,10 @@ def _record_undelivered(session: Session, response: CellRunResponse) -> None:
 async def wait_for_background(
     session: Session, owner: str, caller: Caller, seconds: float
 ) -> CellRunResponse | None:
-    """Wait for the background runs of the agent session `owner`; return one result.
+    """Wait for a background run of the agent session `owner`; return its result.
 
-    Return an interim response after `seconds` or if the wake pattern matched, and None
-    if there is no background run.
+    Return an interim response after `seconds`, or if a line matches the wake pattern.
+    Return None if there is no background run, or if another client got the result.
     """
     background_runs.process_background_calls(session, math.inf)
     calls = [
@@ -170,7 +171,7 @@ def _list_pending_below(session: Session, cell_id: str) -> list[Cell]:
 def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
     """Return the response on a finished call.
 
-    Raise the error of its task unless the call runs in the background.
+    If the task of a foreground call raised an error, raise the error again.
     """
     if call.in_background and call.task.exception() is not None:
         failure = background_runs.get_report(call)
@@ -193,9 +194,10 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
 def _complete_report(
     session: Session, call: BackgroundCall, report: Report
 ) -> CellRunReport:
-    """Complete the report on a call that an earlier daemon started.
+    """Complete a report that has only a text.
 
-    The report has only a text; the cell, the state and the figures are in the journal.
+    This is the report on a call that an earlier daemon started. The cell, the state and
+    the figures are in the journal.
     """
     runs = [run for run in session.state.runs if run.tool_use_id == call.id]
     if not runs:

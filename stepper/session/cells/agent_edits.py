@@ -46,7 +46,7 @@ async def run_edited_cell(
     """Run a code cell that the agent inserted or replaced; return the report.
 
     Return None if there is nothing to report. With `again`, the client repeats a call
-    that an earlier daemon started: return the report on that run.
+    that an earlier daemon received. If the call was already handled, return its report.
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return _report_stale(session)
@@ -79,7 +79,7 @@ def _take_turn(
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Return a context manager that waits for the turn of a call.
 
-    With `again`, the client repeats a call that an earlier daemon started.
+    With `again`, the client repeats a call that an earlier daemon received.
     """
     if again:
         return session.take_turn(reconnecting=caller)
@@ -100,7 +100,8 @@ async def run_written_notebook(
     """Run the new and changed code cells after the agent wrote a notebook file.
 
     Return the report, or None if there is nothing to report. With `again`, the client
-    repeats a call that an earlier daemon started: run the remaining cells.
+    repeats a call that an earlier daemon received. In this case, run only the remaining
+    cells, and return one report on all cells.
     """
     caller.call_id = write.tool_use_id
     if session.runs_in_background and not again:
@@ -108,11 +109,13 @@ async def run_written_notebook(
         if not backgrounding.list_other_pending_cells(session, document.cells):
             return None  # no cell would run, so do not wait for the background run
     async with _take_turn(session, caller, again):
-        earlier = session.journal.deliver_report(write.tool_use_id) if again else None
+        earlier_report = None
+        if again:
+            earlier_report = session.journal.deliver_report(write.tool_use_id)
         if session.journal.has_handled(write.tool_use_id):
-            has_failed = earlier is not None and not earlier.ok
+            has_failed = earlier_report is not None and not earlier_report.ok
             if not again or has_failed:
-                return earlier
+                return earlier_report
         last_sources = session.state.last_sources
         cells = _restore_plan(session, session.read_with_unique_ids()).cells
         to_run = changed_cells.select_not_run(cells, last_sources)
@@ -120,9 +123,9 @@ async def run_written_notebook(
         report, _ = await run_cells(
             session, cells, to_run, new_cells, write.consent, caller
         )
-        if earlier and report:
-            return run_report.join_reports([earlier, report])
-        return earlier or report
+        if earlier_report and report:
+            return run_report.join_reports([earlier_report, report])
+        return earlier_report or report
 
 
 async def run_cells(
@@ -137,7 +140,9 @@ async def run_cells(
     """Run cells until one fails; return the report and the finished runs.
 
     `cells` are all cells of the notebook, and `new_cells` are the cells of `to_run`
-    that were just inserted. `alone` means that the agent wrote a single cell.
+    that were just inserted. `alone` means that the agent wrote a single cell. The
+    report is None if there is nothing to report. Raise StepperError if the first cell
+    did not run because of an error.
     """
     # The report of this call covers these cells.
     pop_unreported_cells(session, to_run)
@@ -170,9 +175,10 @@ async def run_cells(
 
 
 def _format_error(error: StepperError) -> Report:
-    """Return the report on a cell that did not run, or that may have run.
+    """Return the report on a cell for which an error was raised.
 
-    The error's `accepted` attribute is true if the cell may have run.
+    If the error's `accepted` attribute is true, the cell may have run. Otherwise it did
+    not run.
     """
     if error.accepted:
         return run_report.format_unknown(error.message, error.hint)
@@ -180,9 +186,9 @@ def _format_error(error: StepperError) -> Report:
 
 
 def _report_stale(session: Session) -> Report | None:
-    """Return a report on new stale cells after an edit that ran no cell.
+    """Return a report on new stale cells after an edit that did not run a cell.
 
-    Return None if there are none. The stale cells count as reported afterwards.
+    Return None if there are none. The reported cells are not reported again.
     """
     stale_lines = stale_cells.report_new_after_edit(session)
     if not stale_lines:
@@ -202,9 +208,9 @@ async def _run_or_refuse(
     caller: Caller,
     alone: bool,
 ) -> RunSummary | Report | None:
-    """Run a cell if the policy allows it; return the summary of the run.
+    """Run a cell if the policy allows the run; return the summary of the run.
 
-    Return a report if the cell must not run, and None if it need not run.
+    Return a report if the cell must not run, and None if the cell need not run.
     """
     decision = run_decisions.decide_on_written_cell(
         session.state, cells, cell, consent, session.limits, is_new, alone
@@ -233,9 +239,9 @@ async def _run_or_refuse(
 
 
 async def _would_repeat(session: Session, last_run: Run) -> bool:
-    """Return whether a new run would certainly repeat the failure of the last run.
+    """Return whether a new run would certainly fail like the last run.
 
-    Return False if anything that the result depends on is unknown.
+    Return False if this is unknown, for example because the kernel is remote.
     """
     if (
         not session.outputs.has_failed_execution

@@ -82,7 +82,7 @@ async def run_cell(
 
 
 def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
-    """Raise UsageError if the arguments of `run_cell` contradict each other."""
+    """Raise UsageError if arguments of `run_cell` are missing or contradictory."""
     has_source = arguments.source is not None
     is_edit = arguments.old_string is not None
     has_cell = arguments.cell_id is not None
@@ -174,14 +174,15 @@ async def _write_and_run(
     select_existing: SelectExisting,
     runs: bool = True,
 ) -> Report:
-    """Write cells if this is allowed, and run the new and changed code cells.
+    """Write cells if the edit gate allows it, and run the new and changed code cells.
 
-    `rearrange` returns the new list of cells, and `select_existing` the cells to run if
-    no cell changes. Without `runs`, no cell runs. Writing only Markdown cells does not
-    wait for a running cell. Raise UsageError for an invalid reference to a cell.
+    `rearrange` returns the new list of cells, and `select_existing` returns the cells
+    to run if no cell changes. If `runs` is false, no cell runs. Writing only Markdown
+    cells does not wait for a running cell. Raise UsageError for an invalid reference to
+    a cell.
     """
     if session.journal.has_handled(caller.call_id):
-        async with session.take_turn(caller):
+        async with session.take_turn(reconnecting=caller):
             report = session.journal.deliver_report(caller.call_id)
             return report or run_report.format_not_run(
                 "stepper already handled this call, but the result of its run is"
@@ -189,7 +190,7 @@ async def _write_and_run(
             )
     try:
         cells = session.read_with_unique_ids().cells
-        _, selected = _apply(cells, rearrange, select_existing)
+        _, selected = _rearrange_and_select(cells, rearrange, select_existing)
         runs_code = runs and any(cell.is_code for cell in selected)
         if runs_code and backgrounding.explain_refusal(session):
             report = mcp_cells.format_refused(_describe_running(session))
@@ -217,7 +218,7 @@ async def _write_in_turn(
     runs: bool,
 ) -> CellRunReport:
     cells = session.read_with_unique_ids().cells
-    rearranged, selected = _apply(cells, rearrange, select_existing)
+    rearranged, selected = _rearrange_and_select(cells, rearrange, select_existing)
     refusal = _explain_refusal(session, cells, rearranged, selected, consent)
     if refusal:
         is_stopped = session.state.stop is not None and consent is not Consent.WITHHELD
@@ -234,7 +235,7 @@ async def _write_in_turn(
     )
 
 
-def _apply(
+def _rearrange_and_select(
     cells: Sequence[Cell], rearrange: Rearrange, select_existing: SelectExisting
 ) -> tuple[Sequence[Cell], list[Cell]]:
     """Return the rearranged cells, and the cells that the call selects to run.
@@ -350,7 +351,7 @@ def _create_refusal(report: Report, state: str = "refused") -> CellRunReport:
 
 
 def _describe_running(session: Session) -> str:
-    """Return a text on the cell that is running or waiting for its kernel."""
+    """Return a text on the cell that is running or waiting for the kernel."""
     queued = session.kernel_manager.queue_status
     if queued:
         return f"a cell of {session.name} is waiting for its kernel ({queued.text})"
@@ -388,7 +389,7 @@ def _explain_refusal(
     selected: Sequence[Cell],
     consent: Consent,
 ) -> str | None:
-    """Return the reason why cells must not be written or run, or None.
+    """Return the reason why cells must not be written or run, or None if they may.
 
     Raise UsageError if a source cannot be encoded.
     """
@@ -470,7 +471,7 @@ def change_cells(
 
 
 def _check_change_arguments(arguments: mcp_commands.CellChange) -> None:
-    """Raise UsageError if arguments of `change_cells` contradict each other."""
+    """Raise UsageError if the arguments of `change_cells` are invalid."""
     if not arguments.cell_ids:
         raise UsageError("`cell_ids` is empty: there is nothing to change")
     if arguments.after is not None and arguments.action != "move":

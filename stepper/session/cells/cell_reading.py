@@ -36,8 +36,8 @@ async def read_cells(
 ) -> CellReadResponse:
     """Return pages of the requested cells with their outputs.
 
-    This takes no lock and reads files in a thread. Outputs are read only as far as the
-    pages need them. Raise UsageError if a cell or the page does not exist.
+    This does not wait for a running cell, and reads files in a thread. Outputs are read
+    only for the counted pages. Raise UsageError if a cell or the page does not exist.
     """
     document = await asyncio.to_thread(session.file.read)
     undelivered_reports.update_changed_cells(session, document)

@@ -98,7 +98,7 @@ def create_work(
     keep_time: bool = True,
     timeout_of_call: float | None = None,
 ) -> CellWork:
-    """Create the work for a cell, with parameters from the plan and the limits.
+    """Return the work for a cell, with parameters from the plan and the limits.
 
     `timeout_of_call` is the timeout in seconds that the caller requested, if any.
     """
@@ -194,7 +194,11 @@ async def _execute(
     started: journal_events.RunStarted,
     caller: Caller,
 ) -> Execution:
-    """Execute a cell; raise KernelUnreachableError if the connection is lost."""
+    """Execute a cell.
+
+    If the connection to the kernel is lost, raise KernelUnreachableError with a true
+    `accepted` attribute, because the cell may have run.
+    """
     try:
         return await session.execute(
             kernel,
@@ -238,7 +242,6 @@ async def record_execution(
     fault, verdict = await judge_execution(
         session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
-    # Find out whether the step's criterion is true.
     execution.criterion_result = None
     if work.criterion:
         execution.criterion_result = session.language.diagnosis.get_criterion_result(
@@ -249,7 +252,6 @@ async def record_execution(
         unmet_criterion = run_decisions.explain_false_criterion(
             state, started, work.criterion, execution.criterion_result
         )
-
     finished_run = started.create_run(execution.outcome, verdict, fault, seconds)
     run = _create_run_event(
         session, work, started, execution, finished_run, unmet_criterion
@@ -310,7 +312,7 @@ async def judge_execution(
     cells: Sequence[Cell],
     lost_state: str = "",
 ) -> run_decisions.Judgement:
-    """Return the fault of an execution, with a suggestion, and the verdict.
+    """Return the fault of an execution, possibly with a suggestion, and the verdict.
 
     `cells` are all cells of the notebook. `lost_state` is a text on the variables that
     are lost if the kernel died.
@@ -379,10 +381,10 @@ async def finish_run(
 def _add_completion(
     session: Session, work: CellWork, summary: RunSummary
 ) -> RunSummary:
-    """Add the text on the completed plan or on open cells to a summary.
+    """Return the summary with a text on the complete notebook or on open cells.
 
-    Called after a run that leaves no step open. Request a replay if the notebook should
-    be verified.
+    This is called after a run that leaves no step open. Request a replay if the
+    notebook should be verified.
     """
     state = session.state
     if state.is_complete and not work.was_complete:
@@ -414,7 +416,7 @@ def _add_completion(
 def summarize_run(
     session: Session, work: CellWork, run: Run, execution: Execution
 ) -> RunSummary:
-    """Return the summary of a run from which its report is formatted."""
+    """Return the summary of a run for its report."""
     state = session.state
     # A step with a false criterion is the next step only if no other step is open.
     next_id = state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
@@ -463,9 +465,10 @@ def _get_completeness(execution: Execution) -> Completeness:
 def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of the figure summary and the lines of warnings.
+    """Return the lines of the figure summary, and warnings.
 
-    The warnings on a failed run are its side effects.
+    If the run did not succeed, the warnings describe its side effects. The figures are
+    saved.
     """
     diagnosis = session.language.diagnosis
     if run.verdict is Verdict.FINE:
@@ -514,7 +517,7 @@ def _handle_start_failure(
 
 
 def _label_origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
-    """Return the label of the cell for each execution count."""
+    """Return the labels of the cells that ran, by execution count."""
     labels = {cell.id: cell.label for cell in cells if cell.is_code}
     return {
         count: labels.get(cell_id, "a deleted cell")

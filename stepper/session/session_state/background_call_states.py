@@ -1,7 +1,7 @@
 """A tool call that may continue in the background, as a state machine.
 
-TRANSITIONS defines the order of the states. `background_runs` causes the transitions.
-It also logs which calls are in the background, for the next daemon.
+TRANSITIONS defines the order of the states. `background_runs` causes the transitions,
+and logs which calls are in the background, for the next daemon.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class CallEvent(Enum):
     ACCEPTED = "accepted"
     REFUSED = "refused"  # the client did not take the report
     READ = "read"  # the agent has the result
-    HAS_NO_CLIENT = "has no client"  # no client can take the result, or it exited
+    # No client waits for the result, or the client that accepted the result exited.
+    HAS_NO_CLIENT = "has no client"
 
 
 TRANSITIONS: Mapping[CallState, Mapping[CallEvent, CallState]] = {
@@ -90,8 +91,8 @@ class IllegalTransitionError(RuntimeError):
 class Waker:
     """A client that can notify the agent of one report on a background run.
 
-    `result` is the call and its report, or (None, an empty report) if the client is
-    released without a report.
+    `result` contains the call and its report. If the client is released without a
+    report, `result` contains None and an empty report.
     """
 
     caller: Caller
@@ -111,7 +112,8 @@ class Delivery:
 
     report: Report
     client: Caller
-    prompts_since: int = 0  # the number of prompts and ends of turns since then
+    # The number of prompts and ends of turns since the client accepted the report.
+    prompts_since: int = 0
 
     def count_prompt(self) -> None:
         """Count a prompt or the end of a turn of the agent that gets the report."""
@@ -158,10 +160,10 @@ class BackgroundCall:
         self.state = CallState.BACKGROUND
         self.match_reported = has_reported_match
 
-    def start_first_cell(self, started_at: float) -> None:
+    def record_cell_start(self, started_at: float) -> None:
         """Set the start of the call to the start of its first cell (monotonic clock).
 
-        The time that the kernel takes to start does not count. Later cells have no
+        This excludes the time that the kernel takes to start. Later cells have no
         effect.
         """
         if not self.has_started:
@@ -173,14 +175,14 @@ class BackgroundCall:
         self.match_reported = is_reported
 
     def accept_result(self, report: Report, client: Caller) -> None:
-        """Record that a client accepted the result."""
+        """Record that a client accepted the result, and release the other clients."""
         self.apply(CallEvent.ACCEPTED)
         self.delivery = Delivery(report, client)
         self.release_wakers()
 
     @property
     def in_background(self) -> bool:
-        """Whether the call is in the background, until the agent has its result."""
+        """Whether the call is in the background and its result was not reported."""
         return self.state in BACKGROUND_STATES
 
     @property
@@ -199,7 +201,10 @@ class BackgroundCall:
         return any(waker.is_waiting for waker in self.wakers)
 
     def add_waker(self, waker: Waker, first: bool = False) -> None:
-        """Add a client that waits for the call, `first` before all others."""
+        """Add a client that waits for the call.
+
+        With `first`, this client gets a report before the other clients.
+        """
         self.wakers.insert(0 if first else len(self.wakers), waker)
 
     def remove_waker(self, waker: Waker) -> None:

@@ -15,8 +15,8 @@ DELIVERED_REPORTS = 20  # how many delivered reports can be recognized in a prom
 class BackgroundCalls:
     """Owns the tool calls of a notebook, and the reports that clients accepted.
 
-    Only `background_runs` changes them; any code may look up calls. The next daemon
-    restores background calls from the journal (`State.background_calls`).
+    Only `background_runs` adds or removes calls; any code may look up calls. The next
+    daemon restores background calls from the journal (`State.background_calls`).
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class BackgroundCalls:
         return self._calls.get(call.id) is call
 
     def find(self, call_id: str) -> BackgroundCall | None:
-        """Return the call with an ID, or None."""
+        """Return the call with an ID, or None if there is no such call."""
         return self._calls.get(call_id)
 
     def add(self, call: BackgroundCall) -> None:
-        """Add a call.
+        """Add a call, which replaces a call with the same ID.
 
-        It replaces a call with the same ID and takes over the clients that wait for it.
+        Clients that wait for the replaced call then wait for the new call.
         """
         replaced = self._calls.get(call.id)
         if replaced is not None:

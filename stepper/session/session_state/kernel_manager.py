@@ -203,7 +203,11 @@ class KernelManager:
     async def _start_new_kernel(
         self, environ: Mapping[str, str], disconnected: asyncio.Event | None
     ) -> Kernel:
-        """Start a kernel, log its start and add notices for the next report."""
+        """Start a kernel, log its start and add notices for the next report.
+
+        Raise KernelError if the kernel cannot start, and StepperError if the start is
+        interrupted or `disconnected` is set.
+        """
         self.is_starting = True
         self._start_cancelled = False
         self.withdrawal_result = ""
@@ -327,9 +331,10 @@ class KernelManager:
     async def _launch(
         self, config: LaunchConfig, disconnected: asyncio.Event | None
     ) -> Kernel:
-        """Start a kernel; withdraw its request if it is cancelled while it is queued.
+        """Start a kernel.
 
-        Raise StepperError if the request was withdrawn.
+        If the start is cancelled while the kernel is queued, withdraw the request for
+        the kernel and raise StepperError.
         """
         start = asyncio.ensure_future(self.launcher.start(config))
         try:
@@ -349,9 +354,9 @@ class KernelManager:
     async def _withdraw(
         self, start: asyncio.Future[Kernel], queued: QueueStatus
     ) -> None:
-        """Cancel a queued start.
+        """Cancel a queued start and withdraw the request for the kernel.
 
-        Raise StepperError unless the kernel has started before it could be cancelled.
+        Raise StepperError unless the kernel started before it could be cancelled.
         """
         interrupted = "interrupted while the kernel waited in a queue"
         self._withdrawal = replace(
@@ -383,8 +388,8 @@ class KernelManager:
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the running code, or cancel the wait for the kernel.
 
-        `reason` names the source of the interrupt, such as "user". Return whether
-        something was interrupted.
+        `reason` names the source of the interrupt, such as "user". Return whether the
+        kernel was busy or a wait was cancelled.
         """
         if self.is_starting or self.external_wait:
             self._start_cancelled = True  # also if the request is not queued yet
@@ -397,8 +402,9 @@ class KernelManager:
     async def shut_down(self, reason: str) -> bool:
         """Shut down the kernel; return whether there was one.
 
-        `reason` is recorded as the reason for the loss of the variables. Raise
-        KernelError if the kernel may still be running.
+        If there is no kernel, cancel a pending request for a kernel. `reason` is
+        recorded as the reason for the loss of the variables. Raise KernelError if the
+        kernel may still be running.
         """
         kernel = self.kernel
         self.kernel = None
@@ -419,7 +425,7 @@ class KernelManager:
         return True
 
     def record_loss(self, reason: str) -> None:
-        """Record in the journal that the kernel and its variables are lost."""
+        """Forget the kernel, and record in the journal that its variables are lost."""
         self.kernel = None
         self.journal.log(KernelChanged(what="lost", why=reason, at=format_now()))
 
@@ -463,7 +469,7 @@ class KernelManager:
         )
 
     def _explain_backend_change(self) -> str:
-        """Return a text if the next kernel will not be a remote one like this kernel.
+        """Return a text if the next kernel will run on this machine or cannot start.
 
         Return an empty string if the configuration still selects a backend.
         """

@@ -37,7 +37,8 @@ class NamespaceTracker:
     def record_external(self, namespace: Namespace) -> None:
         """Record the namespace after another client's execution.
 
-        The namespace is unknown after a silent execution, and `fetch` then requests it.
+        `namespace` is unknown after a silent execution. The next `fetch` then requests
+        the namespace from the kernel.
         """
         self._is_outdated = not namespace
         self.current = namespace or self.current

@@ -35,9 +35,9 @@ def format_now() -> Moment:
 class NotebookJournal:
     """Owns the journal file, the state and the run history of a notebook.
 
-    Everybody may read `state` and `run_history`. They change only in the methods of
-    this class: `log` for everything that the next daemon must know, the others for
-    values that are computed from the notebook file or the project.
+    Any code may read `state` and `run_history`, but only the methods of this class
+    change them. `log` changes everything that the next daemon must know. The other
+    methods change values that are computed from the notebook file or the project.
     """
 
     def __init__(
@@ -95,26 +95,27 @@ class NotebookJournal:
         return tool_use_id in self.state.tool_use_ids
 
     def deliver_report(self, tool_use_id: str | None) -> Report | None:
-        """Return the report on the last run of a tool call, or None if it has no run.
+        """Return the report on the last run of a tool call, or None if there is none.
 
-        Discard the notice on that run, because the report replaces it.
+        If no cell of the call ran, return the report on the last cell that did not run.
+        Discard the notice on the run, because the report replaces the notice.
         """
         last_run = None
         for run in self.state.runs:
             if run.tool_use_id == tool_use_id:
                 last_run = run
         if last_run is None:
-            text = self.state.reports.get(0)
+            text = self.state.reports.get(0)  # on the last cell that did not run
             return None if text is None else Report(text, "", ok=False)
         text = self.state.reports.get(last_run.run)
         self._notices.discard(last_run.run)
         return command_messages.format_journaled_run(last_run, text, self.state.stop)
 
     def log_report(self, report: Report, summary: RunSummary) -> Report:
-        """Log the report on a run; return it.
+        """Log the report on a run; return the report.
 
-        If the run failed and the notebook is stopped, the returned report contains the
-        message on the stop.
+        If the run failed and the notebook is stopped, the logged and the returned
+        report contain the message on the stop.
         """
         if self.state.stop and not report.ok:
             report = replace(report, stop=self.state.stop.block)
@@ -150,7 +151,7 @@ class NotebookJournal:
     # Values that are not in the journal
 
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Update the changed and open cells; return the new and changed cells.
+        """Record which cells are changed or open; return the new and changed cells.
 
         `cells` are all cells of the notebook.
         """
@@ -181,7 +182,7 @@ class NotebookJournal:
         self.state.lost_reason = ""
 
     def update_run_history(self) -> None:
-        """Add the runs and external executions since the last call to the history."""
+        """Add new runs and external executions to the run history."""
         self.run_history.catch_up(
             self.state.runs, self.state.sources_by_hash, self.state.external_executions
         )

@@ -29,7 +29,7 @@ class NotebookLanguage:
         self.analyze_names = functools.lru_cache(ANALYSES)(self._analyze_names)
 
     def select(self, language: str) -> None:
-        """Use a language, which is the one in the notebook's metadata."""
+        """Use the language in the notebook's metadata."""
         self.is_python = language in PYTHON_LANGUAGES
         self.diagnosis = self._python_diagnosis.select_language(language)
         self.comment = cell_directives.get_comment_marker(language)

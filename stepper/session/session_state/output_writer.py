@@ -22,7 +22,7 @@ from stepper.session.protocols import Kernel, LateOutputs, PartialOutput
 from stepper.session.session_state.notebook_journal import NotebookJournal, format_now
 from stepper.session.session_state.notices import Notices
 
-# After a write, wait this many times its duration before the next one.
+# The pause after a write, relative to the duration of the write.
 RETRY_FACTOR = 50
 LATE_TYPES = ("display_data", "update_display_data", "execute_result", "error")
 LATE_SECONDS = 2.0  # between two writes of late outputs
@@ -74,11 +74,12 @@ class OutputWriter:
         run: int,
         keep_time: bool,
     ) -> list[str]:
-        """Write the outputs of a run to its cell; return notes for the report.
+        """Write the outputs of a run to its cell; return the notes for the report.
 
-        The notes are on omitted outputs and on a failed write. If writing fails but may
-        succeed later, the outputs become pending. `keep_time` preserves the
-        modification time of the file.
+        The result contains the notes of the execution, and notes on omitted outputs and
+        on a failed write. If a later attempt may succeed, the outputs become pending.
+        `run` is the number of the run. `keep_time` preserves the modification time of
+        the file.
         """
         limits = self.load_limits()
         widgets = execution.widgets
@@ -120,7 +121,7 @@ class OutputWriter:
         return [*notes, problem] if problem else notes
 
     def set_failed_execution(self, execution: Execution | None) -> None:
-        """Set the last execution if it failed, or None if it succeeded."""
+        """Set the last execution of a cell if it failed, or None if it did not fail."""
         self._failed_execution = execution
 
     @property
@@ -176,8 +177,8 @@ class OutputWriter:
     def handle_display(self, message: dict[str, Any], late: bool) -> bool:
         """Add a display message to the cells that show it, except the running cell.
 
-        `late` means that the request of the message has finished. Return False if the
-        running cell may have sent the message, so that it was not handled.
+        `late` means that the request of the message has finished. Return whether the
+        message was handled; it is not handled if the running cell may have sent it.
         """
         request_id = str(message["parent_header"].get("msg_id") or "")
         transient = message["content"].get("transient")
@@ -187,7 +188,7 @@ class OutputWriter:
         if late:
             return self._handle_late_message(message, request_id, display_id)
         running = self.journal.state.running
-        excluded_id = running and running.cell_id
+        excluded_id = running.cell_id if running else None
         if request_id in self.journal.state.cells_by_request:
             excluded_id, _ = self.journal.state.cells_by_request[request_id]
         for cell_id, displayed in self.journal.state.displayed_outputs.items():
@@ -212,18 +213,20 @@ class OutputWriter:
             # The kernel itself sent it, or the record of the run contains it.
             return True
         if request_id in state.cells_by_request:
-            cell_id, source = state.cells_by_request[request_id]
+            cell_id, source_hash = state.cells_by_request[request_id]
         elif state.runs and not running:
-            cell_id, source = state.runs[-1].cell_id, state.runs[-1].source_hash
+            cell_id = state.runs[-1].cell_id
+            source_hash = state.runs[-1].source_hash
         else:
-            cell_id, source = "", ""
+            cell_id = ""
+            source_hash = ""
         if cell_id == (running.cell_id if running else ""):
             # It is unknown which run sent it, or the end of the run overwrites it.
             return False
         displayed = state.displayed_outputs.get(cell_id)
         is_shown = displayed is not None and display_id in displayed.displays
         if is_shown or message["msg_type"] != "update_display_data":
-            self._add_late_message(CellVersion(cell_id, source), message)
+            self._add_late_message(CellVersion(cell_id, source_hash), message)
         return True
 
     async def take_missed_messages(self, kernel: Kernel) -> None:
@@ -321,9 +324,10 @@ class OutputWriter:
 
 
 def _compute_retry_time(started: float) -> float:
-    """Return when to write again (monotonic clock), after a write since `started`.
+    """Return the time of the next write, after a write that started at `started`.
 
-    The longer the write took, the longer is the pause.
+    Both times are of the monotonic clock. The pause is RETRY_FACTOR times as long as
+    the write.
     """
     now = time.monotonic()
     return now + RETRY_FACTOR * (now - started)

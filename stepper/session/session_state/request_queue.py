@@ -147,7 +147,7 @@ class RequestQueue:
     # The replay of a complete notebook
 
     def request_replay(self) -> None:
-        """Request that the daemon replay the notebook to verify its outputs."""
+        """Request a replay of the notebook to verify its outputs."""
         self._needs_replay = True
 
     def pop_replay_request(self) -> bool:

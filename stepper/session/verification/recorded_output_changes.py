@@ -1,4 +1,4 @@
-"""Compare new outputs with the recorded ones, for `run --all` and `restore`.
+"""Compares new outputs with recorded outputs, for `run --all` and `restore`.
 
 The recorded outputs are read before the run, because the run replaces them.
 """
@@ -62,33 +62,36 @@ class RecordedOutputs:
         return sorted(self.modules.union(changed))
 
     async def find_changed(self, finished: Sequence[RunSummary]) -> list[ChangedOutput]:
-        """Return the outputs that differ after the finished runs, in their order."""
-        compared = []
-        outputs: dict[int, list[Any]] = {}
-        for summary in finished:
-            if self._is_comparable(summary):
-                compared.append(summary)
-                outputs[summary.cell.index] = [*summary.outputs]
+        """Return the outputs that differ from the recorded outputs, in order.
+
+        `finished` are the runs to compare. If outputs differ, also wait for late
+        outputs and write them to the notebook.
+        """
+        compared = list(filter(self._is_comparable, finished))
+        outputs = {summary.cell.index: [*summary.outputs] for summary in compared}
         changed = await asyncio.to_thread(self._compare, compared, outputs)
         if not changed:
             return []
-        # Threads and later cells add outputs or replace them. The file has the final
-        # outputs.
-        await self._take_late_outputs()
+        # Threads and later cells may add or replace outputs. Only the file contains the
+        # final outputs.
+        await self._write_late_outputs()
         changed_numbers = {change.cell for change in changed}
-        compared = [
-            summary for summary in compared if summary.cell.number in changed_numbers
-        ]
         final_outputs: dict[int, list[Any]] = {}
+        recompared = []
         for summary in compared:
-            final_outputs[summary.cell.index] = self._read_written(summary)
+            if summary.cell.number in changed_numbers:
+                recompared.append(summary)
+                final_outputs[summary.cell.index] = self._read_written(summary)
         for index, final in final_outputs.items():
             if outputs[index] != final:
-                return await asyncio.to_thread(self._compare, compared, final_outputs)
+                return await asyncio.to_thread(self._compare, recompared, final_outputs)
         return changed
 
     def _is_comparable(self, summary: RunSummary) -> bool:
-        """Return whether the outputs of a run can be compared with recorded ones."""
+        """Return whether a run succeeded and its cell has recorded outputs.
+
+        A run with omitted outputs cannot be compared.
+        """
         run = summary.run
         if summary.cell.index not in self.recorded:
             return False
@@ -98,7 +101,8 @@ class RecordedOutputs:
             return not run.left_out
         return True
 
-    async def _take_late_outputs(self) -> None:
+    async def _write_late_outputs(self) -> None:
+        """Wait for late outputs and write them to the notebook."""
         kernel = self.session.kernel_manager.kernel
         if kernel is not None and await kernel.check_death() is None:
             await asyncio.sleep(LATE_SECONDS)
@@ -147,8 +151,8 @@ class RecordedOutputs:
             )
             if difference is None:
                 continue
-            description = rerun_comparison.describe_changed_output(cell, difference)
-            changed.append(description)
+            changed_output = rerun_comparison.describe_changed_output(cell, difference)
+            changed.append(changed_output)
         return changed
 
     def _get_run_time(self, summary: RunSummary) -> RunTime:

@@ -40,7 +40,7 @@ class NullJournal:
 
 @dataclass
 class ReplayResult:
-    """The outputs of a replay by cell index, and the cell that failed."""
+    """The outputs of a replay by cell index, and the run that failed unexpectedly."""
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
     failed: RunSummary | None = None
@@ -52,14 +52,15 @@ class ReplayResult:
 async def replay(
     fresh: Session,
     recorded: Mapping[int, Outputs | None],
-    last: int,
+    last_index: int,
     caller: Caller,
     progress: Callable[[Cell], None],
 ) -> ReplayResult:
-    """Replay the cells up to the index `last`, or to an unexpected failure.
+    """Replay the cells up to `last_index`, or to an unexpected failure.
 
-    `recorded` are the recorded outputs by cell index, and `progress` is called before
-    each cell. Raise StepperError if the replay was interrupted or no kernel started.
+    `fresh` is a session on a copy of the notebook. `recorded` are the recorded outputs
+    by cell index, and `progress` is called before each cell. Raise StepperError if the
+    replay was interrupted or no kernel started.
     """
     result = ReplayResult()
     async with _interrupt_on_disconnect(fresh, caller), fresh.take_turn(caller=caller):
@@ -69,7 +70,7 @@ async def replay(
             cells_run: list[Cell] = []
             figure_facts: dict[str, str] = {}
             for cell in changed_cells.select_runnable(cells):
-                if cell.index > last:
+                if cell.index > last_index:
                     break
                 progress(cell)
                 summary = await run_cell(fresh, cells, cell, caller, keep_time=False)
@@ -156,22 +157,23 @@ def _has_recorded_error(summary: RunSummary, recorded: Outputs | None) -> bool:
     return False
 
 
-def create_progress_callback(
-    progress: progress_events.ProgressCallback, positions: list[int], total: int
-) -> Callable[[Cell], None]:
-    """Return a callback that reports each cell that starts.
+class ReplayProgress:
+    """Reports each cell that starts in one or more replays of a notebook."""
 
-    `positions[0]` is the number of cells started so far; callbacks of several replays
-    share it.
-    """
+    def __init__(self, report: progress_events.ProgressCallback) -> None:
+        self._report = report
+        self._started_count = 0
+        self._total = 0
 
-    def report_cell(cell: Cell) -> None:
-        positions[0] += 1
-        position = positions[0]
-        progress(
-            progress_events.CellStarted(
-                cell=cell.number, position=position, of=max(total, position)
-            )
+    def expect_cells(self, count: int) -> None:
+        """Set the total to the number of started cells plus `count`."""
+        self._total = self._started_count + count
+
+    def report_cell(self, cell: Cell) -> None:
+        """Report that a cell starts."""
+        self._started_count += 1
+        position = self._started_count
+        total = max(self._total, position)
+        self._report(
+            progress_events.CellStarted(cell=cell.number, position=position, of=total)
         )
-
-    return report_cell

@@ -44,8 +44,8 @@ from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
 from stepper.session.verification.replay import (
+    ReplayProgress,
     ReplayResult,
-    create_progress_callback,
     replay,
 )
 
@@ -110,26 +110,29 @@ async def verify(
 ) -> VerifyResult:
     """Replay a notebook, compare the outputs and record the verdict.
 
-    Raise StepperError if a replay was interrupted or no kernel started.
+    `list_file_changes` returns the project files that the replays changed. Raise
+    StepperError if a replay was interrupted or no kernel started.
     """
     started = time.monotonic()
     findings = ReplayFindings.from_document(document)
     differences = await _replay_until_clear(
         session, findings, options, caller, progress, started
     )
-    # The history of the session must include a kernel of an earlier daemon.
+    # The verdicts also use the kernel of an earlier daemon.
     await session.kernel_manager.find_or_attach()
     verdicts = [
         _create_verdict(session, findings, cell, differences.get(cell.index))
         for cell in findings.cells
     ]
+    file_changes = await asyncio.to_thread(list_file_changes)
+    first_replay_count = 1 if findings.cells else 0
     result = VerifyResult(
         session.name,
         all(verdict.verdict.reproduces for verdict in verdicts),
         verdicts,
-        await asyncio.to_thread(list_file_changes),
+        file_changes,
         round(time.monotonic() - started, 3),
-        (1 if findings.cells else 0) + len(findings.others),
+        first_replay_count + len(findings.others),
         _find_changed_packages(session, findings),
         options.where,
         failing=_count_failing(findings, verdicts),
@@ -170,12 +173,12 @@ async def _replay_until_clear(
     cells = findings.cells
     if not cells:
         return {}
-    positions = [0]
     last_index = cells[-1].index
-    report_cell = create_progress_callback(progress, positions, len(cells))
+    replay_progress = ReplayProgress(progress)
+    replay_progress.expect_cells(len(cells))
     async with options.open_session(options.seed) as fresh:
         findings.first = await replay(
-            fresh, findings.recorded, last_index, caller, report_cell
+            fresh, findings.recorded, last_index, caller, replay_progress.report_cell
         )
     differences = await asyncio.to_thread(
         _compare_outputs, session, findings, options, cells
@@ -192,14 +195,17 @@ async def _replay_until_clear(
             break
         last_index = unclear[-1].index
         cell_count = sum(cell.index <= last_index for cell in cells)
-        report_cell = create_progress_callback(
-            progress, positions, positions[0] + cell_count
-        )
+        replay_progress.expect_cells(cell_count)
         seed = (options.seed + replay_count) % HASH_SEEDS
         async with options.open_session(seed) as fresh:
-            findings.others.append(
-                await replay(fresh, findings.recorded, last_index, caller, report_cell)
+            result = await replay(
+                fresh,
+                findings.recorded,
+                last_index,
+                caller,
+                replay_progress.report_cell,
             )
+        findings.others.append(result)
         replay_count += 1
         differences |= await asyncio.to_thread(
             _compare_outputs, session, findings, options, unclear
@@ -211,7 +217,7 @@ async def _replay_until_clear(
 def _find_changed_packages(
     session: Session, findings: ReplayFindings
 ) -> list[PackageChange]:
-    """Return the packages with another version in the replay than in recorded runs."""
+    """Return the packages whose version in the replay differs from recorded runs."""
     return verify_results.find_changed_packages(
         session.state.packages, findings.first.packages
     )
@@ -316,7 +322,7 @@ def _create_verdict(
 def _explain_changed_source(
     session: Session, findings: ReplayFindings, cell: Cell
 ) -> str:
-    """Return a note if the recorded outputs belong to an earlier source of the cell.
+    """Return a text if a cell's source was changed after the recorded run.
 
     Otherwise return an empty string.
     """
@@ -352,8 +358,7 @@ def _find_cause(session: Session, document: Document, summary: RunSummary) -> st
     if run.fault and run.fault.ename == "NameError":
         missing_name = MISSING_NAME.search(run.fault.evalue)
     if missing_name and session.language.is_python:
-        # Updates the history of the runs.
-        stale_cells.update_dependencies(session, document.cells)
+        stale_cells.update_dependencies(session, document.cells)  # updates run_history
         return cell_dependencies.describe_former_binding(
             missing_name[1],
             summary.cell.id,
