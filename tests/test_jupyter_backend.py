@@ -296,7 +296,7 @@ def test_head_and_tail_of_oversized_text_are_recovered(
         )
         missing = int(result.notes[0].partition(" ")[0].replace(",", ""))
         assert (
-            "of output missing" in result.notes[0]
+            "of output could not be recovered" in result.notes[0]
             and "above its limits" in result.notes[0]
         ), result.notes
         assert missing + kept == 12_000_000 and kept > 900_000

@@ -224,13 +224,14 @@ def test_lost_output_is_reported_as_missing(project: Project) -> None:
     (project.folder / "notebooks" / "go").touch()
     thread.join(60)
     assert (
-        "ran ok" in answers[0].text and "bytes of output missing" in answers[0].text
+        "ran ok" in answers[0].text
+        and "bytes of output could not be recovered" in answers[0].text
     ), answers[0].text
     assert times(project, "count") == 1
     head, gap, tail, result = notebook.cell(edit["tool_response"]["cell_id"])["outputs"]
     assert "".join(head["text"]).startswith("begun\nover\nfirst\nxxx")
     assert re.fullmatch(
-        r"… [\d,]+ bytes of output missing: the stepper daemon was .* …\n",
+        r"… [\d,]+ bytes of output could not be recovered: the stepper daemon was .* …\n",
         "".join(gap["text"]),
     )
     text = "".join(tail["text"])

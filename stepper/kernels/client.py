@@ -144,7 +144,9 @@ class KernelClient(Connection):
             reason = result.death.reason
         else:
             reason = str(result.outcome)
-        raise KernelError(f"stepper's helper could not be installed: {reason}")
+        raise KernelError(
+            f"stepper's helper could not be installed in the kernel: {reason}"
+        )
 
     async def execute(
         self,
@@ -290,7 +292,7 @@ class KernelClient(Connection):
             await self.shutdown()
         if death:
             return death
-        return Death(f"the kernel did not reply, not even to an interrupt: {reason}")
+        return Death(f"the kernel did not respond to an interrupt: {reason}")
 
     async def await_earlier_request(
         self,

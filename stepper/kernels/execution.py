@@ -234,11 +234,12 @@ class RunningExecution:
         record = facts["record"]
         last_status_header = dict[str, Any]()
         lost_bytes = record["lost"]
-        missing = f"{format_count(lost_bytes, 'byte')} of output missing: {reason}"
+        lost_output = format_count(lost_bytes, "byte") + " of output"
+        loss_note = f"{lost_output} could not be recovered: {reason}"
         messages = helper_loader.iterate_recorded_messages(facts)
         for position, message in enumerate(messages):
-            if record["lost"] and position == record.get("head"):
-                content = {"name": "stderr", "text": f"… {missing} …\n"}
+            if lost_bytes and position == record.get("head"):
+                content = {"name": "stderr", "text": f"… {loss_note} …\n"}
                 self.handle_message(_build_message("stream", content))
             self.handle_message(message)
             if message["msg_type"] == "status":
@@ -250,8 +251,8 @@ class RunningExecution:
         }
         self.handle_message(_build_message("execute_reply", reply, last_status_header))
         result = await self.finish()
-        if record["lost"]:
-            result.notes.append(missing)
+        if lost_bytes:
+            result.notes.append(loss_note)
         return result
 
     async def finish_from_received(self, earlier: EarlierRun) -> Execution:

@@ -45,7 +45,7 @@ def save(path: str, record: Record) -> None:
         write(path, record)
     except OSError as error:
         raise KernelError(
-            f"the kernel record could not be written: {error.strerror}",
+            f"the kernel record {path} could not be written: {error.strerror}",
             "df -h .stepper",
         ) from error
 

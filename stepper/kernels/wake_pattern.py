@@ -73,6 +73,7 @@ class WakeWatcher:
         if self.ignores_case and text.isascii():
             folded = text.lower()
         if not self.finders or (self.ignores_case and not text.isascii()):
+            # There is no text to search for, so every line is a candidate.
             finder = re.compile("[^\n]+")
         else:
             # Search for the required text that is rarest.

@@ -120,23 +120,8 @@ class JupyterLauncher:
             response = await server.request(f"/api/kernels/{settings.kernel_id}")
             if response.code in NOT_FOUND:
                 raise KernelError(f"{server.name} has no kernel {settings.kernel_id}")
-        elif settings.env:  # the sessions API has no environment variables
-            body: dict[str, Any] = {
-                "name": settings.kernel,
-                "env": {**settings.env, "KERNEL_ID": data["kernel"]},
-            }
-            response = await server.request("/api/kernels", "POST", body, START_SECONDS)
         else:
-            name = _create_session_name(data["session"])
-            body = {
-                "path": name,
-                "name": name,
-                "type": "notebook",
-                "kernel": {"name": settings.kernel},
-            }
-            response = await server.request(
-                "/api/sessions", "POST", body, START_SECONDS
-            )
+            response = await self._request_start(server, data)
         kernel_id = _get_kernel_id(response)
         if kernel_id:
             return kernel_id
@@ -151,6 +136,25 @@ class JupyterLauncher:
             f"{server.name} did not start a kernel {settings.kernel!r}"
             f" ({response.code}){response.reason_suffix}"
         )
+
+    async def _request_start(self, server: Server, data: Mapping[str, Any]) -> Response:
+        """Request a new kernel from the server, and return the response.
+
+        Raise KernelError if the server cannot be reached or refuses the request.
+        """
+        settings = server.settings
+        if settings.env:  # the sessions API has no environment variables
+            environ = {**settings.env, "KERNEL_ID": data["kernel"]}
+            body: dict[str, Any] = {"name": settings.kernel, "env": environ}
+            return await server.request("/api/kernels", "POST", body, START_SECONDS)
+        name = _create_session_name(data["session"])
+        body = {
+            "path": name,
+            "name": name,
+            "type": "notebook",
+            "kernel": {"name": settings.kernel},
+        }
+        return await server.request("/api/sessions", "POST", body, START_SECONDS)
 
     async def _find_session_kernel(self, server: Server, session: str) -> str:
         """Return the id of the kernel of a session, or an empty string if it has none.

@@ -265,10 +265,10 @@ class Server:
         code = (await self._send("/api/me")).code
         if code in REFUSED:
             return KernelError(f"{self.name} refuses {token} (403)", hint)
-        user = f"the owner of {token}"
+        is_owner_known = code == 200 and bool(self.token)
+        user = f"the owner of {token}" if is_owner_known else "the client"
         hint = ""
         if code != 200:
-            user = "the client"
             hint = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"
         return KernelError(
             f"{self.name} does not permit {user} to do this (403)"

@@ -43,7 +43,8 @@ MAX_MESSAGE_SIZE = 1 << 30  # bytes
 # If more messages are waiting, reading stops, and the server waits.
 MAX_WAITING = 1000
 MAX_COUNTED_REQUESTS = 100  # requests whose messages are counted
-ENDED_OUTSIDE = "EndedOutside"  # no cell caused the end
+ENDED_OUTSIDE = "EndedOutside"  # no cell caused the loss of the kernel
+KERNEL_RESTARTED = "the kernel's process died, and the server started another one"
 PARTS = ("header", "parent_header", "metadata", "content")
 log = logging.getLogger("stepper")
 
@@ -345,11 +346,10 @@ class WebsocketChannels:
         elif message_type == "status":
             state = content.get("execution_state")
             own_sessions = (self.kernel_session, self.session)
-            if state in ("restarting", "dead"):
-                self.loss = (
-                    self.loss
-                    or "the kernel's process died, and the server started another one"
-                )
+            if state == "restarting":
+                self.loss = self.loss or KERNEL_RESTARTED
+            elif state == "dead":
+                self.loss = self.loss or "the kernel's process died"
             elif self.kernel_session and not self.loss and session not in own_sessions:
                 self.loss = "the server started another kernel instead"
                 # The server would have reported a death first.

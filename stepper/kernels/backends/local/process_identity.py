@@ -133,6 +133,7 @@ def find_kernel_processes(
     processes: dict[int, psutil.Process] = {}
     excluded = {os.getpid()}
     children = defaultdict[int, list[psutil.Process]](list)
+    # Find the processes with the kernel's id, and the children of every process.
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):  # the process has exited
             process = psutil.Process(pid)
@@ -148,6 +149,7 @@ def find_kernel_processes(
     if root is not None and root.is_running():
         with contextlib.suppress(psutil.Error):
             processes.setdefault(root.pid, psutil.Process(root.pid))
+    # Add the descendants of these processes.
     pending = list(processes)
     while pending:
         for child in children[pending.pop()]:

@@ -149,16 +149,11 @@ class SlurmProcess(RemoteProcess):
 
         Raise KernelError if the kernel may still be running.
         """
-        is_active = self.job is None or self.job.is_waiting or self.job.is_running
         if self.job is not None and self.job.state == "NODE_FAIL":
             # The kernel may still be running on a node that SLURM cannot reach.
             await self._shut_down_directly()
-        has_ended = not is_active
-        if not has_ended:
-            has_ended = await self.slurm.cancel(self.name, self.step_job_id)
-        if not has_ended:
-            has_ended = await self._shut_down_directly()
-        self.may_be_running = not has_ended
+        is_active = self.job is None or self.job.is_waiting or self.job.is_running
+        self.may_be_running = is_active and not await self._stop()
         if self.death is None:
             self.death = Death("stepper cancelled its job", self.read_log_tail())
         if self.link is not None:
@@ -178,6 +173,12 @@ class SlurmProcess(RemoteProcess):
             " running",
             command,
         )
+
+    async def _stop(self) -> bool:
+        """Cancel the job or shut the kernel down, and return whether one succeeded."""
+        if await self.slurm.cancel(self.name, self.step_job_id):
+            return True
+        return await self._shut_down_directly()
 
     async def poll(self, seconds: float = QUERY_SECONDS) -> Death | None:
         """Return how the kernel died, or None if it is running or its state is unknown.
