@@ -1,1 +1,1 @@
-"""Kernels: starting and finding them, executing code, and collecting the outputs."""
+"""The kernel client, the kernel backends, and the outputs of cells."""

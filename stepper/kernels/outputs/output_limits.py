@@ -34,10 +34,10 @@ Output = dict[str, Any]  # as in nbformat
 class Entry:
     """One output in an output area.
 
-    `size` is its size in the notebook, in bytes. `text` is the growing text of a
-    stream. `image` is the complete output if it contains an image, even if the output
-    is too large for the notebook. `removed` counts what is missing in outputs other
-    than streams.
+    `size` is the size of the output in the notebook, in bytes. `text` is the growing
+    text of a stream. `image` is the complete output if it contains an image, even if
+    the output is too large for the notebook. `removed` counts what is missing in
+    outputs other than streams.
     """
 
     output: Output
@@ -107,7 +107,10 @@ class Entry:
         return Entry(output, size, text)
 
     def _replace_display(self) -> Entry:
-        """Return an entry with a line that lists the removed MIME types and sizes."""
+        """Return an entry with a line that replaces the display.
+
+        The line lists the MIME types of the display and their sizes.
+        """
         descriptions = []
         total = 0
         for mime_type, content in self.output["data"].items():

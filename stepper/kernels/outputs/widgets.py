@@ -28,7 +28,8 @@ MODEL_FIELDS = ("model_name", "model_module", "model_module_version")
 class OutputWidget:
     """An Output widget and the outputs that it has captured.
 
-    `comm` is the id of its comm, and `limit` the size limit of the outputs in bytes.
+    `comm` is the id of the widget's comm, and `limit` the size limit of the outputs in
+    bytes.
     """
 
     def __init__(self, comm: str, limit: int) -> None:
