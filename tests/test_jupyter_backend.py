@@ -205,7 +205,7 @@ def test_external_execution_is_seen_but_belongs_to_no_cell(
     events, kernel = list[ExternalExecution](), room.kernel
     assert isinstance(kernel, KernelClient)
     assert isinstance(kernel.channels, WebsocketChannels)
-    assert kernel.get_connection_file() == ""
+    assert kernel.ensure_connection_file() == ""
     assert kernel.describe().url
     kernel.external_executions.on_finished = events.append
 

@@ -484,7 +484,7 @@ def test_kernel_lists_its_namespace(room: Room) -> None:
 
 @contract("connection file", by_day=("ssh",))
 def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -> None:
-    file = room.kernel.get_connection_file()
+    file = room.kernel.ensure_connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert room.kernel.id[:8] in os.path.basename(file)
     events = list[ExternalExecution]()
