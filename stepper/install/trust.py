@@ -149,10 +149,7 @@ def examine(paths: Paths) -> Offer:
         name: dict(backend.definition) for name, backend in limits.kernels.items()
     }
     python = paths.find_python(configured_python)
-    installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
-    env = ""
-    if os.path.exists(paths.env_link):
-        env = paths.env if installed else paths.env_link
+    env = _find_environment(paths)
     if not os.path.exists(python):
         if configured_python or not (env or kernels):
             raise UsageError(
@@ -166,12 +163,6 @@ def examine(paths: Paths) -> Offer:
     for path in filter(None, (python, env, *env_files)):
         check_ownership(path)
     hooks = os.path.join(paths.project, SCRIPT)
-    default = Limits()
-    settings = {
-        name: getattr(limits, name)
-        for name in SETTINGS
-        if getattr(limits, name) != getattr(default, name)
-    }
     return Offer(
         python,
         bool(configured_python),
@@ -179,9 +170,30 @@ def examine(paths: Paths) -> Offer:
         tuple(env_files),
         kernels,
         hooks if os.path.lexists(hooks) else "",
-        settings,
+        _get_changed_settings(limits),
         read_install_record(paths.project),
     )
+
+
+def _find_environment(paths: Paths) -> str:
+    """Return the path of stepper's environment.
+
+    Return an empty string if the checkout has no environment.
+    """
+    if not os.path.exists(paths.env_link):
+        return ""
+    is_installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
+    return paths.env if is_installed else paths.env_link
+
+
+def _get_changed_settings(limits: Limits) -> dict[str, Any]:
+    """Return the values of SETTINGS that differ from the defaults."""
+    defaults = Limits()
+    return {
+        name: getattr(limits, name)
+        for name in SETTINGS
+        if getattr(limits, name) != getattr(defaults, name)
+    }
 
 
 def accept(paths: Paths, offer: Offer) -> dict[str, Any]:

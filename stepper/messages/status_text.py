@@ -173,53 +173,55 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
     Each list has at most `max_rows` rows.
     """
     lines = [_format_headline(status)]
-    running = status["running"]
-    if running:
-        text = format_running(
-            one_line(running["name"]),
-            running["seconds"],
-            running["timeout"],
-            one_line(running["line"]),
-            running["left_seconds"],
-        )
-        lines.append(text)
-    # Cell id → why the cell is stale or has hidden state. A reason is removed when it
-    # is shown.
-    marked_cells = [*status["hidden"], *status["stale"]]
+    if status["running"]:
+        lines.append(_format_running_cell(status["running"]))
+    # Cell id → why the cell is stale or has hidden state.
     reasons = {}
-    for cell in marked_cells:
-        cell_id = cell["cell_id"]
-        reasons[cell_id] = one_line(cell["why"])
+    for cell in [*status["hidden"], *status["stale"]]:
+        reasons[cell["cell_id"]] = one_line(cell["why"])
     steps = []
     for step in status["steps"]:
-        cell_id = step["cell_id"] or ""
-        reason = reasons.pop(cell_id, "")
-        line = format_step(step, reason)
-        steps.append(line)
+        reason = reasons.get(step["cell_id"], "")
+        steps.append(format_step(step, reason))
     cells = []
     for cell in status["cells"]:
-        cell_id = cell["cell_id"]
-        reason = reasons.pop(cell_id, "")
-        line = _format_cell(cell, [reason])
-        cells.append(line)
+        reason = reasons.get(cell["cell_id"], "")
+        cells.append(_format_cell(cell, [reason]))
     off_plan = []
     for cell in status["off_plan"]:
-        cell_id = cell["cell_id"]
-        reason = reasons.pop(cell_id, "")
-        cell_status = cell["status"]
-        note = CELL_NOTES.get(cell_status, cell_status)
-        line = _format_cell(cell, [reason, f"outside the plan, {note}"])
-        off_plan.append(line)
-    others = []
+        reason = reasons.get(cell["cell_id"], "")
+        note = CELL_NOTES.get(cell["status"], cell["status"])
+        off_plan.append(_format_cell(cell, [reason, f"outside the plan, {note}"]))
+    lines += limit_lines(steps, "steps", max_rows)
+    for rows in (cells, off_plan, _list_other_marked_cells(status)):
+        lines += limit_lines(rows, "cells", max_rows)
+    return lines
+
+
+def _format_running_cell(running: Document) -> str:
+    return format_running(
+        one_line(running["name"]),
+        running["seconds"],
+        running["timeout"],
+        one_line(running["line"]),
+        running["left_seconds"],
+    )
+
+
+def _list_other_marked_cells(status: Document) -> list[str]:
+    """Return lines on marked cells that are in no list of steps or cells.
+
+    A marked cell is stale or has hidden state.
+    """
+    listed_ids = set()
+    for row in [*status["steps"], *status["cells"], *status["off_plan"]]:
+        listed_ids.add(row["cell_id"])
+    lines = []
     for cell in [*status["stale"], *status["hidden"]]:
-        cell_id = cell["cell_id"]
-        if cell_id in reasons:
+        if cell["cell_id"] not in listed_ids:
             name = _format_cell_name(cell)
             reason = one_line(cell["why"])
-            others.append(f"  {STALE_MARK} {name}: {reason}")
-    lines += limit_lines(steps, "steps", max_rows)
-    for rows in (cells, off_plan, others):
-        lines += limit_lines(rows, "cells", max_rows)
+            lines.append(f"  {STALE_MARK} {name}: {reason}")
     return lines
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from stepper.common.text import format_count, one_line
 from stepper.messages.marks import (
     FAILED_MARK,
@@ -27,6 +29,13 @@ OPEN_WORDS = {
 TITLE_LIMIT = 40
 MESSAGE_LIMIT = 80
 NAME_LIMIT = 30
+
+
+class _Progress(NamedTuple):
+    """The mark at the start of the line, and the first parts of the text."""
+
+    mark: str
+    parts: list[str]
 
 
 def format_status_line(
@@ -70,23 +79,21 @@ def _format_shape(shape: tuple[int | str, ...]) -> str:
     return "×".join(sizes)
 
 
-def _format_progress(
-    state: State, running: str, clock: str, queued: str
-) -> tuple[str, list[str]]:
-    """Return the mark and the parts of the text on the progress."""
+def _format_progress(state: State, running: str, clock: str, queued: str) -> _Progress:
+    """Return the mark and the text on the progress."""
     if queued:
         reason = one_line(queued, MESSAGE_LIMIT)
-        return WAITING_MARK, [_format_next(state), reason]
+        return _Progress(WAITING_MARK, [_format_next(state), reason])
     if clock:
         key = state.running.key if state.running else None
         name = _format_step_name(state, key) or running
-        return RUNNING_MARK, [name, clock]
+        return _Progress(RUNNING_MARK, [name, clock])
     if state.stop:
         name = _format_step_name(state, state.stop.key)
         error = one_line(state.stop.error, MESSAGE_LIMIT)
-        return INTERRUPTED_MARK, [name, f"stopped: {error}"]
+        return _Progress(INTERRUPTED_MARK, [name, f"stopped: {error}"])
     if state.is_complete:
-        return OK_MARK, [_format_complete(state)]
+        return _Progress(OK_MARK, [_format_complete(state)])
     if state.plan.steps and not state.open_steps and state.open_cells:
         return _format_open_cells(state)
     last_key = state.last_key
@@ -97,8 +104,8 @@ def _format_progress(
         if attempts:
             retries = "1 retry" if attempts == 1 else f"{attempts} retries"
             result += f", {retries} used"
-        return FAILED_MARK, [name, result]
-    return PENDING_MARK, [_format_next(state)]
+        return _Progress(FAILED_MARK, [name, result])
+    return _Progress(PENDING_MARK, [_format_next(state)])
 
 
 def _format_step_name(state: State, key: Key | None) -> str:
@@ -122,8 +129,8 @@ def _format_complete(state: State) -> str:
     return f"{total}/{total} complete"
 
 
-def _format_open_cells(state: State) -> tuple[str, list[str]]:
-    """Return the mark and the parts of the text on open cells outside the plan."""
+def _format_open_cells(state: State) -> _Progress:
+    """Return the mark and the text on open cells outside the plan."""
     mark = FAILED_MARK if state.is_failing else PENDING_MARK
     failed = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
@@ -135,7 +142,8 @@ def _format_open_cells(state: State) -> tuple[str, list[str]]:
         other_count = len(cells) - 1
         name += f" and {other_count} more"
     steps = format_count(len(state.plan.steps), "step")
-    return mark, [f"{steps} finished", f"{name} {OPEN_WORDS[cell.status]}"]
+    parts = [f"{steps} finished", f"{name} {OPEN_WORDS[cell.status]}"]
+    return _Progress(mark, parts)
 
 
 def _format_next(state: State) -> str:
