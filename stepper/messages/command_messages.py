@@ -285,9 +285,16 @@ def format_rebuild(state: State) -> str:
     )
 
 
+class DeathStop(NamedTuple):
+    """The error and the text of a stop after the kernel died."""
+
+    error: str
+    text: str
+
+
 def format_death_stop(
     reason: str, rebuild: str, stderr: str, commands: CommandLines
-) -> tuple[str, str]:
+) -> DeathStop:
     """Return the error and the text of a stop after the kernel died while idle.
 
     `reason` says how the kernel died, `rebuild` is the clause from `format_rebuild`,
@@ -309,7 +316,7 @@ def format_death_stop(
             f" then {resume}",
         ]
     )
-    return f"KernelDied: {message}", block
+    return DeathStop(f"KernelDied: {message}", block)
 
 
 class StopTexts(NamedTuple):

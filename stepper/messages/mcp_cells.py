@@ -87,8 +87,8 @@ def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
     """
     count = format_count(len(cells), "cell")
     names = ", ".join(format_cell(cell) for cell in cells[:MAX_NAMED_CELLS])
-    more = ", …" if len(cells) > MAX_NAMED_CELLS else ""
-    text = f"stepper: {count} written, nothing to run: {names}{more}."
+    ellipsis = ", …" if len(cells) > MAX_NAMED_CELLS else ""
+    text = f"stepper: {count} written, nothing to run: {names}{ellipsis}."
     return Report(
         "\n".join(filter(None, [text, stale_lines])), f"{OK_MARK} {count} written"
     )
@@ -103,8 +103,10 @@ def format_nothing_to_run(cells: Sequence[Cell], stale_lines: str = "") -> Repor
     for cell in cells[:MAX_NAMED_CELLS]:
         reason = NOT_RUN_REASON if cell.is_code else ""
         names.append(format_cell(cell) + reason)
-    more = ", …" if len(cells) > MAX_NAMED_CELLS else ""
-    text = f"stepper: nothing was written and nothing ran: {', '.join(names)}{more}."
+    ellipsis = ", …" if len(cells) > MAX_NAMED_CELLS else ""
+    text = (
+        f"stepper: nothing was written and nothing ran: {', '.join(names)}{ellipsis}."
+    )
     return Report(
         "\n".join(filter(None, [text, stale_lines])), f"{OK_MARK} nothing to run"
     )
@@ -253,16 +255,16 @@ def split_pages(
 
 
 def format_page(
-    name: str, cells: Sequence[CellRead], page: int, pages: int, more: str = ""
+    name: str, cells: Sequence[CellRead], page: int, pages: int, suffix: str = ""
 ) -> str:
     """Return a page of cells as text.
 
-    `page` is the number of the page, from 1, and `pages` the number of pages. `more`
-    is appended to the number of pages.
+    `page` is the number of the page, from 1, and `pages` is the number of pages.
+    `suffix` is appended to the number of pages.
     """
     header = f"stepper: {one_line(name)}"
     if pages > 1:
-        header += f", page {page} of {pages}{more}"
+        header += f", page {page} of {pages}{suffix}"
     header += ":" if cells else ": no cells."
     lines = [header, *map(format_cell_read, cells)]
     return limit_report("\n".join(lines), PAGE_SIZE)

@@ -52,8 +52,8 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
 def _join_names(names: Sequence[str]) -> str:
     shown = [one_line(name, 100) for name in names[:MAX_MODULES]]
     hidden = len(names) - MAX_MODULES
-    more = f" and {hidden} more" if hidden > 0 else ""
-    return ", ".join(shown) + more
+    text = ", ".join(shown)
+    return f"{text} and {hidden} more" if hidden > 0 else text
 
 
 def _format_not_reloaded(module: OldModule, run_all: str) -> str:

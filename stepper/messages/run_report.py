@@ -505,9 +505,11 @@ def format_line(
     if is_fine:
         all_warnings = [*warnings, *summary.warnings]
         if all_warnings:
-            more = f" (and {len(all_warnings) - 1} more)" if all_warnings[1:] else ""
-            first = one_line(all_warnings[0], LINE_PART_LIMIT)
-            parts.append(f"warning: {first}{more}")
+            warning = one_line(all_warnings[0], LINE_PART_LIMIT)
+            other_count = len(all_warnings) - 1
+            if other_count:
+                warning += f" (and {other_count} more)"
+            parts.append(f"warning: {warning}")
         parts += [one_line(line, LINE_PART_LIMIT) for line in summary.figures[:1]]
         output = _find_output_line(summary.outputs)
     if summary.completion:

@@ -181,8 +181,8 @@ def _group_cells(marked: Sequence[MarkedCell]) -> list[_CellGroup]:
 
 def _join_clauses(clauses: Sequence[str]) -> str:
     hidden = len(clauses) - MAX_GROUPS
-    more = f"; and {hidden} more" if hidden > 0 else ""
-    return "; ".join(clauses[:MAX_GROUPS]) + more
+    text = "; ".join(clauses[:MAX_GROUPS])
+    return f"{text}; and {hidden} more" if hidden > 0 else text
 
 
 def format_order(
