@@ -1,4 +1,4 @@
-"""Programs of the system's packages that tests need, installed once: by root, where there is apt-get."""
+"""System packages that tests need, installed once with apt-get if the user is root."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The places in which one set of contract tests runs: what each is, what its cells say in its language, what it can't do.
+"""The kernel backends that the contract tests run with, and what each lacks.
 
-A contract test is marked by `contract(…)`: which of what a place may lack it needs. What a place lacks stands in LACKS,
-with the reason, and nowhere else: no test asks by itself where it runs.
+`contract(…)` marks a contract test and names the capabilities that it needs. LACKS
+lists the capabilities that a backend lacks, with the reason. A test never checks by
+itself which backend it runs with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real browser: Debian's chromium without a screen, driven by the DevTools protocol over its websocket."""
+"""A headless Chromium, driven by the DevTools protocol over its websocket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A scratch project with its own daemon and kernels, driven through the hook process and the CLI."""
+"""Fixtures: a scratch project with its own daemon and kernels.
+
+Tests drive the project through the hook process and the command line.
+"""
 
 from __future__ import annotations
 

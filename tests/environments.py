@@ -1,4 +1,7 @@
-"""The environments that tests' kernels run in: one for almost all, others for old versions and for JupyterLab."""
+"""The Python environments of the kernels that tests start.
+
+Almost all tests share one environment. Others have old versions or JupyterLab.
+"""
 
 from __future__ import annotations
 

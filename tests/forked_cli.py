@@ -1,9 +1,10 @@
-"""The command line without its start: one process has imported it, and each call is a fork of that one.
+"""Run the command line in forks of one process that has already imported it.
 
-What runs is the same `main`, in a process of its own with the caller's folder, environment, umask and arguments; only the
-0.2 s in which Python starts and imports are saved, some thousand times. A daemon that such a command starts is a fork too,
-of that one. That command and daemon start by themselves is shown by what takes no shortcut: test_costs.py, test_install.py,
-test_processes.py, whatever a hook starts, the real client.
+A fork executes the same `main` with the caller's folder, environment, umask and
+arguments. This saves the 0.2 s that Python needs to start and import, in thousands of
+calls. A daemon that such a command starts is a fork too. The start of real processes
+is tested by test_costs.py, test_install.py, test_processes.py, the hook tests and the
+tests with the real client.
 """
 
 from __future__ import annotations

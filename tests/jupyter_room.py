@@ -1,8 +1,10 @@
-"""A person's JupyterLab in a collaboration room, without a browser. Run by test_jupyterlab.py in Jupyter's environment.
+"""A user's JupyterLab in a collaboration room, without a browser.
 
-Arguments: the server's URL, its token, the notebook's path there. Lines of JSON come in on standard input:
-`{"type": TEXT, "cell": ID}` types at the end of a cell's source, `{}` asks; each is answered with the
-shared document and the hash of the file that it was saved as, where it was.
+test_jupyterlab.py runs it in Jupyter's environment. Arguments: the server's URL, its
+token, and the path of the notebook on the server. Standard input has one JSON object
+per line: `{"type": TEXT, "cell": ID}` appends text to a cell's source, and `{}`
+changes nothing. Each response has the shared document and the hash of the saved file,
+if the document was saved.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A real JupyterHub on loopback: its proxy from npm, a user, a process of this machine for the user's server.
+"""A real JupyterHub on loopback with its npm proxy, one user and the user's server.
 
 hub = Hub()
-hub.server("POST")                  # the user's server is started; "DELETE" stops it
-name, token = hub.token()           # of the user, as they make one on the hub's page
+hub.server("POST")                  # starts the user's server; "DELETE" stops it
+name, token = hub.token()           # a token of the user, as from the hub's token page
 hub.close()
 """
 

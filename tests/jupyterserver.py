@@ -1,7 +1,9 @@
-"""Real Jupyter Servers, Kernel Gateways and Enterprise Gateways on loopback, and a line to them that can be cut.
+"""Real Jupyter Servers, Kernel Gateways and Enterprise Gateways on loopback.
 
-served = Served("server")           # or "gateway", "enterprise"; installed into environments of their own, once
-served.definition(kernel="house")   # what stands in `kernels:` for it; the token is in the variable VARIABLE
+The connection to a server can be cut.
+
+served = Served("server")           # or "gateway", "enterprise"; each has its environment
+served.definition(kernel="house")   # its entry in `kernels:`; VARIABLE has the token
 served.close()
 """
 

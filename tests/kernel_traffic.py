@@ -1,4 +1,7 @@
-"""What a project's kernels send, heard beside the daemon: all of it is on cells, or said to be left out."""
+"""Record the messages of a project's kernels and compare them with the notebooks.
+
+All output must be in the cells or be reported as truncated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests take from npm, fetched once into a cache outside the project; nothing of it is a dependency."""
+"""npm packages that tests need, downloaded once into a cache outside the project."""
 
 from __future__ import annotations
 

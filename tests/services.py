@@ -1,7 +1,8 @@
-"""Services that tests talk to – a SLURM cluster, Jupyter servers, an sshd – started once for all workers of a run.
+"""Services shared by all workers of a test run: a SLURM cluster, Jupyter servers, an sshd.
 
-Who needs one first has its keeper started: a process that holds it until pytest is gone, however that ends. A service
-is a context manager that starts it with all its files in a folder, and yields what one must know of it as JSON.
+The first test that needs a service starts a separate process that keeps the service
+running until pytest exits. A service is a context manager: it starts the service with
+all its files in one folder, and yields the connection data as JSON.
 """
 
 from __future__ import annotations

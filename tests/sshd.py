@@ -1,4 +1,7 @@
-"""An sshd of our own on loopback: its keys, its configuration and that of `ssh` in one folder, which is all it writes."""
+"""An sshd on loopback with its keys and configuration in one folder.
+
+The folder also has the configuration of `ssh`. The server writes nowhere else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What JupyterLab shows of a stream (its `processText`, packages/outputarea), and so does the file: an own telling."""
+"""Fold a stream like JupyterLab (`processText` in packages/outputarea).
+
+This is an independent implementation, used to check the folding in the package.
+"""
 
 from __future__ import annotations
 

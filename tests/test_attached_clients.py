@@ -1,4 +1,4 @@
-"""Those beside stepper on a notebook's kernel, with real clients: a console, a Jupyter server, other programs."""
+"""Real clients on a notebook's kernel besides stepper: a console, a Jupyter server."""
 
 from __future__ import annotations
 

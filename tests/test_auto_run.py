@@ -1,4 +1,4 @@
-"""Whose word a cell needs before it runs: plan mode, `auto_run`."""
+"""Which cells need approval before they run: plan mode and `auto_run`."""
 
 from __future__ import annotations
 

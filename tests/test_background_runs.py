@@ -1,4 +1,4 @@
-"""What is told of a call that was handed on: to one of those who stand by, once."""
+"""Background runs are reported once, to one of the waiting callers."""
 
 from __future__ import annotations
 

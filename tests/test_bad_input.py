@@ -1,4 +1,7 @@
-"""Bad input: a clear message, nothing lost, nothing half done. The edit stands, exit code 0 (asserted in `hook`)."""
+"""Bad input gets a clear message; nothing is lost or half done.
+
+The edit is kept and the hook exits with 0 (asserted in `hook`).
+"""
 
 from __future__ import annotations
 

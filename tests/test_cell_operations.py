@@ -1,6 +1,7 @@
-"""What other agents do to cells: written, run, changed, read; asked of the gate first, one run for one edit.
+"""Cell operations of other agents: write, run, change and read cells.
 
-On a kernel without a process, but for the last tests; the socket, the daemon's table of verbs and the files are real.
+The gate is checked first, and one edit runs once. Most tests use a fake kernel; the
+socket, the daemon's command table and the files are real.
 """
 
 from __future__ import annotations

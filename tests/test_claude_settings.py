@@ -1,4 +1,4 @@
-"""The pure half of install: tables of (before, after), and each way back."""
+"""Changes of Claude Code's settings file as tables of (before, after), and their reversal."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command line as people know it from other tools: help, states, lists, colours, times, Ctrl-C, completion."""
+"""The command line: help, states, lists, colors, times, Ctrl-C and completion."""
 
 from __future__ import annotations
 

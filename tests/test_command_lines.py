@@ -1,4 +1,7 @@
-"""Printed commands: each names its notebook where the project has several; without a name, only one stop is resumed."""
+"""Printed commands name their notebook if the project has several.
+
+Without a name, a command resumes a notebook only if exactly one is stopped.
+"""
 
 from __future__ import annotations
 

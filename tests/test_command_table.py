@@ -1,4 +1,7 @@
-"""One table of commands: the daemon's functions, the command line and the gate come of it; documents keep their keys."""
+"""The daemon, the command line and the gate use one table of commands.
+
+The keys of JSON documents do not change.
+"""
 
 from __future__ import annotations
 

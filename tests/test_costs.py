@@ -1,4 +1,4 @@
-"""What a step costs, in counts: a change that makes it dearer is seen here. Seconds are for `benchmarks/`."""
+"""The cost of a step as counts of operations. Durations are measured in `benchmarks/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Criteria that stepper can decide: which are, what a kernel says of them without running anything, what follows."""
+"""Criteria that stepper can evaluate, and the effect of their values."""
 
 from __future__ import annotations
 

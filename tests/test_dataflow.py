@@ -1,4 +1,7 @@
-"""Which names a source reads, binds and changes, which cells are stale, which hold hidden state: all of it pure."""
+"""Names that a source reads, binds and changes; stale cells; hidden state.
+
+No kernel is used.
+"""
 
 from __future__ import annotations
 

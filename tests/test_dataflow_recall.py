@@ -1,4 +1,4 @@
-"""The data flow of notebooks that nobody looked at while its rules were written, beside what a tracer saw there."""
+"""The data flow of held-out notebooks compared with a tracer's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`./install.sh --demo` from the checkout, end to end, once; and that the demo notices what is not as expected."""
+"""`./install.sh --demo` from the checkout, end to end.
+
+The demo also detects unexpected results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the diagnosis says of a fault: from the kernel's findings, the notebook's cells and the project's files."""
+"""The diagnosis of an error from the kernel's findings, other cells and project files."""
 
 from __future__ import annotations
 

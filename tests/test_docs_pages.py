@@ -1,4 +1,4 @@
-"""README and docs/: one screen first, every page reached from it by links that lead somewhere, commands that exist."""
+"""README and docs: links work, every page is reachable, and commands exist."""
 
 from __future__ import annotations
 

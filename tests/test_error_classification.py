@@ -1,6 +1,7 @@
-"""Issue 3's section "What is which", row by row, each with an exception really raised in a real kernel.
+"""The classification of exceptions raised in real kernels (issue 3, "What is which").
 
-And the pure tables that follow from it: what stepper does next (policy/run_decisions.py), what it suggests (messages/stop_suggestion.py).
+Also the tables derived from it: decisions (policy/run_decisions.py) and suggestions
+(messages/stop_suggestion.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The whole of stepper with its kernel in each of the places: hook process, command line, daemon, one set of tests.
+"""Hook process, command line and daemon with each kernel backend.
 
-What a kernel of each place is asked is in test_kernel_contract.py; what is of one place alone is in that place's own module.
+test_kernel_contract.py tests the kernels of each backend. Tests of one backend are in
+the backend's own module.
 """
 
 from __future__ import annotations

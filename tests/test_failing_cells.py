@@ -1,4 +1,4 @@
-"""The corpus of failing cells, class by class: how often a report holds the fact that the fix needs."""
+"""The corpus of failing cells: how many reports of each class contain the needed fact."""
 
 from __future__ import annotations
 

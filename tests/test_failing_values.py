@@ -1,4 +1,4 @@
-"""The look at a failing line's values: what is told of them, and that nothing of the user's is run for it."""
+"""The inspection of values in a failing line, which runs no user code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plotly figures as pictures, on request: by the project's kaleido, in a process of its own."""
+"""Plotly figures rendered on request by the project's kaleido, in a separate process."""
 
 from __future__ import annotations
 

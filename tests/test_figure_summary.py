@@ -1,4 +1,4 @@
-"""Pictures: what the helper tells of real figures in real kernels, the agent's copies of them, the lines of the report."""
+"""Figure summaries from real kernels, the images saved for the agent, and report lines."""
 
 from __future__ import annotations
 

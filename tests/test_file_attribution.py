@@ -1,4 +1,4 @@
-"""Which files a report says that a failed cell wrote: those that its kernel opened for writing, and no others."""
+"""A report of a failed cell names exactly the files that its kernel opened for writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floods: whatever a cell writes, its outcome is right, its notebook within the limit, the daemon small again."""
+"""Floods of output: the outcome is right, the notebook small, and memory is released."""
 
 from __future__ import annotations
 

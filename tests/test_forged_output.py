@@ -1,4 +1,4 @@
-"""What a cell prints is data: nothing printed, raised, named or stored passes for stepper's own words."""
+"""Output, errors, names and stored values cannot forge stepper's own lines."""
 
 from __future__ import annotations
 

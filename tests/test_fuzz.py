@@ -1,5 +1,7 @@
-"""Whatever comes in: the daemon neither crashes nor hangs nor grows, the hook says JSON or nothing, messages name what
-is wrong. `make fuzz` (HYPOTHESIS_PROFILE=nightly) tries 20,000 examples; CI some 500, always the same.
+"""Random input: the daemon does not crash, hang or grow.
+
+The hook prints JSON or nothing, and messages name the error. `make fuzz`
+(HYPOTHESIS_PROFILE=nightly) tries 20,000 examples; CI tries about 500 fixed ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hook process: the script's length, frames, silence where nothing is under way."""
+"""The hook process: length of the script, message frames, and silence if nothing runs."""
 
 from __future__ import annotations
 

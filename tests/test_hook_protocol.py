@@ -1,6 +1,7 @@
 """Both hook processes, Python and compiled, follow stepper/hook/PROTOCOL.md.
 
-Each scenario of the page is a function here. It runs with both, against a daemon of this test.
+Each scenario of the page is a test function. It runs with both processes against a
+daemon of this module.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""install.sh end to end with real environments, and each of its refusals: nothing half done, nothing lost.
+"""install.sh end to end with real environments, and each reason for which it refuses.
 
-What needs no environment of its own runs in this process, on a project whose kernel is this interpreter.
+After a refusal, nothing is half done or lost. Tests that need no environment run in
+this process, on a project that uses this interpreter as its kernel.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""install.sh asks for the packages that pyproject.toml names, with what those need, and for nothing else anywhere.
+"""install.sh downloads only the packages in pyproject.toml and their dependencies.
 
-An index on loopback is the only one it knows, and the proxy for all the rest of the world: whatever is asked is recorded.
+It can reach only an index and a proxy on loopback, which record all requests.
 """
 
 from __future__ import annotations

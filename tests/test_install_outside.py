@@ -1,4 +1,4 @@
-"""install.sh writes in TARGET, in its own state folder, and nowhere else."""
+"""install.sh writes only in TARGET and in its own state folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ipykernel that the project does not name: what install says and does, and a kernel on stepper's own copy."""
+"""Projects without ipykernel: the installer's messages, and kernels with stepper's copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal on a disk that is full, unreadable or torn: no event is lost, no line stands there twice."""
+"""The journal on a full, unreadable or corrupt disk: no event is lost or duplicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of Jupyter servers and gateways, real ones on loopback: tokens, websockets that are cut, deaths, TLS."""
+"""Kernels of real Jupyter servers and gateways: tokens, cut websockets, deaths and TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A user's server of a real JupyterHub, behind the hub's proxy: what is read where the hub, and not the server, answers."""
+"""A user's server behind the proxy of a real JupyterHub.
+
+Tests include responses that come from the hub instead of the server.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The same notebook open in JupyterLab, with the real server: autosave, and the collaboration extension's rooms.
+"""The same notebook open in a real JupyterLab: autosave and collaboration rooms.
 
-No output and no saved edit is lost, and what is read is a valid notebook at every moment. Two things are Jupyter's own:
-it drops what was typed and not yet saved when any other program writes the file, and it saves in place, so that a
-reader beside it may meet half a file. The tests type such words again, and don't read while Jupyter saves.
+No output and no saved edit is lost, and the file is always a valid notebook. Two
+limitations are Jupyter's own: it drops unsaved input if another program writes the
+file, and it saves in place, so that a reader can see half a file. The tests repeat
+such input and do not read while Jupyter saves.
 """
 
 from __future__ import annotations

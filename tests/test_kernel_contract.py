@@ -1,6 +1,7 @@
-"""What a session may ask of a kernel and its provider: one contract, for each place that kernels run in, and the fake one.
+"""One contract for the kernels of all backends, including the fake kernel.
 
-Which place can do what stands in `tests/backend_cases.py`; by day those are named in which a test shows what may differ there.
+`tests/backend_cases.py` lists the capabilities of each backend. In the daytime run, a
+test runs only with backends that can differ in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The kernel-side helper in real kernels: what it tells, what it hides, and that no object can make it fail a cell.
+"""The kernel helper in real kernels: its data, and that no object can make it fail a cell.
 
-`Lab` also serves test_error_classification.py and test_memory.py.
+test_error_classification.py and test_memory.py also use `Lab`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kernels:` of the configuration, the place that a notebook names, what of it was accepted; notebooks in other languages."""
+"""The `kernels:` configuration, accepted backends, and notebooks in other languages."""
 
 from __future__ import annotations
 

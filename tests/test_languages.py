@@ -1,4 +1,7 @@
-"""Notebooks in other languages, as agent and person see them; that their kernels do what is asked is in `test_kernel_contract`."""
+"""Notebooks in other languages, as the agent and the user see them.
+
+test_kernel_contract.py tests their kernels.
+"""
 
 from __future__ import annotations
 

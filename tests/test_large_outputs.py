@@ -1,4 +1,4 @@
-"""What is said of outputs that a report or the notebook can't hold: each count is what it says."""
+"""Outputs that exceed the report or the notebook: all reported counts are correct."""
 
 from __future__ import annotations
 

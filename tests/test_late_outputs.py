@@ -1,4 +1,4 @@
-"""Output that comes after its cell's run goes where Jupyter's own messages say, is said, and is never lost."""
+"""Output after the end of a run is saved in the right cell, reported and never lost."""
 
 from __future__ import annotations
 

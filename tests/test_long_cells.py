@@ -1,4 +1,4 @@
-"""Cells that take hours: handed on, and the agent is woken once; nothing of it is lost."""
+"""Cells that run for hours: the run continues in the background, and the agent is notified once."""
 
 from __future__ import annotations
 

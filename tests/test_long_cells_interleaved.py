@@ -1,4 +1,4 @@
-"""Cells that were handed on, where something else happens meanwhile: another session, another notebook, a killed hook."""
+"""Background runs during other events: other sessions and notebooks, a killed hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The MCP face, with the official client library as oracle: in process, over stdio, over HTTP; both protocol eras."""
+"""The MCP server, tested with the official client library.
+
+Tests run in process, over stdio and over HTTP, with both protocol generations.
+"""
 
 from __future__ import annotations
 

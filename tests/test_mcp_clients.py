@@ -1,4 +1,4 @@
-"""Clients whose file is this user's, for all projects: Claude Desktop and Windsurf."""
+"""MCP clients with one configuration file per user: Claude Desktop and Windsurf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`install.sh --mcp-only`: what people without Claude Code get, and nothing in .claude/; real clients start its server."""
+"""`install.sh --mcp-only` writes nothing in .claude/, and real clients start its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refused calls of MCP tools do nothing: the current notebook stays, and so do the notebooks; what is wrong is named."""
+"""Refused calls of MCP tools change nothing and name the error."""
 
 from __future__ import annotations
 

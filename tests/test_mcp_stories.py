@@ -1,4 +1,4 @@
-"""Stories that agents know from other servers, told with our tools: a session's life, four ways to fill a notebook."""
+"""Typical sessions with the MCP tools, as agents know them from other servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What an MCP client reads names MCP's tools: no slash command, no field of Claude Code, no command that a tool replaces."""
+"""Texts for MCP clients name MCP tools.
+
+They contain no slash command, no field of Claude Code, and no command that a tool replaces.
+"""
 
 from __future__ import annotations
 

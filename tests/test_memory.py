@@ -1,4 +1,4 @@
-"""The memory guard: cgroup files as the kernel writes them, the guard's decisions, a real kernel that allocates."""
+"""The memory guard: cgroup files, its decisions, and a real kernel that allocates memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What user code can see of the helper: a plain ipykernel beside ours; each difference is a row of the architecture's table."""
+"""What user code can see of the helper, compared with a plain ipykernel.
+
+Each difference is a row of the table in the architecture page.
+"""
 
 from __future__ import annotations
 

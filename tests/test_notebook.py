@@ -1,4 +1,4 @@
-"""The notebook file: bytes as Jupyter writes them, one cell replaced and all others as they stand."""
+"""The notebook file is written like Jupyter writes it; other cells stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a project's notebooks: what is found, what is read again, what is left for later."""
+"""The index of a project's notebooks: which are found and which are read again."""
 
 from __future__ import annotations
 

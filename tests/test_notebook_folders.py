@@ -1,4 +1,4 @@
-"""Notebooks in other folders than one: `notebooks:`, what is not covered, where journals lie."""
+"""Notebooks in several folders: `notebooks:`, uncovered notebooks, journal locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which notebooks a list of folders and globs covers: pure."""
+"""Which notebooks a list of folders and globs covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepper list` reads an unopened notebook again only where its row may have changed; processes are listed once."""
+"""`stepper list` reads only notebooks that may have changed, and lists processes once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory to the last: the guard's or the system's end of a cell in a small cgroup; the daemon beside it lives."""
+"""Out of memory in a small cgroup: the cell is stopped or killed, and the daemon survives."""
 
 from __future__ import annotations
 

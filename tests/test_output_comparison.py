@@ -1,4 +1,4 @@
-"""How outputs are compared: the made-up pairs, and each rule by itself."""
+"""How outputs are compared: a set of invented pairs, and each rule on its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs within their limit: head and tail stay, a line says how much was left out."""
+"""Outputs over the limit keep their head and tail and report the truncated amount."""
 
 from __future__ import annotations
 

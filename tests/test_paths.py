@@ -1,4 +1,4 @@
-"""Which files are notebooks: whatever leads elsewhere is refused by name, and a swap after the look writes nothing."""
+"""Paths that lead elsewhere are refused, also if they are swapped after the check."""
 
 from __future__ import annotations
 

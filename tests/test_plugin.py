@@ -1,4 +1,4 @@
-"""The repository as a plugin: its files, its hook script alone, what `--plugin` sets up and what doctor says of it."""
+"""The repository as a plugin: its files, its hook script, `--plugin` and doctor."""
 
 from __future__ import annotations
 

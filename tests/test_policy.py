@@ -1,4 +1,4 @@
-"""The pure core: tables in, values out, in milliseconds."""
+"""Tests of the pure policy functions as tables of inputs and values."""
 
 from __future__ import annotations
 

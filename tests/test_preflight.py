@@ -1,4 +1,4 @@
-"""What is known of a cell before it runs: what must be found, and the much longer list of what must not be stopped."""
+"""Preflight checks: errors that must be found, and valid cells that must not be refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes: a kernel takes all that it started along; a pid that another process has got is never signalled."""
+"""A kernel shutdown kills all child processes; a reused pid is never signalled."""
 
 from __future__ import annotations
 

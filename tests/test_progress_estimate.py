@@ -1,4 +1,4 @@
-"""When a cell will be over, by what it prints."""
+"""Estimates of a cell's remaining time from its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project's files and environments as facts: real trees, also hostile ones; real environments; the tables of names."""
+"""Facts about the project's files and environments, also in hostile folders."""
 
 from __future__ import annotations
 

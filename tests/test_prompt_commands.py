@@ -1,6 +1,7 @@
-"""Which of a person's sentences are commands: phrases as several people might write them, made before the rule was.
+"""Which user prompts are commands: phrases of several people, written before the rule.
 
-Half of the first 160 were kept aside unseen: at first run the rule had 81 of 81 right.
+Half of the first 160 phrases were held out. In the first run, the rule classified all
+81 of them correctly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""After the installation a pull brings commits that hold `.stepper/env`, which git overwrites, though it ignores it.
+"""A pull after the installation brings commits with `.stepper/env`.
 
-The hook goes on with the environment that was installed. Each file of the stranger's writes a line to a canary.
+git overwrites the folder although it is ignored. The hook continues with the installed
+environment. Each pulled file writes a line to a canary file if it is executed.
 """
 
 from __future__ import annotations

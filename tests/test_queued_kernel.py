@@ -1,4 +1,4 @@
-"""A cell whose kernel is a job that waits in a queue: it has not run, runs when the job starts, and is told then."""
+"""A cell that waits for a queued kernel job: it runs and is reported when the job starts."""
 
 from __future__ import annotations
 

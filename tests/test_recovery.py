@@ -1,4 +1,7 @@
-"""Nothing lost: daemons and kernels that are killed at every point, files that can't be written, many callers at once."""
+"""Daemons and kernels killed at every point, unwritable files, concurrent callers.
+
+No run or report is lost.
+"""
 
 from __future__ import annotations
 

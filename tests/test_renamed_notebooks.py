@@ -1,4 +1,4 @@
-"""Renamed notebooks: kernel, journal and stop follow, whoever comes first: a hook, a command, another agent."""
+"""Renamed notebooks keep their kernel, journal and stop, whoever accesses them first."""
 
 from __future__ import annotations
 

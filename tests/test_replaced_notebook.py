@@ -1,4 +1,4 @@
-"""A stop ends with its notebook: where the user, git or a script puts another one at its path, but not the agent."""
+"""A stop is lifted if the user, git or a script replaces the notebook, but not the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent reads besides the verdict: before a cell runs, without progress, looking without writing, words."""
+"""What an agent reads other than the verdict of a cell."""
 
 from __future__ import annotations
 

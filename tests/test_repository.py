@@ -1,4 +1,4 @@
-"""This repository uses its own hooks, ships its own notebook."""
+"""This repository uses its own hooks and ships its own notebook."""
 
 from __future__ import annotations
 

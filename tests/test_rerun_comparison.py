@@ -1,4 +1,4 @@
-"""Outputs that differ from the recorded ones after `run --all` and `restore`: named, and nothing else is named."""
+"""Outputs that differ from the recorded ones after `run --all` and `restore` are named."""
 
 from __future__ import annotations
 

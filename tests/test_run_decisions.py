@@ -1,4 +1,4 @@
-"""What is decided before a cell and after it: tables, without any kernel."""
+"""Decisions before and after a cell, as tables without a kernel."""
 
 from __future__ import annotations
 

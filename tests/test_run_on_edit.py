@@ -1,4 +1,4 @@
-"""The main job through the hook process: real daemon, real kernels, real files."""
+"""Cells run on edit through the hook process, with a real daemon, kernels and files."""
 
 from __future__ import annotations
 

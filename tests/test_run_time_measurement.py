@@ -1,4 +1,4 @@
-"""How long a cell itself ran, and what is said of the rest."""
+"""How long a cell ran, and how the remaining time is reported."""
 
 from __future__ import annotations
 

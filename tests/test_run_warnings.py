@@ -1,6 +1,7 @@
-"""Success with doubts, on real pandas in real kernels: each kind with cells that raise it and more that must not.
+"""Warnings on successful runs, with real pandas in real kernels.
 
-And what users see of their own cells must be as without it: tracebacks, sources, warnings, other processes.
+For each kind there are cells that must and must not be warned about. The helper does
+not change users' tracebacks, sources, warnings or child processes.
 """
 
 from __future__ import annotations

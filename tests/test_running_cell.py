@@ -1,4 +1,4 @@
-"""A cell that runs for long is seen: in the status, in the file, by who follows or waits, on the person's screen."""
+"""A long cell is visible in the status, in the file, to followers and to the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second user on the machine: reads nothing, reaches nothing, is in nobody's way."""
+"""A second user on the machine cannot read or reach anything, and does not interfere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No environment in what stepper keeps or says: a canary in the caller's is nowhere but where a cell itself prints it."""
+"""Environment variables are never stored or reported, unless a cell prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stepper keeps is the user's alone, and nothing of it is written through a link."""
+"""State files are private to the user and are never written through a link."""
 
 from __future__ import annotations
 

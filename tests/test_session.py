@@ -1,7 +1,8 @@
-"""What a session does, on a kernel without a process: the promises that no real kernel is needed for.
+"""Session behavior with a fake kernel.
 
-They are the same tests as with daemon and kernels of their own, where those that this file shows are for the night.
-Client, CLI, socket, notebook and journal are real; daemon and kernel are threads of this process.
+These are the tests of other modules that need no real kernel; with real daemons and
+kernels they run at night. Client, command line, socket, notebook and journal are real.
+The daemon and the kernel are threads of this process.
 """
 
 from __future__ import annotations

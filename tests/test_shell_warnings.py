@@ -1,4 +1,4 @@
-"""Shell lines that raise nothing: their exit codes are doubts, and so is what they install for another interpreter."""
+"""Warnings about shell lines: exit codes, and installations into another interpreter."""
 
 from __future__ import annotations
 

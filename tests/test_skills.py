@@ -1,4 +1,4 @@
-"""Skills: short, and every command and flag that they, the README or a page of docs/ name exists in the CLI."""
+"""Skills are short, and every command and flag named in them or in the docs exists."""
 
 from __future__ import annotations
 

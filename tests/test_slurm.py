@@ -1,4 +1,4 @@
-"""Kernels that are jobs, on a real SLURM of two emulated nodes on loopback (`tests/slurm/`)."""
+"""Kernels as jobs of a real SLURM with two emulated nodes on loopback (`tests/slurm/`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Two minutes of the soak: cells in many notebooks, faults at random, everything compared after each; a cell that was
-handed on and prints a megabyte a second for 25 minutes, in two and a half.
+"""Two minutes of the soak test: many notebooks, random faults, everything compared.
+
+Also a background run that prints a megabyte per second for 25 minutes, compressed
+into two and a half minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels on a host over ssh: a real sshd on loopback, made here; lines that are cut, daemons that are killed."""
+"""Kernels on a host over ssh, with a real sshd on loopback, cut connections and killed daemons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no longer follows, as the agent and the person meet it: the report's line, status, `run --stale`, completion."""
+"""Stale cells in the report, the status, `run --stale` and the completion check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a real kernel tells of the names that a cell bound, by which equal small values make nothing stale."""
+"""Names bound by a cell, as observed by a real kernel.
+
+A value that is small and equal to the earlier value makes no cell stale.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line below Claude Code's prompt: its words, the file that the daemon keeps, the script that prints it, install."""
+"""The status line of Claude Code: its text, its file, its script and its installation."""
 
 from __future__ import annotations
 

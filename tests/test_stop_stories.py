@@ -1,4 +1,4 @@
-"""Stops as they are met: in a terminal, by an MCP client and by Claude Code's hooks, with real kernels and daemons."""
+"""Stops in a terminal, in an MCP client and in Claude Code's hooks, with real kernels."""
 
 from __future__ import annotations
 

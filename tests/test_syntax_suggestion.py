@@ -1,4 +1,4 @@
-"""What is said of source that Python can't read: the small change with which it reads, else the place."""
+"""Suggestions for source that does not parse: a small change, or the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that other packages provide: a toy backend and toy provisioners, installed as wheels beside stepper."""
+"""Kernels of other packages: a toy backend and toy provisioners, installed as wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing unseen: edits whose report nobody could read, notebooks changed by other means, what a turn's end leaves."""
+"""Undelivered reports, external changes to notebooks, and the end of a turn."""
 
 from __future__ import annotations
 

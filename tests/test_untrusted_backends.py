@@ -1,6 +1,6 @@
-"""Places that nobody accepted: whatever names them, no program of theirs is run, no host asked, nothing sent there.
+"""Backends that were not accepted: no program is run and no host is contacted.
 
-`ssh` and SLURM's commands on PATH, and a server on loopback, take note of whoever comes.
+Fake `ssh` and SLURM commands on PATH and a server on loopback record all calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A stranger's repository is opened: none of its code runs, whatever it left behind, and what is said names the mend.
+"""An untrusted repository: none of its code runs, and messages name the repair command.
 
-Each file of the stranger's writes a line to a canary when it is executed.
+Each file of the repository writes a line to a canary file if it is executed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`stepper verify`: on kernels without processes by day, and what only processes show at the end and by night."""
+"""`stepper verify` with fake kernels by day, and with real kernels at night."""
 
 from __future__ import annotations
 

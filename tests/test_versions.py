@@ -1,4 +1,7 @@
-"""A daemon meets a client of another version: it makes way when its cells are through, and the kernels stay."""
+"""A daemon and a client of different versions.
+
+The daemon exits when its cells have finished, and the kernels keep running.
+"""
 
 from __future__ import annotations
 

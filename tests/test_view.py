@@ -1,4 +1,4 @@
-"""`stepper view` in a real browser: live, safe, readable; and what it must not do to the daemon."""
+"""`stepper view` in a real browser: live updates, safety, and no effect on the daemon."""
 
 from __future__ import annotations
 

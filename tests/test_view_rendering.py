@@ -1,4 +1,4 @@
-"""What the page is told of outputs and journals: bounded, as texts and rows, never as markup. Nothing here needs a kernel."""
+"""The data of the view page: bounded, as text and rows, never as markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The wheel carries all that install.sh needs: installed by uvx, pipx or pip, without a clone, as from one."""
+"""The wheel contains everything that install.sh needs.
+
+It is installed by uvx, pipx or pip, without a clone.
+"""
 
 from __future__ import annotations
 

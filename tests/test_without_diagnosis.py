@@ -1,4 +1,4 @@
-"""The main path with no diagnosis at all: cells run, fail and are told of as Python tells it."""
+"""Cells run and fail without the diagnosis; errors are reported like Python prints them."""
 
 from __future__ import annotations
 

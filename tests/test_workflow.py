@@ -1,4 +1,4 @@
-"""Plan, attempts, stops, the gate and the five commands, through the hook process and the CLI."""
+"""Plan, attempts, stops, the gate and the five commands, through the hook and the CLI."""
 
 from __future__ import annotations
 

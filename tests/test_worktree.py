@@ -1,4 +1,4 @@
-"""Linked git worktrees: the main checkout's environment, and everything else their own."""
+"""Linked git worktrees use the main checkout's environment and their own state."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Runs a notebook's cells in IPython, in a namespace that notes which cell reads what another one had bound.
+"""Run a notebook's cells in IPython and trace which cell reads names of another cell.
 
-`python tracer.py NOTEBOOK` prints JSON: the code cells' sources, which of them ended well, and the true edges
-[provider, reader, name]: the reader loaded the name, also in a function that it called, and the provider was the last
-other cell that had bound it or had changed what it holds (seen by a fingerprint after each cell). It runs in an
-environment of its own, not in stepper's.
+`python tracer.py NOTEBOOK` prints JSON: the sources of the code cells, the cells that
+succeeded, and the true edges [provider, reader, name]. The reader loaded the name,
+possibly in a function that it called. The provider is the last other cell that bound
+the name or changed its value; a fingerprint after each cell detects changes. The
+tracer runs in its own environment, not in stepper's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Failing cells, each with the one fact that its fix needs and that Python's own message does not hold.
+"""Failing cells, each with the fact that is needed for the fix but missing in Python's message.
 
-`python -m tests.faults [CLASS …]` runs them through stepper's engine in real kernels and prints, class by class, how often
-the report holds that fact, how long the kernel's look took and how many words the report cost. The cells were written before
-the suggestions that they test; none is removed because it fails.
+`python -m tests.faults [CLASS …]` runs the cells in real kernels. For each class it
+prints how many reports contain the fact, how long the inspection in the kernel took,
+and how many words the report has. The cells were written before the suggestions that
+they test. No cell is removed because it fails.
 """

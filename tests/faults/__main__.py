@@ -1,4 +1,4 @@
-"""`python -m tests.faults [CLASS …]`: class by class, how often a report holds the fact that the fix needs."""
+"""`python -m tests.faults [CLASS …]`: print how many reports of each class contain the fact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus read from its files, and the engine that its cells are run through: real kernels, real notebooks."""
+"""Load the corpus of failing cells and run it in real kernels and notebooks."""
 
 from __future__ import annotations
 

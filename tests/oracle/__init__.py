@@ -1,1 +1,1 @@
-"""Side by side with nbclient: every output of some six hundred cells, in the same interpreter."""
+"""Compare every output of about six hundred cells with nbclient in the same interpreter."""

@@ -1,4 +1,7 @@
-"""The cells: notebooks as text, a cell behind each `# %%`, what is to be known of it in its last lines."""
+"""The cells of the comparison: notebooks as text with `# %%` before each cell.
+
+The last lines of a cell state what is special about it.
+"""
 
 from __future__ import annotations
 

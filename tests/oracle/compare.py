@@ -1,4 +1,4 @@
-"""Outputs beside outputs, type by type and key by key, in their order; what is by chance is made equal first."""
+"""Compare outputs by type and key in their order, after random parts are normalized."""
 
 from __future__ import annotations
 

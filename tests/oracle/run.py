@@ -1,4 +1,4 @@
-"""The three ways a notebook is run here: nbclient, `stepper run`, and the hook, edit by edit."""
+"""Run a notebook in three ways: nbclient, `stepper run`, and the hook edit by edit."""
 
 from __future__ import annotations
 

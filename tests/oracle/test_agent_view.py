@@ -1,4 +1,7 @@
-"""What the agent and the file get of widgets, pagers, debuggers, doubled ids; the same bytes from the same run."""
+"""What the agent and the file get of widgets, pagers, debuggers and duplicate ids.
+
+Two identical runs write the same bytes.
+"""
 
 from __future__ import annotations
 

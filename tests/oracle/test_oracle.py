@@ -1,6 +1,7 @@
-"""Every cell's outputs are those that nbclient gets in the same interpreter, by `stepper run` and through the hook.
+"""Cell outputs of `stepper run` and of the hook equal those of nbclient.
 
-`make test` runs the first cells of each notebook; `make nightly` all cells, three times, for races (ORACLE_TIMES).
+`make test` runs the first cells of each notebook. `make nightly` runs all cells
+three times to find races (ORACLE_TIMES).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the kernel sent is on cells or said to be left out, to the character."""
+"""Every character that the kernel sent is in a cell or reported as left out."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Tests that drive the Codex and Gemini CLIs, and Claude Code without its hooks, against `stepper mcp`; nothing leaves the machine."""
+"""Tests with the Codex and Gemini CLIs, and with Claude Code without its hooks.
+
+The clients use `stepper mcp`. No data leaves the machine.
+"""

@@ -1,4 +1,4 @@
-"""The same scripts for the real Claude Code, with the harness of `tests/realclient`."""
+"""Play the same scripts in the real Claude Code, with the harness of `tests/realclient`."""
 
 from __future__ import annotations
 

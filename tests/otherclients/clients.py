@@ -1,4 +1,7 @@
-"""The real Codex CLI and the real Gemini CLI, fetched once from npm, each with an environment and a home made from nothing."""
+"""The real Codex and Gemini CLIs, downloaded once from npm.
+
+Each client has a minimal environment and an empty home folder.
+"""
 
 from __future__ import annotations
 

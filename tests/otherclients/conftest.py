@@ -1,4 +1,7 @@
-"""Fixtures: a client, beside it a scripted model of its protocol. What cannot be had is skipped, but fails with CI=true."""
+"""Fixtures: a client and a scripted model for its protocol.
+
+If a client is not available, its tests are skipped, or fail if CI=true.
+"""
 
 from __future__ import annotations
 

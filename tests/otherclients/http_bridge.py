@@ -1,4 +1,4 @@
-"""A bridge on loopback to `stepper mcp --http`: it adds the key, which the programs behind it have no way to send."""
+"""A loopback bridge to `stepper mcp --http` for clients that cannot send the key."""
 
 from __future__ import annotations
 

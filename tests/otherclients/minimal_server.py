@@ -1,4 +1,7 @@
-"""A small server of the SDK's, named as stepper's and with some of its tools: what each client does with each kind of answer."""
+"""A minimal MCP server with stepper's name and some of its tools.
+
+Tests use it to find out what each client does with each kind of response.
+"""
 
 from __future__ import annotations
 

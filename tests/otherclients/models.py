@@ -1,6 +1,7 @@
-"""Models that say what a test wrote, in the protocols of OpenAI's Responses and of Gemini: one script serves every client.
+"""Scripted models for the protocols of OpenAI Responses and Gemini.
 
-A turn is one call of a tool, or words; a callable gets the tool results so far and returns one of both.
+A turn is one tool call or a text. It can also be a function that gets the tool results
+so far and returns a tool call or a text. One script serves all clients.
 """
 
 from __future__ import annotations

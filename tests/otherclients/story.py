@@ -1,4 +1,7 @@
-"""The seven-step notebook as every client plays it: one cell fails and is mended, one stop is lifted by the person."""
+"""The seven-step notebook that each client plays.
+
+One cell fails and is fixed, and the user lifts one stop.
+"""
 
 from __future__ import annotations
 

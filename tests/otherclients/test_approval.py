@@ -1,4 +1,7 @@
-"""What the real Codex lets an agent do that nobody approved: `codex exec` with its default approval and sandbox."""
+"""What the real Codex lets an agent do without approval.
+
+`codex exec` runs with its default approval policy and sandbox.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepper mcp` under the programs that check MCP servers: the inspector's strict look at the tools, the conformance suite."""
+"""`stepper mcp` passes the MCP inspector's checks and the MCP conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The harness itself, and what the clients do with each kind of answer of an MCP server: the facts that ours is built on."""
+"""Tests of the harness, and of how clients handle each kind of MCP response.
+
+The design of stepper's MCP server relies on these facts.
+"""
 
 from __future__ import annotations
 

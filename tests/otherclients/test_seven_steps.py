@@ -1,4 +1,4 @@
-"""The seven-step notebook in the real Codex and Gemini CLIs, and in the real Claude Code without its hooks."""
+"""The seven-step notebook in the real Codex, Gemini and Claude Code without hooks."""
 
 from __future__ import annotations
 

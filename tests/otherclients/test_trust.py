@@ -1,4 +1,4 @@
-"""What the documentation says about trusting a project in the real Gemini CLI."""
+"""The documented way to trust a project works in the real Gemini CLI."""
 
 from __future__ import annotations
 

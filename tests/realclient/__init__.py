@@ -1,1 +1,1 @@
-"""Tests that drive the real Claude Code client with a scripted model; nothing leaves the machine."""
+"""Tests with the real Claude Code client and a scripted model. No data leaves the machine."""

@@ -1,7 +1,7 @@
-"""The real Claude Code client: fetched once into a cache, run with an environment made from nothing.
+"""The real Claude Code client, downloaded once, with a minimal environment.
 
-`ClaudeCode` runs `claude -p` once a prompt; `StreamClaude` keeps one `claude -p` that reads prompts from its input;
-`InteractiveClaude` keeps the full-screen client in tmux.
+`ClaudeCode` runs `claude -p` once per prompt. `StreamClaude` keeps one `claude -p` that
+reads prompts from standard input. `InteractiveClaude` runs the full-screen client in tmux.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fixtures: a scripted model and the real client. What cannot be had is skipped, but fails with CI=true."""
+"""Fixtures: a scripted model and the real client.
+
+If the client is not available, its tests are skipped, or fail if CI=true.
+"""
 
 from __future__ import annotations
 

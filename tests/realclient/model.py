@@ -1,4 +1,4 @@
-"""A model that says what the test wrote: the Messages API on loopback, streamed as the real one streams it."""
+"""A scripted model: a Messages API on loopback that streams responses like the real API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repository that is set up with stepper, and its commands."""
+"""A repository with stepper installed, and helpers that run its commands."""
 
 from __future__ import annotations
 

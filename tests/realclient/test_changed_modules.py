@@ -1,4 +1,4 @@
-"""The agent edits a module of the project with Edit and with sed in the real client: the next cell runs the new code."""
+"""The agent edits a project module with Edit and sed; the next cell runs the new code."""
 
 from __future__ import annotations
 

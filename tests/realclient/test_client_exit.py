@@ -1,6 +1,7 @@
-"""A client that goes away while a cell runs: Esc, `kill -9`, a closed terminal. The cell is cancelled, the kernel lives.
+"""The client exits during a cell: Esc, `kill -9` or a closed terminal.
 
-One repository, set up by the installer, serves all tests; each works in a notebook of its own.
+The cell is cancelled and the kernel keeps running. All tests share one installed
+repository; each has its own notebook.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The cases of `evals/` with a scripted model: what the skills ask for passes each grader, what they forbid fails those meant for it.
+"""The cases of `evals/` with a scripted model.
 
-Only the environment is made another way than `install.sh` does it: without the network.
+Behavior that the skills require passes each grader. Behavior that they forbid fails
+the graders meant for it. The environment is created without `install.sh`, because
+the tests have no network.
 """
 
 from __future__ import annotations

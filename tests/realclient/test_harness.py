@@ -1,4 +1,4 @@
-"""The harness itself, proven against the real client in a project with one hook."""
+"""Tests of the harness with the real client, in a project with one hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The client's edits and another agent's cells in one notebook: neither is refused for the other, nothing is lost."""
+"""The client's edits and another agent's cells in one notebook.
+
+Neither agent is refused because of the other, and no cell is lost.
+"""
 
 from __future__ import annotations
 

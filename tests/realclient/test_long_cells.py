@@ -1,4 +1,7 @@
-"""Cells that take hours, in the real client: the agent goes on, and is woken. `docs/development/long-cells.md` shows what is read."""
+"""Cells that run for hours in the real client: the agent continues and is notified.
+
+`docs/development/long-cells.md` shows the reports.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What asks in each of the client's modes, what the person sees then, and what runs: the table of docs/development/claude-code.md.
+"""Prompts, messages and runs in each permission mode of the client.
 
-One repository, set up by the installer, serves all tests; each works in a notebook of its own.
+The results are the table in docs/development/claude-code.md. All tests share one
+installed repository; each has its own notebook.
 """
 
 from __future__ import annotations

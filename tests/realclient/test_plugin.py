@@ -1,4 +1,7 @@
-"""The plugin in the real client: from the repository as its own marketplace, alone and beside an installation of install.sh."""
+"""The plugin in the real client, with the repository as its marketplace.
+
+It is tested alone and next to an installation by install.sh.
+"""
 
 from __future__ import annotations
 

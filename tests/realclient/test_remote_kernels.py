@@ -1,7 +1,8 @@
-"""The seven-step Seattle notebook in the real client, with its kernel elsewhere. `docs/development/clusters.md` shows what is read.
+"""The seven-step Seattle notebook in the real client, with a remote kernel.
 
-On a SLURM node: the job waits in a queue, a daemon is killed, the walltime ends, a node fails. On a Jupyter server: the
-websocket is cut twice. What is lost with a kernel is built again by `stepper restore`, and nothing else is lost.
+On SLURM, the job waits in the queue, the daemon is killed, the walltime ends and a node
+fails. On a Jupyter server, the websocket is cut twice. `stepper restore` rebuilds the
+variables of a lost kernel. `docs/development/clusters.md` shows the reports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The main job in the real client: each cell that the scripted model writes runs at once, in a kernel that lives on.
+"""Each cell that the scripted model writes runs immediately, in one persistent kernel.
 
-One repository, set up by install.sh, serves all tests; each works in a notebook of its own.
+All tests share one repository, installed by install.sh; each has its own notebook.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cell that runs for long: what the person sees in the client meanwhile, above the prompt, in its place."""
+"""The progress of a long cell that the user sees in the client, above the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The client's sandbox for shell commands: cells run as ever, `stepper` in a shell says what keeps it from its daemon."""
+"""The client's sandbox for shell commands.
+
+Cells run as usual. `stepper` in a sandboxed shell reports why it cannot reach the daemon.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the user sees in the client of commands, renamed notebooks, notebooks that nothing covers, a restarted machine.
+"""What the user sees of commands, renamed and uncovered notebooks, and machine restarts.
 
-One repository, set up by the installer, serves all tests; each works in a notebook of its own.
+All tests share one installed repository; each has its own notebook.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The status line in the real client: the person's own stays, stepper's stands below it and changes while one looks on."""
+"""The status line in the real client.
+
+The user's own line is kept. stepper's line is below it and is updated live.
+"""
 
 from __future__ import annotations
 

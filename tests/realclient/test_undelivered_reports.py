@@ -1,4 +1,7 @@
-"""What went unseen before, as the person sees it and the agent reads it: after Esc, after a shell, at a turn's end."""
+"""Undelivered reports after Esc, shell changes, and at the end of a turn.
+
+Tests check what the user sees and what the agent reads.
+"""
 
 from __future__ import annotations
 

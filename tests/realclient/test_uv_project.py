@@ -1,8 +1,8 @@
-"""A project of uv's in the real client: `uv sync` has removed ipykernel, shell lines fail, an install goes elsewhere.
+"""A uv project in the real client.
 
-What the person saw of the first cell before: "✗ cell not run: the kernel died at start (exit code 1): … No module named
-ipykernel_launcher"; now "✓ step 1 of 3 "Install" · ok · 0.27 s". Of the second the same line as now, but no doubt in the
-report; of the agent's `command -v jupyter ipython`: those of stepper's own environment, now none.
+`uv sync` has removed ipykernel, shell lines fail, and an installation goes to another
+environment. Earlier versions reported the first cell as "✗ cell not run: the kernel
+died at start"; now it runs with a copy of ipykernel.
 """
 
 from __future__ import annotations

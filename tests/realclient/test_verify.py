@@ -1,4 +1,8 @@
-"""Done means replayed, in the real client: cells edited out of order, a provider deleted. `docs/development/verify.md` shows it."""
+"""Notebooks in the real client are verified before they count as complete.
+
+Cells are edited out of order and a provider is deleted. `docs/development/verify.md`
+shows the reports.
+"""
 
 from __future__ import annotations
 

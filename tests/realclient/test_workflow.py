@@ -1,7 +1,8 @@
-"""The step workflow in the real client: plan, attempts, stops, the gate, the person's commands, the end of a turn.
+"""The step workflow in the real client: plan, attempts, stops, commands, end of a turn.
 
-One repository, set up by install.sh, serves all tests; each works in notebooks of its own, and every daemon and
-kernel is ended after it. Where a test is not about the client's edits, the cells before it run by the CLI.
+All tests share one repository, installed by install.sh; each has its own notebooks,
+and its daemons and kernels are shut down after it. If a test is not about the client's
+edits, its first cells are run by the command line.
 """
 
 from __future__ import annotations

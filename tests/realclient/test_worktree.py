@@ -1,4 +1,7 @@
-"""The client in a linked git worktree: its cells run with the main checkout's environment, its commands are its own."""
+"""The client in a linked git worktree.
+
+Cells run in the main checkout's environment. Commands apply to the worktree.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A real SLURM on loopback: started, asked, broken and ended. `cluster` is its fixture, one for each pytest process.
+"""A real SLURM cluster on loopback that tests can query, break and stop.
 
-Whoever has the fixture finds SLURM's commands configured by SLURM_CONF in the environment.
+The fixture `cluster` starts one per pytest process and sets SLURM_CONF, so that
+SLURM's commands find it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Made-up pairs of recorded and fresh outputs: harmless differences, which are nobody's fault, and real ones.
+"""Invented pairs of recorded and fresh outputs, with harmless and real differences.
 
-They were written before the rules. `HELD` were kept aside: nobody looked at them while the rules were written; the
-figures of their first run are in docs/development/verify.md. `again` is what a second fresh kernel shows, where that is not the
-same as the first's.
+The pairs were written before the rules. `HELD` pairs were held out until the rules were
+finished; docs/development/verify.md has the results of the first run. `again` is the
+output of a second new kernel, if it differs from the first one.
 """
 
 from __future__ import annotations
