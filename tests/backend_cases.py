@@ -35,7 +35,7 @@ class Cells:
     fails: Callable[
         [int], str
     ]  # prints `before` and fails, on its second line: as often as there are numbers
-    error: tuple[str, str]  # the error's name, and what its message holds
+    error: tuple[str, str]  # the error's name and a part of its message
     both: str  # writes `out` to one stream, `err` to the other, `out` again
     many: str  # prints `line 1` to `line 2000`
     endless: str  # prints `begun` first
@@ -172,7 +172,7 @@ class Place:
     definition: Mapping[str, Any] | None = None
     environ: Mapping[str, str] = field(
         default_factory=dict
-    )  # of whoever asks for a kernel there
+    )  # of the caller that requests a kernel
     died: str = "SIGKILL"  # in the words on a kernel that was killed there
 
     @property
@@ -239,7 +239,7 @@ def _jupyter(name: str, folder: Path) -> Place:
 def _bash(name: str, folder: Path) -> Place:
     spec = folder / "jupyter" / "kernels" / "bash"
     spec.mkdir(parents=True, exist_ok=True)
-    home = {"HOME": str(folder)}  # nobody's ~/.bashrc is read
+    home = {"HOME": str(folder)}  # no ~/.bashrc is read
     (spec / "kernel.json").write_text(
         json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}})
     )

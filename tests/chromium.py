@@ -26,7 +26,7 @@ from tests import apt_packages
 
 WAIT_SECONDS = float(
     os.environ.get("WAIT", "60")
-)  # for anything that is to come: bounds a hang
+)  # a limit for every wait, so that a test cannot hang
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -110,7 +110,7 @@ class Browser:
         self.said.close()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), self.loop).result(
             WAIT_SECONDS
-        )  # the links end
+        )  # the connections are closed
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_SECONDS)
         self.loop.close()

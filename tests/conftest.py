@@ -63,8 +63,8 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.paths = Paths(str(folder))
-        self.compiled = ""  # the compiled client, where that is to be the hook process
-        self.daemons = True  # … as forks, where a command starts them
+        self.compiled = ""  # the compiled client, if it is the hook
+        self.daemons = True  # as forks, if a command starts them
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
         trust.save_record(self.paths, {"python": sys.executable})
@@ -482,7 +482,7 @@ def reuse_project(module_project: Project) -> Iterator[Project]:
             )  # the daemon removes its temporary file meanwhile
     module_project.session = (
         uuid.uuid4().hex
-    )  # what the test before left untold is not for this one
+    )  # undelivered reports of the previous test do not belong to this one
     yield module_project
     (module_project.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
     module_project.kill_kernels()
@@ -500,7 +500,7 @@ def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
     new_project.compiled = compiled_client() if client == "compiled" else ""
     try:
         yield new_project
-    finally:  # also where a fixture that wraps this one fails
+    finally:  # also if a fixture that wraps this one fails
         new_project.stepper("shutdown", check=None)
         shutil.rmtree(new_project.paths.runtime, ignore_errors=True)
     log = new_project.folder / ".stepper" / "daemon.log"

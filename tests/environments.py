@@ -66,7 +66,7 @@ def environment(python: str, *requirements: str) -> str:
         )  # let go when the file closes, or the process dies
         if not path.exists() or not os.path.exists(
             inner
-        ):  # the Python that it was made from may be gone
+        ):  # the Python that created it may have been deleted
             messages = []
             for commands in list_install_commands(python, home, requirements):
                 shutil.rmtree(home, ignore_errors=True)

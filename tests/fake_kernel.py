@@ -51,7 +51,7 @@ class FakeRun:
     number: int
     outputs: list[dict[str, Any]] = field(default_factory=list)
     displays: dict[str, list[int]] = field(default_factory=dict)
-    unsaid: list[str] = field(default_factory=list)  # what it says once it is over
+    unsaid: list[str] = field(default_factory=list)  # its output after the run
     outcome: Outcome = Outcome.OK
     fault: Fault | None = None
     died: str = ""
@@ -110,7 +110,7 @@ class FakeRun:
 class FakePartialOutput:
     """The output so far of a cell."""
 
-    change_count = 0  # none of it is written before the end
+    change_count = 0  # nothing is written before the run finishes
 
     def __init__(
         self, run: FakeRun, wake: str = "", before: Sequence[dict[str, Any]] = ()
@@ -178,8 +178,8 @@ class FakeKernel:
         self.now = FakeRun("", 0)  # the cell that runs, or ran last
         self.now.over.set()
         self.listens = True  # a daemon is there
-        self.forget: Callable[[], object] = bool  # what is on record of it
-        # what came besides runs: to be listened to
+        self.forget: Callable[[], object] = bool  # deletes its recorded messages
+        # messages that belong to no run
         self.waiting: list[dict[str, Any]] = []
         self.kept: list[dict[str, Any]] = []  # … while no daemon was there
         own = {
@@ -375,7 +375,7 @@ class FakeKernel:
                     "stream", run.request, {"name": "stdout", "text": text}
                 )
                 (self.waiting if self.listens else self.kept).append(message)
-        finally:  # an interrupt may come that late
+        finally:  # an interrupt can still arrive here
             run.over.set()
 
     def _execute(self, run: FakeRun, code: str) -> None:

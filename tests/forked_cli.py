@@ -37,7 +37,7 @@ IMPORTED = (
         "stepper.cli.rendering",
         "stepper.messages.run_report",
         "stepper.cli.shutdown",
-    ),  # what most commands load
+    ),  # modules that most commands load
     *(
         "stepper.hook.daemon_start",
         "stepper.daemon.server",
@@ -145,7 +145,7 @@ def serve(listener: int) -> None:
         {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     )
     gc.collect()
-    gc.freeze()  # a fork that collects would copy what all share
+    gc.freeze()  # a collection in a fork would copy the shared memory pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     parent = os.getppid()
     with socket.socket(fileno=listener) as door:

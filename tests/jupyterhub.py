@@ -174,7 +174,7 @@ class Hub:
             else []
         )
         stop_process(self.process)
-        for child in children:  # its proxy, where it could not
+        for child in children:  # its proxy, if it could not
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -204,7 +204,7 @@ class Served:
             "token_env": VARIABLE,
             **options,
         }
-        if self.kind == "enterprise":  # it starts none for root but in another's name
+        if self.kind == "enterprise":  # as root, it needs a user name
             where.setdefault("env", {"KERNEL_USERNAME": "tester"})
         return {"jupyter": where}
 

@@ -17,7 +17,7 @@ import socket
 import sys
 import types
 
-# What a kernel has imported when its first cell runs.
+# Modules that a kernel has imported when its first cell runs.
 MODULES = (
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
@@ -34,7 +34,7 @@ MODULES = (
     "faulthandler",
     "runpy",
     "resource",
-    # What the helper loads after the first cell, while the kernel is idle.
+    # Modules that the helper loads after the first cell, while the kernel is idle.
     "stack_data",
     "pygments.formatters.terminal256",
     "pygments.lexers.python",

@@ -34,8 +34,8 @@ class Ear:
         self.said: Counter[str] = Counter()  # request → characters
         self.lines: dict[
             tuple[str, str], str
-        ] = {}  # request, stream → its last line, where that may be drawn again
-        self.cleared: set[str] = set()  # the requests that took back what they had said
+        ] = {}  # request, stream → its last line, if it can be redrawn
+        self.cleared: set[str] = set()  # the requests that cleared their output
         self.begun: set[str] = (
             set()
         )  # the requests that were heard from their beginning
@@ -66,7 +66,7 @@ class Ear:
         while len(self.clients) < kernels:
             assert time.monotonic() < until
             time.sleep(0.02)
-        time.sleep(0.3)  # until the subscription stands
+        time.sleep(0.3)  # until the subscription is active
 
     def _listen(self) -> None:
         while not self.ending.wait(0.02):

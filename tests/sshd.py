@@ -32,7 +32,7 @@ class Host:
     def __init__(self, folder: Path, **options: str) -> None:
         self.program = apt_packages.find_or_unpack_program("sshd", "openssh-server")
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
+            Path("/run/sshd").mkdir(exist_ok=True)  # for its privilege separation
         self.folder, self.client, self.user = (
             folder,
             folder / "ssh_config",

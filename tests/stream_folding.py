@@ -9,7 +9,7 @@ from __future__ import annotations
 def folded(text: str) -> str:
     """A text after `\\r`, `\\b` and `\\n` did their work, character by character."""
     outputs: list[str] = []
-    begin = at = 0  # of the last line; where the next character goes
+    begin = at = 0  # of the last line; the position of the next character
     for character in text:
         if character == "\r":
             at = begin

@@ -183,7 +183,7 @@ class Said:
             assert time.monotonic() < end, self.text
             if select.select([self.terminal], [], [], 1)[0]:
                 self.text += os.read(self.terminal, 65536).decode("utf-8", "replace")
-                if "\x1b[6n" in self.text:  # it asks where the cursor is
+                if "\x1b[6n" in self.text:  # it requests the cursor position
                     self.text = self.text.replace("\x1b[6n", "")
                     os.write(self.terminal, b"\x1b[1;1R")
 

@@ -69,7 +69,7 @@ def test_cell_runs_if_its_edit_was_accepted(
     name = f"{how.__name__}-{auto_run}-{mode.replace(' ', '-')}"
     notebook = shared.notebook(
         f"{how.__name__ if runs else name}.ipynb"
-    )  # what runs shares a kernel
+    )  # tests that run cells share a kernel
     ran = shared.folder / "notebooks" / f"{name}.ran"
     answer = how(notebook, f"open({ran.name!r}, 'a').write('x'); print('it ran')", mode)
     assert ran.exists() == runs, answer.text
@@ -106,7 +106,7 @@ def test_manual_mode_explains_approval_once_per_session(
     shared.config(f"auto_run: {auto_run}\n")
     notebook = shared.notebook("read.ipynb")
     told = read(notebook, "default", f"{auto_run} one")
-    if auto_run == "ask":  # nothing runs then
+    if auto_run == "ask":  # no cell runs then
         assert told == ""
         return
     assert told == (
@@ -246,13 +246,13 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         "allow",
         reason,
         "",
-    )  # said once a session
+    )  # reported once per session
     for mode, given in [
         ("default", {**INSERT, "cell_type": "code"}),
         (
             "default",
             {"cell_id": "cell-0", "new_source": "# other"},
-        ),  # it would take away what stands there
+        ),  # it would replace existing code
         ("default", {"cell_id": "cell-0", "edit_mode": "delete", "new_source": ""}),
         *(
             (mode, text)
@@ -275,7 +275,7 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         )[0]
         is None
     )
-    shared.config("auto_run: ask\n")  # now the code is asked for in auto mode too
+    shared.config("auto_run: ask\n")  # now code needs approval in auto mode too
     planned.session = "another"
     assert get_permission_decision(planned, "auto", "NotebookEdit", **text) == (
         "allow",

@@ -254,7 +254,7 @@ def test_config_error_names_line_and_nearest_key(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_hanging_daemon_is_reported_within_ten_seconds(project: Project) -> None:
-    project.daemons = False  # who ends one by force knows it by its command line
+    project.daemons = False  # visible by its command line
     notebook = project.new()
     pid = project.json("status")["daemon"]["pid"]
     os.kill(pid, signal.SIGSTOP)

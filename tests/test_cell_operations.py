@@ -494,7 +494,7 @@ def test_call_retried_after_daemon_death_runs_once(
     results: list[dict[str, Any]] = []
 
     def ask() -> None:
-        while not any(results):  # none listens while one daemon follows the other
+        while not any(results):  # no daemon listens while one replaces the other
             with contextlib.suppress(daemon_client.DaemonExitedError):
                 results.append(
                     agent.run(
@@ -594,7 +594,7 @@ def test_stop_remains_until_the_user_lifts_it(agent: Agent) -> None:
     for verb, more in [
         ("run", {"which": "restore"}),
         ("restore", {}),
-    ]:  # it rebuilds variables and lifts nothing
+    ]:  # it rebuilds variables and lifts no stop
         restored = agent.ask(verb, notebook=str(notebook.path), **more)
         assert "the notebook is still stopped" in restored["report"]
     assert agent.run("1")["state"] == "stopped"
@@ -1073,7 +1073,7 @@ def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> Non
     wait_until(lambda: project.json("status")["running"] is None)
     response = agent.run(
         "print('next')"
-    )  # what nobody heard is told with the next answer, once
+    )  # an undelivered report is part of the next response, once
     assert "was CANCELLED" in response["text"] and "| next" in response["text"]
     assert (
         "its report was not delivered" in response["text"]
@@ -1465,7 +1465,7 @@ def test_failed_cell_is_fixed_and_notebook_is_rerun(real: Agent) -> None:
     failed = real.run("total = sum(value)\nprint(total)")
     assert (
         failed["state"] == "failed" and "`values`" in failed["text"]
-    )  # what it might have meant
+    )  # suggestions for the misspelled name
     mended = real.run(
         cell_id=failed["cell_id"], old_string="(value)", new_string="(values)"
     )

@@ -68,7 +68,7 @@ def test_help_of_each_command(name: str) -> None:
     help_text = invoke(*name.split(), "-h")
     assert EXIT_CODES in help_text and help_text == invoke(*name.split(), "--help")
     assert ("--json" in help_text) == RENDERINGS[name].has_json
-    for example in row.examples:  # what it names is there
+    for example in row.examples:  # the file that it names exists
         words = shlex.split(example.split(" > ")[0].split(" < ")[0])
         group, rest = main, words
         while isinstance(group, click.Group) and rest and rest[0] in group.commands:
@@ -121,7 +121,7 @@ def test_status_of_stopped_notebook_shows_reason_question_and_commands(
         "continue",
         "fix",
         "skip",
-    ):  # the notebook is named where several are known
+    ):  # the notebook is named if there are several
         assert re.search(rf"\n  stepper {way} (--notebook \S+ )?\[[A-Z]+\] ", output), (
             output
         )
@@ -359,7 +359,7 @@ def test_eval_prints_the_plain_value(
     assert "AttributeError: 'list' object has no attribute 'y'" in failed
     monkeypatch.setenv(
         "STEPPER_SESSION", "an-agents"
-    )  # whom nothing that is printed must deceive
+    )  # printed text must not deceive the agent
     assert project.stepper("eval", "x").stdout.endswith("Output:\n| [1, 2]\n")
 
 
@@ -430,7 +430,7 @@ def test_ctrl_c_while_waiting_interrupts_no_other_cell(project: Project) -> None
     with start_command(project, "run", "busy") as first:
         wait_until(lambda: project.json("status", "busy")["kernel"]["state"] == "busy")
         with start_command(project, "eval", "1", "--notebook", "busy") as second:
-            assert second.stderr.readline()  # it says that it waits
+            assert second.stderr.readline()  # it reports that it is waiting
             second.send_signal(signal.SIGINT)
             _, err = second.communicate(timeout=60)
         assert second.returncode == 130 and "the code did not run" in err

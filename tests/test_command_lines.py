@@ -82,7 +82,7 @@ ABOUT_COMMANDS = {
     ("install/", ""),
     ("mcp/mcp_wording.py", ""),  # turns these commands into tools
     ("messages/prompt_without_skills.py", ""),  # for an agent that has no notebook yet
-    ("session/notebook_commands.py", "`stepper eval`"),  # where a kernel died
+    ("session/notebook_commands.py", "`stepper eval`"),  # if a kernel died
     ("web/access_control.py", "only the user who started `stepper view`"),
     ("web/http_server.py", "stepper view"),
     ("web/watch_command.py", "`stepper watch` needs a terminal"),

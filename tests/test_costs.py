@@ -200,7 +200,7 @@ def test_hook_script_starts_only_python(project: Project) -> None:
     (env / "bin" / "python").chmod(0o755)
     for name in ("batch", "active", "handed"):
         (project.folder / ".stepper" / name).touch()
-    for recorded in (True, False):  # where it is not, the script answers by itself
+    for recorded in (True, False):  # if not, the script responds
         if not recorded:
             (project.folder / ".stepper" / "token").unlink()
         for event in (

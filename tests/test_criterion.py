@@ -190,7 +190,7 @@ def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> 
     result = run_with_criterion(
         lab, "series[5:].mean() > 1 or empty.mean() > 1", "empty = np.array([0.0])[1:]"
     )
-    assert result.outputs == []  # numpy warns of a mean of nothing
+    assert result.outputs == []  # numpy warns about the mean of an empty array
     assert "ran" in text(lab.ok("gc.enable(); print('ran')"))
 
 
@@ -373,7 +373,9 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
     assert (
         plan.find_step_id(run_state, [cell(0), new], new) == 2
     )  # the next one's: the doubted one has its cell
-    assert plan.find_step_id(run_state, [cell(2), new], new) == 1  # whose cell is gone
+    assert (
+        plan.find_step_id(run_state, [cell(2), new], new) == 1
+    )  # its cell was deleted
     assert edit_gate.check_failed_step(run_state, [cell(0), new], 2) is None
     journal_reducer.apply(run(2, FIXABLE, key=2, at=1), run_state)
     assert "is not fixed" in (

@@ -19,7 +19,7 @@ from stepper.policy.dataflow.cell_dependencies import BindingTable, History
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 
-FLOWS = [  # source; what it reads, binds, changes in place
+FLOWS = [  # source; the names that it reads, binds and changes in place
     ("x = 1", "", "x", ""),
     ("y = x + 1", "x", "y", ""),
     ("x = 1\ny = x", "", "x y", ""),
@@ -45,14 +45,14 @@ FLOWS = [  # source; what it reads, binds, changes in place
         "df row",
         "df",
         "",
-    ),  # who returns what it made changes nothing
+    ),  # a function that returns a new value changes nothing
     ("df2 = df.set_index('a')", "df", "df2", ""),
     ("df.set_index('a')", "df", "", ""),
     ("ax.set_title('a')", "ax", "", "ax"),
     ("ax = fig.add_subplot()", "fig", "ax", "fig"),
     ("y = xs.pop()", "xs", "y", "xs"),
     ("model.fit(X, y)", "model X y", "", "model"),
-    ("df.unique()\nx = 1", "df", "x", ""),  # what a library's method does is its own
+    ("df.unique()\nx = 1", "df", "x", ""),  # methods of libraries are not analyzed
     (
         "class C:\n    def f(self):\n        self.n += 1\n    def g(self):\n        pass\nc.f()",
         "c",
@@ -168,7 +168,7 @@ def format_edges(*sources: str) -> str:
         (
             ("g = 1", "def f():\n    return g", "g = 2", "f()"),
             "f:2>4 g:3>4",
-        ),  # read where it is called
+        ),  # read when it is called
         (
             ("def h():\n    return n", "def f():\n    return h()", "n = 1", "f()"),
             "f:2>4 h:1>4 n:3>4",
@@ -200,7 +200,10 @@ def format_edges(*sources: str) -> str:
         (("from math import *", "sin(1)", "len([])"), "sin:1>2"),
         (("x = 1", "del x", "x"), "x:1>2"),
         (("x = 1", "%timeit x = 2", "x"), "x:1>3"),
-        (("x = 1", "print(x", "x"), "x:1>3"),  # one that can't be read does nothing
+        (
+            ("x = 1", "print(x", "x"),
+            "x:1>3",
+        ),  # a source that does not parse has no effects
     ],
 )
 def test_edges_between_cells(sources: tuple[str, ...], message: str) -> None:
@@ -486,7 +489,7 @@ def test_cells_without_id_are_matched_by_unique_source() -> None:
     assert stands(0, 1, 2, 3, 4).told() == ""
     assert (
         stands(0, 1, 2, 3, 4, 1).told() == ""
-    )  # the first or the second: nobody knows
+    )  # the first or the second: it is unknown which
     assert stands(0, 1, 2, 3, 4, 0).told() == ""
     book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run(
         "cell-0", "cell-1", "cell-0"

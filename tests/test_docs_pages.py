@@ -77,7 +77,7 @@ def test_readme_fits_one_screen() -> None:
     ).replace("https://www.textualize.io", "")
     assert (
         "Approving an edit is approving its execution" in text
-    )  # what one must know is not behind a link
+    )  # essential information is not behind a link
 
 
 def commands(pattern: str) -> list[tuple[str, str]]:

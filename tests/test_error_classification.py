@@ -149,7 +149,7 @@ def lab() -> Iterator[Lab]:
         target=server.serve_forever, kwargs={"poll_interval": 0.05}
     )
     thread.start()
-    # where no name server answers, .invalid is not waited for
+    # without a name server, .invalid is not awaited
     lab = Lab(
         environment(sys.executable, *PACKAGES), RES_OPTIONS="timeout:1 attempts:1"
     )
@@ -303,7 +303,7 @@ RECOVERABLE = [
         "SSLCertVerificationError",
         "ssl.create_default_context().wrap_socket(socket.create_connection(('127.0.0.1', int(TLS.split(':')[-1]))), server_hostname='a')",
     ),
-    # no TLS at the other end
+    # the server has no TLS
     ("URLError", "read(URL.replace('http', 'https'))"),
     ("SSLError", "requests.get(URL.replace('http', 'https'))"),
     ("ConnectError", "httpx.get(URL.replace('http', 'https'))"),

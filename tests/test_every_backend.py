@@ -356,7 +356,7 @@ def test_kernel_death_stops_the_notebook_and_is_restored(
     assert (
         notebook.before("insert", cells.say, cell).denied
         and prepared_backend.times("ran") == 1
-    )  # nothing is replayed unasked
+    )  # nothing is replayed without a request
     restored = project.json("restore")
     assert (
         restored["ok"]
@@ -674,7 +674,7 @@ def test_unaccepted_backend_is_not_contacted(
         yaml({"kernels": {"theirs": {kind: definition[kind]}}, "kernel": "theirs"})
     )
     result = project.stepper("new", "A stranger's", "--json", check=None)
-    if result.returncode:  # a kernelspec is asked for its language
+    if result.returncode:  # the language is read from the kernelspec
         project.config(yaml({"kernels": {"theirs": {kind: definition[kind]}}}))
         result = project.stepper("new", "A stranger's", "--kernel", "theirs", "--json")
     notebook = Notebook(project, folder / json.loads(result.stdout)["notebook"])

@@ -217,7 +217,7 @@ def test_axes_facts(plots: Lab, code: str, facts: dict[str, Any]) -> None:
         (
             "plt.plot([np.nan] * 200_000)",
             None,
-        ),  # too many to look at: nothing is claimed
+        ),  # too many to inspect: nothing is claimed
         ("plt.plot([1, 20], [3, 4]); plt.xlim(10, 15)", None),  # the line crosses
         ("plt.scatter([1, 2], [3, 4]); plt.ylim(3.5, 5)", None),
         (
@@ -274,7 +274,7 @@ def test_seaborn_figures(plots: Lab) -> None:
     assert figure["axes"][0]["images"] == [{"shape": [6, 7], "min": 0, "max": 41}]
     (figure,) = figures(
         plots.ok("sns.pairplot(d[['x', 'y']])")
-    )  # the diagonal's frames hold nothing
+    )  # the diagonal's axes are empty
     assert not any(axis.get("invisible") for axis in figure["axes"])
 
 

@@ -448,7 +448,7 @@ def test_rich_markup_is_not_interpreted(project: Project) -> None:
     try:
         while part := os.read(ours, 65536):
             seen += part
-    except OSError:  # the other end is closed: EIO
+    except OSError:  # the other side is closed: EIO
         pass
     os.close(ours)
     assert child.wait(60) == 0, seen

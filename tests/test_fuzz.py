@@ -160,7 +160,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         before, descriptors = daemon.memory_info().rss, daemon.num_fds()
         yield project
         assert project.json("status")["daemon"]["pid"] == daemon.pid
-        until = time.monotonic() + 40  # silent connections are ended after 30 s
+        until = time.monotonic() + 40  # silent connections are closed after 30 s
         while daemon.num_fds() > descriptors + 6 and time.monotonic() < until:
             time.sleep(0.1)
         assert daemon.num_fds() <= descriptors + 6
@@ -272,7 +272,7 @@ def test_frame_that_announces_4_gb_is_refused(place: Project) -> None:
         link.settimeout(20)
         link.connect(place.paths.socket)
         link.sendall(head)
-        assert link.recv(1) == b""  # ended at once, without a byte more
+        assert link.recv(1) == b""  # closed immediately, without another byte
     assert_daemon_responds(place)
     assert (
         f"a frame of {4 << 30} bytes is too large" in Path(place.paths.log).read_text()
@@ -749,7 +749,7 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     before = merging.parse(text)
     assume(json.dumps(before) == json.dumps(data))
     if merging.find_shape_problem(before):
-        return  # refused, by name: nothing is written
+        return  # refused with its name: nothing is written
     merged, new = merging.add_rules(
         merging.add_hooks(before), merging.list_permission_rules(["notebooks"])
     )

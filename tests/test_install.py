@@ -280,7 +280,7 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
     assert sh(checkout, str(target), "--editable", path=path).returncode == 0
     assert snapshot(target) == editable
 
-    # nothing of the environment is needed to undo it
+    # uninstalling does not need the environment
     shutil.rmtree(Paths(str(target)).env)
     assert sh(checkout, str(target), "--uninstall", path=path).returncode == 0
     assert sorted(item.name for item in target.iterdir()) == [".venv", "uv.lock"]
@@ -891,7 +891,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     ]
     assert data["permissions"]["allow"] == ["Bash(ls *)", *rules]
     made = snapshot(repo)
-    setup(repo, "--allow", kernel=kernel)  # what the config holds stays
+    setup(repo, "--allow", kernel=kernel)  # the existing configuration is kept
     assert snapshot(repo) == made
     uninstall_from(repo)
     assert snapshot(repo) == before
@@ -1236,7 +1236,7 @@ def test_hostile_path_is_not_executed(checkout, tmp_path, path, options):
         + "".join(f"<{word}> " for word in make_apply_arguments(*words))
         + "\n"
     )
-    if options:  # a line end can't stand on the PATH
+    if options:  # PATH cannot contain a line break
         target = tmp_path / f"repo {options}"
         target.mkdir()
         result = sh(own, str(target), path=path, cwd=cwd)

@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import ROOT, mark_nightly
 from tests.test_install import bin_folder, environ, find_uv, forward
 
-KERNELS = "ipykernel"  # what a project's own new .venv gets
+KERNELS = "ipykernel"  # packages for a new .venv of the project
 
 
 def normalize_name(name: str) -> str:
@@ -44,7 +44,7 @@ class Index(ThreadingHTTPServer):
 
     def __init__(self, house: Path) -> None:
         self.asked: set[str] = set()  # projects
-        self.elsewhere: list[str] = []  # requests that are none of an index
+        self.elsewhere: list[str] = []  # requests that do not belong to an index
         self.wheels: dict[str, list[Path]] = {}
         for wheel in house.iterdir():
             self.wheels.setdefault(normalize_name(wheel.name.split("-")[0]), []).append(

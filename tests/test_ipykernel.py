@@ -80,7 +80,7 @@ def test_failed_ipykernel_copy_does_not_stop_the_installation(
     installer.apply(install_options.parse_arguments([str(shop)]))
     assert "ipykernel could not be copied" in capsys.readouterr().out
     assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
-    assert len(pop_uv_calls(shop)) == 3  # with what is locked, then without
+    assert len(pop_uv_calls(shop)) == 3  # with the lock file, then without it
 
 
 @pytest.mark.nightly
@@ -363,7 +363,7 @@ def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
             [],
             False,
             "{python} -m pip install ipykernel",
-        ),  # its packages are not where they are looked for
+        ),  # its packages are not on the search path
     ],
 )
 def test_suggested_install_command_works_without_pip(

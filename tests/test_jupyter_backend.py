@@ -290,7 +290,7 @@ def test_head_and_tail_of_oversized_text_are_recovered(
         len(message),
         result.notes,
     )
-    if room.served.kind != "enterprise":  # an older server knows no such limit
+    if room.served.kind != "enterprise":  # older servers have no such limit
         kept = message.count("x") - message.count(
             "x", message.index("…"), message.rindex("…")
         )
@@ -431,7 +431,7 @@ def test_kernel_of_unanswered_start_is_deleted_before_the_next(
 
     async def killed(self: JupyterLauncher, *values: Any) -> str:
         await asked(self, *values)
-        raise GeneratorExit  # nothing catches it
+        raise GeneratorExit  # no handler catches it
 
     monkeypatch.setattr(JupyterLauncher, "_request_kernel", killed)
     with pytest.raises(GeneratorExit):

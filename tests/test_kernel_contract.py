@@ -83,9 +83,7 @@ class Room:
         return self.kernel
 
     def detach(self) -> None:
-        async def detached() -> (
-            None
-        ):  # a socket of tornado's is closed where its loop runs
+        async def detached() -> None:  # a tornado socket must be closed in its own loop
             self.kernel.detach()
 
         self.wait(detached())
@@ -158,7 +156,7 @@ class Room:
             *self.former,
         ):  # their processes are this one's children
             self.wait(kernel.shutdown())
-        self.wait(asyncio.sleep(0.1))  # what closes its sockets is not yet done
+        self.wait(asyncio.sleep(0.1))  # its sockets are not closed yet
         self.loop.close()
 
 
@@ -402,7 +400,9 @@ def test_user_interrupt_and_client_disconnect_cancel(room: Room, cells: Cells) -
         )
         assert result.outcome is Outcome.CANCELLED and result.death is None
     assert not room.kernel.is_busy
-    room.wait(room.kernel.interrupt("user"))  # nothing runs: nothing happens
+    room.wait(
+        room.kernel.interrupt("user")
+    )  # no cell is running, so the interrupt has no effect
     room.run(cells.assign)
     assert text(room.run(cells.say)) == "20\n"
 

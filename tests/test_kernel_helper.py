@@ -155,7 +155,7 @@ def test_helper_is_invisible_to_the_user(lab: Lab) -> None:
         assert (
             fresh.loop.run_until_complete(fresh.kernel.fetch_namespace()).variables
             == {}
-        )  # asked, in a silent execution
+        )  # in a silent execution
         result = fresh.ok("print(In)\n_i")
         assert result.execution_count == 5 and "stepper" not in text(result)
         assert result.outputs[-1]["data"]["text/plain"] == "'%history'"

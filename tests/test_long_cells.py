@@ -129,7 +129,7 @@ def start_hook(
     with (
         contextlib.suppress(BrokenPipeError),
         process.stdin,
-    ):  # who has nobody to wake reads none of it
+    ):  # a hook that cannot notify does not read it
         answered = {
             key: payload[key]
             for key in ("tool_response", "tool_use_id")
@@ -470,7 +470,7 @@ def test_matching_line_and_completion_each_notify_the_agent(
     wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
     (
         notebook.path.parent / "bad"
-    ).touch()  # handed on at once, before its 20 s are over
+    ).touch()  # moved to the background immediately, before its 20 s have passed
     assert (
         "still running" in (message := edit.answer.text)
         and "matches its `wake=` pattern:\n| loss is nan" in message
@@ -611,5 +611,5 @@ def test_late_waker_of_new_daemon_notifies_immediately(
     (notebook.path.parent / "go").touch()
     wait_until(lambda: "finished in the meantime" in project.json("status")["unheard"])
     edit.waker.send_signal(signal.SIGCONT)
-    edit.waker.wait(timeout=10)  # it would wait 15 s for a call that never comes
+    edit.waker.wait(timeout=10)  # it would wait 15 s for a call that never arrives
     assert "finished in the meantime" in edit.woken and say(notebook, "And?") == ""

@@ -15,7 +15,7 @@ from stepper.policy.model import Outcome, StepStatus
 from tests.conftest import ROOT
 
 TABLE = ROOT / "stepper" / "messages" / "marks.py"
-# The marks that mean nothing else in a text.
+# The marks that have no other meaning in a text.
 UNAMBIGUOUS = re.compile("[✓✗■▶⏵⧖❌]")
 PAGE = ROOT / "stepper" / "web" / "page"
 

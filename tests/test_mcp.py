@@ -110,7 +110,7 @@ def run_story(
     except Exception as error:
         while inner := getattr(
             error, "exceptions", None
-        ):  # what failed, not the groups around it
+        ):  # the actual error, not the exception groups around it
             error = inner[0]
         raise error from None
 
@@ -1179,7 +1179,7 @@ def test_client_without_elicitation_gets_the_commands(
             ("fix", "HINT"),
             ("skip", "REASON"),
         ):
-            named = rf"stepper {command}( --notebook \S+)? \[{argument}\]"  # where several notebooks are known
+            named = rf"stepper {command}( --notebook \S+)? \[{argument}\]"  # if there are several notebooks
             assert re.search(named, text(response))
         assert str(project.folder) in text(response)
 

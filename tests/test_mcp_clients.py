@@ -88,7 +88,7 @@ def test_other_servers_stay_and_a_backup_is_written(
     assert data["theme"] == "dark"
     assert '"other": {"command": "x", "env": {"KEY": "secret"}}' in path.read_text()
 
-    # what the user adds to our entry stays, when it is renewed too
+    # the user's additions to our entry are kept when it is renewed
     data["mcpServers"]["stepper-a-shop"]["disabled"] = True
     data["mcpServers"]["stepper-a-shop"]["command"] = "/old/.stepper/env/hooks/mcp"
     path.write_text(json.dumps(data))

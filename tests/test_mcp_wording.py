@@ -387,7 +387,7 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
         response = await reader.call("lift_stop")
         assert DECISIONS.search(response), (
             response
-        )  # the user's way where the client declines
+        )  # the user's command if the client declines
         reader.check(terminal=("lift_stop",))
         (question,) = requests
         assert "which column?" in question
@@ -409,7 +409,7 @@ def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("lift_stop")  # which this client can't ask about
         reader.check(terminal=("lift_stop",))
 
-        # while nothing ran
+        # while no cell was running
         await reader.call("create_notebook", problem="another", steps=["Load", "Plot"])
         await reader.call("run_cell", source="x = 1")
         name = (await client.call_tool("notebook_status", {})).structured_content

@@ -150,7 +150,10 @@ def watch(percent: float, *observed: tuple[int, int]) -> MemoryGuard:
     ("observed", "trips"),
     [
         ([(500, 0), (799, 500)], False),
-        ([(500, 0), (800, 1)], True),  # the limit is reached, whoever took it
+        (
+            [(500, 0), (800, 1)],
+            True,
+        ),  # the limit is reached, whichever process uses the memory
         ([(500, 0), (1000, 900)], True),
         (
             [(800, 100), (950, 100)],
@@ -246,7 +249,7 @@ def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
         "memory use of "
     )
     assert 300 < parse_held_megabytes(result) < 2500
-    if result.death is None:  # the interrupt worked: the state is kept
+    if result.death is None:  # the interrupt worked, so the state is kept
         assert lab.ok("print(before)").outcome is Outcome.OK
 
 

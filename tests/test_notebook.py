@@ -341,7 +341,7 @@ def test_concurrent_write_is_not_overwritten(
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
     background_io.EXECUTOR.submit(
         bool
-    ).result()  # what was replaced is taken away in the background
+    ).result()  # replaced files are deleted in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -373,7 +373,7 @@ def test_save_between_last_check_and_rename_is_kept(
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
     background_io.EXECUTOR.submit(
         bool
-    ).result()  # what was replaced is taken away in the background
+    ).result()  # replaced files are deleted in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -443,7 +443,7 @@ def test_outputs_that_cannot_be_written_now_can_be_written_later(
         assert file.read_outputs(CellVersion.from_cell(cell))
         background_io.EXECUTOR.submit(
             bool
-        ).result()  # what was replaced is taken away in the background
+        ).result()  # replaced files are deleted in the background
         assert [path.name for path in folder.iterdir()] == ["n.ipynb"]
 
 
@@ -518,7 +518,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert Path(file.path).read_bytes() == old
     background_io.EXECUTOR.submit(
         bool
-    ).result()  # what was replaced is taken away in the background
+    ).result()  # replaced files are deleted in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 

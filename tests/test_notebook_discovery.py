@@ -87,7 +87,7 @@ def test_only_changed_folders_are_reread(project: Path) -> None:
     assert index.read_count == 21
     create_notebook_file(project, "notebooks/f3/b.ipynb")
     assert len(list_found(index)) == 21 and index.read_count == 22
-    index.refresh_folders([])  # looks at nothing, forgets nothing
+    index.refresh_folders([])  # reads no file and forgets no entry
     assert len(index.list_notebooks()) == 21
 
 

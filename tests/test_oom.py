@@ -72,7 +72,7 @@ class Group:
 
     def remove(self) -> None:
         limit = time.monotonic() + 10
-        while True:  # processes that just ended are still in it
+        while True:  # it still contains processes that have just exited
             try:
                 self.folder.rmdir()
                 return
@@ -266,7 +266,7 @@ def test_oom_counter_of_cgroup_v2(tmp_path: Path) -> None:
     (root / "a" / "memory.events").write_text("oom_kill 6\n")  # of a neighbour
     (proc / "vmstat").write_text("oom_kill 4\n")
     assert not kills.has_increased()
-    (proc / "7" / "cgroup").unlink()  # the process is gone
+    (proc / "7" / "cgroup").unlink()  # the process has exited
     (root / "a" / "b" / "memory.events").write_text("max 10\noom 5\noom_kill 3\n")
     assert kills.has_increased()
     kills.reset()

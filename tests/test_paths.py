@@ -169,7 +169,7 @@ def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) 
         if make in (hard_link, link_out):
             path.unlink()  # for those that follow
     assert (elsewhere.read_text(), elsewhere.stat().st_mtime_ns) == (TEXT, before)
-    assert not list(Path(project.paths.kernels).rglob("*.json"))  # nothing ran
+    assert not list(Path(project.paths.kernels).rglob("*.json"))  # no cell ran
 
 
 def test_suggested_command_fixes_a_hard_link(project: Project, tmp_path: Path) -> None:

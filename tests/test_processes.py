@@ -237,7 +237,7 @@ BY_OTHERS = [
 def test_child_processes_are_killed_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:
-    project.daemons = False  # who ends one by force knows it by its command line
+    project.daemons = False  # visible by its command line
     notebook = project.new()
     start = START.format(seconds=sleepers.seconds)
     if (
@@ -469,9 +469,7 @@ def test_records_of_older_versions_and_changed_clock(project: Project) -> None:
     pid = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
     created = json.loads(record(project).read_text())["provisioner"]["created"]
-    change(
-        project, created=created - 3600
-    )  # as the clock told it when the kernel started
+    change(project, created=created - 3600)  # by the clock at the kernel's start
     assert "| 1" in notebook.insert("print(x)")[1].text
     project.kill_daemon()
     change(project, born=None, created=created)

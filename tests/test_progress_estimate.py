@@ -95,7 +95,7 @@ def estimate_remaining(*samples: tuple[float, str]) -> float | None:
 
 def test_insufficient_progress_data() -> None:
     assert estimate_remaining((10, "5/10")) is None
-    assert estimate_remaining((10, "1/10"), (11, "1/10")) is None  # it stands
+    assert estimate_remaining((10, "1/10"), (11, "1/10")) is None  # it does not advance
     assert (
         estimate_remaining((10, "1/10"), (20, "2/10"), (21, "1/10")) is None
     )  # it fell

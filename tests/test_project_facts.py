@@ -95,7 +95,7 @@ def test_walk_is_cached_for_a_second(
     assert around.get_tree().files == ["a.csv"]
     assert [path for path, _ in around.list_written_since(0, [])] != [
         "a.csv"
-    ]  # what a cell wrote is asked anew
+    ]  # files written by a cell are checked again
     plant("c.csv")
     later = time.monotonic() + 1.1
     monkeypatch.setattr(project_facts.time, "monotonic", lambda: later)
@@ -351,7 +351,7 @@ def test_similar_folders_and_misspelt_parents(
     ) == ["../data/raw"]
     assert (
         around.find_similar_paths("../output/new.parquet", notebooks_folder) == []
-    )  # the folder is there, and nothing alike
+    )  # the folder exists and has no similar file
     assert around.find_similar_paths("/srv/nowhere/new.parquet", notebooks_folder) == []
 
 
@@ -671,7 +671,7 @@ def test_install_command_without_pip(
         == f"{python} -m ensurepip && {python} -m pip install six"
     )
     (tmp_path / "base" / "lib" / "python3.12" / "ensurepip").rmdir()
-    assert shop.command(bare, "six") == ""  # nothing that is known would work
+    assert shop.command(bare, "six") == ""  # no known suggestion would work
     (tmp_path / ".local" / "bin").mkdir(parents=True)
     own = tmp_path / ".local" / "bin" / "uv"
     own.write_text("#!/bin/sh\n")
@@ -695,7 +695,7 @@ def test_poetry_and_pdm_commands(
     assert shop.command(python, "six") == f"{manager} add six"
     assert (
         shop.command(other, "six") == f"{other} -m pip install six"
-    )  # that is not where it would install
+    )  # it would install elsewhere
 
 
 # --- the tables --------------------------------------------------------------------------------------------

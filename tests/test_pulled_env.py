@@ -127,7 +127,7 @@ def test_pulled_environment_is_never_run(
         main.hook(event, {}, CLAUDE_ENV_FILE=str(exports))
     assert "| 42" in main.ran("print(x + 1)")
     main.stepper("shutdown")
-    assert "| 43" in main.ran("print(43)")  # with a daemon that was started anew
+    assert "| 43" in main.ran("print(43)")  # with a restarted daemon
     assert exports.read_text().startswith(
         f"export PATH={shlex.quote(f'{main.paths.env}/cli')}:"
     )
@@ -222,5 +222,5 @@ def test_uninstall_removes_both_without_running_anything(
         install_options.parse_arguments(["--uninstall", str(main.folder)])
     )
     assert not place.exists() and not Path(main.paths.install_record).parent.exists()
-    assert not Path(main.paths.socket).exists()  # its own command ended the daemon
+    assert not Path(main.paths.socket).exists()  # its own command shut the daemon down
     assert stranger.ran() == []

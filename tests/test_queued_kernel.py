@@ -275,7 +275,7 @@ def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
         and "scancel --me --name=" in notification
     )
     full_cluster.ends()
-    wait_until(lambda: not full_cluster.others(), 90)  # the daemon ends it by itself
+    wait_until(lambda: not full_cluster.others(), 90)  # the daemon cancels it
     assert project.json("history") == [] and kernel(project)["state"] == "none"
 
 

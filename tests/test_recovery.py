@@ -321,7 +321,7 @@ def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
         1,
         1,
         1,
-    ]  # nothing is replayed unasked
+    ]  # nothing is replayed without a request
     restored = project.json("restore")
     assert restored["ok"] and restored["ran"] == restored["cells"] == 2
     assert [times(project, name) for name in ("load", "transform", "break")] == [
@@ -388,7 +388,7 @@ def test_kernel_without_state_causes_no_stop(project: Project) -> None:
     kernel.kill()
     wait_until(
         lambda: project.json("status")["kernel"]["state"] != "idle"
-    )  # its threads end one by one
+    )  # its threads exit one by one
     cell_id = notebook.raw["cells"][-1]["id"]
     assert "ran ok" in notebook.replace(cell_id, "x = 1").text
 

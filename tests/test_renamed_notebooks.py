@@ -211,7 +211,7 @@ def test_viewer_in_another_process_sees_the_history_under_the_new_name(
     notebook.insert("x = 1")
     assert runs(notebook.path.stem) == 1
     moved = move(notebook, "notebooks/looked-at.ipynb")
-    assert runs("looked-at") == 0  # nobody has told the daemon yet
+    assert runs("looked-at") == 0  # the daemon has not been notified yet
     moved.insert("x + 1")
     assert (runs("looked-at"), runs(notebook.path.stem)) == (2, None)
 

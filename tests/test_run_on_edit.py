@@ -394,7 +394,7 @@ def test_client_disconnect_cancels_its_cell(
     wait_until(lambda: len(untouched.json("history")) == 2)
     wait_until(
         lambda: not (untouched.folder / ".stepper" / "batch").exists()
-    )  # PostToolBatch won't come
+    )  # there is no PostToolBatch event
     assert untouched.json("history")[-1]["outcome"] == "cancelled"
     assert untouched.json("status")["steps"][1]["attempts"] == 0
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
@@ -681,7 +681,7 @@ def test_longest_idle_kernels_are_shut_down_beyond_max_kernels(
 @pytest.mark.nightly
 def test_deleted_socket_is_recovered(project: Project) -> None:
     project.stepper("shutdown")
-    project.daemons = False  # who ends one by force knows it by its command line
+    project.daemons = False  # visible by its command line
     notebook = project.new()
     notebook.insert("x = 3")
     os.unlink(project.paths.socket)

@@ -245,7 +245,7 @@ def test_failed_run_has_no_warnings(clean: Lab) -> None:
     assert facts(clean, "a = 1") == []
 
 
-# what users see
+# visible to users
 
 
 def test_errors_show_the_lines_and_texts_of_the_cell(clean: Lab) -> None:

@@ -273,7 +273,7 @@ def test_live_output_continues_after_daemon_was_killed(
     long = Long(notebook)
     wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
     project.kill_daemon()
-    assert long.now["line"] == ""  # the next one hears what comes from then on
+    assert long.now["line"] == ""  # the next follower gets the output from then on
     time.sleep(2)
     long.touch("more")
     wait_until(lambda: long.now["line"] == "40%|████")

@@ -279,7 +279,7 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
     shutil.rmtree(os.path.join(roots[1], name))
     as_user(OTHER, squat(roots[1]))
     assert as_user(VICTIM, served) == [expected[2], "ready", 0o700]
-    for root in roots:  # nothing was put there
+    for root in roots:  # no file was created there
         path = Path(root, name)
         assert path.lstat().st_uid == OTHER and (
             kind != "folder" or not list(path.iterdir())

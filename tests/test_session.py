@@ -196,7 +196,7 @@ class Quick(Project):
         ):
             return Answer(b"")
         verb, answer = b"hook " + event.encode(), None
-        while answer is None:  # none listens while one daemon follows the other
+        while answer is None:  # no daemon listens while one replaces the other
             try:
                 answer = daemon_client.send_request(
                     self.paths, verb, data, launch=False
@@ -224,7 +224,7 @@ def change_directory(folder: Path) -> Iterator[None]:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     new_project = Quick(tmp_path / "repo")
-    monkeypatch.chdir(new_project.folder / "notebooks")  # where cells run
+    monkeypatch.chdir(new_project.folder / "notebooks")  # the folder in which cells run
     try:
         yield new_project
     finally:

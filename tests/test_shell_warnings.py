@@ -184,7 +184,7 @@ def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
         Outcome.ERROR,
         "CalledProcessError",
     )
-    assert failed.diagnosis_data["commands"] == []  # the error says it
+    assert failed.diagnosis_data["commands"] == []  # the error message contains it
 
 
 def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
@@ -193,7 +193,7 @@ def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
     assert text(lab.ok(where)).split() == ["_stepper_helper", "_stepper_helper"]
     lab.run(
         "import sys; sys.modules['_stepper_helper'].end()"
-    )  # a helper of another version comes
+    )  # a helper of another version is loaded
     assert text(lab.run(where)).split() == [
         "IPython.utils._process_posix",
         "IPython.utils._process_common",
@@ -318,7 +318,7 @@ def test_shim_installs_outside_the_kernel_environment(
             "pip install no-such-distribution", False, False
         )
         is None
-    )  # it failed: nothing is known
+    )  # it failed, so the target is unknown
 
 
 def test_environment_with_system_site_packages(

@@ -296,7 +296,7 @@ def test_unresponsive_controller_cancels_nothing(
             "job_name"
         ]  # what may have been submitted is found by its name
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
-    assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
+    assert room.until(lambda: job not in room.ours)  # the kernel exited
     assert room.until(
         lambda: (
             f"{late} CANCELLED"
@@ -348,7 +348,7 @@ def test_scancel_during_a_cell_and_while_idle(
     )
     assert not room.record.exists()
     room.begin(make_backend())
-    monkeypatch.undo()  # as it is for users
+    monkeypatch.undo()  # as users run it
     room.lab.ask("scancel", str(room.kernel.process.job_id))
     death = room.death(10)
     assert death is not None and "(CANCELLED)" in death.reason
@@ -391,7 +391,7 @@ def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
     assert queued.wait_seconds == 3
     ((job, state),) = other.ours.items()
     assert state == "PENDING" and json.loads(other.record.read_text())["job"] == job
-    begun.cancel()  # the daemon ends
+    begun.cancel()  # the daemon exits
     with pytest.raises(asyncio.CancelledError):
         other.wait(begun)
     assert other.again() is None and list(other.ours) == [job]
@@ -491,7 +491,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
         and other.until(lambda: not other.ours)
     )
     other.begin(make_backend())
-    other.record.unlink()  # a job whose record is gone
+    other.record.unlink()  # a job with a deleted record
     names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
     foreign = [
         int(
@@ -532,7 +532,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
     sealed_kernel_records.write(
         str(other.record), {**data, "job": 999_999}
     )  # as if SLURM had forgotten it
-    death = other.again()  # a record whose job is gone
+    death = other.again()  # a record of a job that no longer exists
     assert (
         isinstance(death, Death)
         and "(CANCELLED)" in death.reason

@@ -355,14 +355,16 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     )
     assert result.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists()
-    wait_until(lambda: not list_ssh_processes(room.folder))  # killed processes end soon
+    wait_until(
+        lambda: not list_ssh_processes(room.folder)
+    )  # killed processes exit soon
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
     room.run("import sys\nprint('its last words', file=sys.__stderr__)")
     room.host.stop()
     os.kill(room.pid, 9)
     room.kernel.process.data = {**room.kernel.process.data, "boot": "the one before"}
     room.until(lambda: room.kernel.describe().problem)
-    assert room.wait(room.kernel.check_death()) is None  # nobody can know
+    assert room.wait(room.kernel.check_death()) is None  # it cannot be known
     room.host.start()
     room.until(lambda: room.kernel.process.death)
     death = room.wait(room.kernel.check_death())
@@ -370,7 +372,9 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     assert death.stderr.endswith("its last words")
     room.wait(room.kernel.shutdown())
     assert not (room.folder / "kernel.json").exists()
-    wait_until(lambda: not list_ssh_processes(room.folder))  # killed processes end soon
+    wait_until(
+        lambda: not list_ssh_processes(room.folder)
+    )  # killed processes exit soon
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
 
 
@@ -552,9 +556,7 @@ def test_shutdown_of_hanging_daemon_stops_remote_kernels(
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust", "--yes")
             project.stepper("shutdown")
-            project.daemons = (
-                False  # who ends one by force knows it by its command line
-            )
+            project.daemons = False  # visible by its command line
             response = project.json("new", "Look there", "--kernel", "box")
             assert (
                 "ran ok"

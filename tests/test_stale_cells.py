@@ -76,7 +76,7 @@ def test_run_stale_continues_only_below_changes(project: Quick) -> None:  # noqa
         "b",
         "d",
         "e",
-    ]  # `y` is what it was
+    ]  # `y` is unchanged
     notebook.replace("a", "x = 2  # two")
     assert project.json("status")["stale"] == []  # as large as before
 
@@ -177,7 +177,7 @@ def test_out_of_order_run_reports_stale_cells(project: Quick) -> None:  # noqa: 
     ]
     cells[0]["source"] = ["x = [3]"]
     notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))
-    response = project.json("run", "--stale")  # what it reads of was changed again
+    response = project.json("run", "--stale")  # its input changed again
     assert (
         [result["cell_id"] for result in response["results"]],
         response["which"],

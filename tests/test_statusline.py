@@ -183,7 +183,7 @@ def test_shell_script_prints_the_status_file(
         )
     )
     first = printed(project, tools)
-    wait_until_true(lambda: printed(project, tools) != first)  # its clock goes on
+    wait_until_true(lambda: printed(project, tools) != first)  # its clock continues
     assert get_status_file(project).stat().st_mtime_ns > quiet
 
     # a daemon that hangs: its word holds for some seconds
@@ -210,7 +210,7 @@ def test_shell_script_prints_the_status_file(
     )
     assert printed(project, tools) == ["all others"]
     assert printed(project, tools, "session-b") == ["its own"]
-    project.stepper("status")  # a new daemon knows nothing that runs
+    project.stepper("status")  # a new daemon knows no running cell
     wait_until_true(lambda: "all others" not in "".join(printed(project, tools)))
     project.stepper("shutdown")
     assert not get_status_file(project).exists()
@@ -280,7 +280,7 @@ def test_user_status_line_comes_first_and_is_restored(
         == 1
     )
     first = snapshot(repo)
-    setup(repo, kernel=kernel)  # what is there stays
+    setup(repo, kernel=kernel)  # the existing setting is kept
     setup(repo, "--statusline", kernel=kernel)
     assert snapshot(repo) == first
 

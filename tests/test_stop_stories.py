@@ -159,7 +159,7 @@ def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
         await call(client, "run_cell", source="x = 5")
         await call(client, "run_cell", source="x.nosuch")
         stop = await call(client, "run_cell", cell_id=-1, source="x.none")
-        assert "which: restore" not in stop, stop  # nothing is to be rebuilt
+        assert "which: restore" not in stop, stop  # nothing needs to be rebuilt
         refused = await client.call_tool(
             "run_notebook", {"which": "restore", "notebook": name}
         )

@@ -94,7 +94,7 @@ READS_WITH = [
         "`async def` instead of `def` in line 1",
     ),
     ("x = f'''\n{a}\n{b\n'''", "a `}` after `{b` in line 3"),
-    # what is no Python
+    # source that is not Python
     ("a = b and and c", "`and` instead of `and and` in line 1"),
     ('x = "a["b"]c"', "single quotes (') inside the string of line 1"),
     (

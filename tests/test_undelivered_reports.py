@@ -112,7 +112,7 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     assert (
         response.startswith("stepper: an edit of ")
         and "was CANCELLED after" in response
-    )  # … and the agent is told
+    )  # and the agent is notified
     assert "■ 2. Count" in response and '"Count" (its cell was interrupted)' in response
     assert "WAS applied" not in start_session(notebook)
     insert_and_interrupt(notebook, SLOW)

@@ -279,7 +279,7 @@ def test_seal_is_valid_for_one_user_and_one_file(
     assert not sealed_kernel_records.is_sealed(there, data)
     sealed_kernel_records.write(
         here, {**data, "ending": True}
-    )  # a seal is no part of what it seals
+    )  # the seal does not cover itself
     assert sealed_kernel_records.is_sealed(here, json.loads(secure_files.read(here)))
     key = tmp_path / "state" / "stepper" / "key"
     assert (

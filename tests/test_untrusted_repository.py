@@ -368,7 +368,7 @@ def test_trust_requires_confirmation_and_lists_everything(
     assert hostile.ran() == []
     hostile.stepper("trust", "--yes")
     assert os.path.exists(hostile.paths.install_record)
-    # what is accepted already is no question again
+    # an accepted item is not asked about again
     assert "Accepted" in hostile.stepper("trust").stdout
     hostile.config(
         "python: tools/python\n"
@@ -532,7 +532,9 @@ def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) ->
     packages.symlink_to(ROOT)
     trust.trust(hostile.paths)
     assert hostile.ran() == []
-    (hostile.folder / ".stepper/active").unlink()  # nothing is under way: no daemon
+    (
+        hostile.folder / ".stepper/active"
+    ).unlink()  # no notebook is in progress, so there is no daemon
     hostile.script("SessionStart", CLAUDE_ENV_FILE=str(tmp_path / "exports"))
     assert ".stepper/env/bin/python" in hostile.ran()
     assert "session.sh" in (tmp_path / "exports").read_text()

@@ -271,7 +271,7 @@ def test_leftovers_of_a_killed_view_are_removed(
     project: Project, tmp_path: Path
 ) -> None:
     opener = tmp_path / "opener"
-    opener.write_text("#!/bin/sh\nexit 0\n")  # it follows nothing
+    opener.write_text("#!/bin/sh\nexit 0\n")  # it opens nothing
     opener.chmod(0o755)
     view = View(project, BROWSER=str(opener))
     wait_until(
@@ -468,7 +468,7 @@ def test_daemon_is_killed_and_restarted(
     project.kill_daemon()
     page.until(
         "document.querySelector('#facts').innerText.includes('none')"
-    )  # nobody tells of a kernel
+    )  # no kernel is reported
     assert (
         page.js("document.querySelector('.cell h3').textContent") == "1. A"
     )  # the journal does of the rest
@@ -521,7 +521,7 @@ def test_followed_cell_stays_visible_while_the_page_grows(
     seen = "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
     page.until(f"{seen}(document.querySelector('.cell.running .outputs'))")
     assert "Part 5" in page.js("document.querySelector('#plan a.here').innerText")
-    page.click("#title")  # whoever does something is not led
+    page.click("#title")  # the page does not scroll while the user interacts
     page.js("scrollTo({top: 0, behavior: 'instant'})")
     page.until("document.querySelector('.cell.done .outputs pre')")
     page.js("new Promise(done => setTimeout(done, 500))")
@@ -556,7 +556,7 @@ def test_notebook_deleted_while_open(project: Project, view: View, page: Page) -
     page.until(
         "[...document.querySelectorAll('#shelf a')].some(each => each.title.includes('gone_elsewhere'))"
     )
-    page.go(page.js("location.href"))  # opened anew: the journal tells what ran
+    page.go(page.js("location.href"))  # reopened: the journal lists the runs
     page.until(
         "document.querySelector('.cell.done .source')?.innerText.includes('it was here')"
     )
@@ -1004,7 +1004,7 @@ def test_empty_project_shows_instructions_and_starts_no_daemon(
     assert not os.path.exists(untouched.paths.journals)
     page.until(
         "document.querySelector('#notices').innerText.includes('stepper view')"
-    )  # it says that it was ended
+    )  # it reports that it was stopped
     again = View(untouched, "--no-browser", "--port", view.port)
     page.events.clear()
     other = browser.page(page.context)

@@ -360,7 +360,7 @@ def test_install_and_uninstall_by_uvx(
     assert (snapshot(repo), snapshot(Path(paths.env))) == (first, beside), again.stdout
     assert "made" not in again.stdout
 
-    # its environment is its own: of what uvx made nothing is needed
+    # it has its own environment and does not need that of uvx
     packages = Path(paths.env, "packages").resolve()
     assert (
         packages.is_relative_to(paths.env)
@@ -478,7 +478,7 @@ def test_install_on_a_fresh_machine(
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     (scratch,) = tmp_path.glob("stepper-demo-*")
     stepper = scratch / ".stepper/env/bin/stepper"
-    again = run(stepper, "run", path=path, cwd=scratch)  # the demo ended its kernel
+    again = run(stepper, "run", path=path, cwd=scratch)  # the demo shut its kernel down
     assert again.returncode == 0, again.stderr
     (notebook,) = (scratch / "notebooks").glob("*.ipynb")
     player = demo.Player(str(scratch), f"notebooks/{notebook.name}")

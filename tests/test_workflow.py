@@ -607,7 +607,7 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
         'The user\'s answer to "which of the two columns?": the second one of the two'
         in response
     )
-    assert say(notebook, "the first one") == ""  # nothing is in force any more
+    assert say(notebook, "the first one") == ""  # no stop is active any more
     assert (
         "The notebook was not stopped. Continue.\nThe user's hint: drop the rows"
         in say(notebook, "continue notebook, drop the rows")
@@ -628,9 +628,7 @@ def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     say(notebook, "hello")
     end_turn(notebook)  # what other tests wrote by hand is told here
-    assert (
-        end_turn(notebook) == {}
-    )  # a person who says hello gets an answer and nothing else
+    assert end_turn(notebook) == {}  # a greeting gets an answer and nothing else
     notebook.insert("1")
     assert end_turn(notebook, "Shall I drop the empty rows?") == {}
     assert end_turn(notebook, mode="plan") == {}
@@ -710,10 +708,12 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     _, answer = notebook.insert("m = 3")
     assert (
         "done; criterion: n == 3." in answer.text and "Doubt" not in answer.text
-    )  # no such name: as prose
+    )  # no such name, so it is treated as prose
     assert "complete" in answer.text
     assert project.json("run", str(notebook.path), "--all")["ok"]
-    assert project.json("status")["state"] == "complete"  # what was confirmed stays so
+    assert (
+        project.json("status")["state"] == "complete"
+    )  # confirmed steps stay confirmed
 
 
 @pytest.mark.nightly

@@ -251,7 +251,7 @@ def test_worktree_config_and_environment_take_precedence(
     )
     assert f"| {main.folder}/tools/bin" in worktree.ran(
         tell
-    )  # where none may start, the old kernel stays
+    )  # if no new kernel can start, the old one is kept
     worktree.stepper("trust", "--yes")
     worktree.stepper("restart")
     assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)

@@ -72,7 +72,7 @@ class Case:
     fact: str
     cell: str
     prepare: tuple[str, ...] = ()
-    unrun: tuple[str, ...] = ()  # cells that stand above it and have not run
+    unrun: tuple[str, ...] = ()  # cells above it that have not run
     files: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
     needs: str = ""
@@ -81,9 +81,7 @@ class Case:
     story: tuple[Mapping[str, Any], ...] = ()
     at: int = 0  # the cell's place among the others, 0: below them
     replaces: int = 0  # the cell that it replaces
-    absent: str = (
-        ""  # a regular expression of what would be false: no report matches it
-    )
+    absent: str = ""  # a regular expression for false statements: no report matches it
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,7 @@ class Kept:
 
     def __init__(self, kernels: LocalLauncher) -> None:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
-        self.swallowed: list[
-            str
-        ] = []  # failures of the helper's own that it kept quiet
+        self.swallowed: list[str] = []  # errors of the helper that it suppressed
 
     async def start(self, place: LaunchConfig) -> Kernel:
         if self.kernel is None or await self.kernel.check_death() is not None:

@@ -55,7 +55,7 @@ def notebook(name: str) -> Any:
     for number, sheet in enumerate(sheets(name)):
         tags = {
             "tags": ["raises-exception"]
-        }  # whatever a cell ends with, the next one runs
+        }  # the next cell runs whatever the outcome of this one
         cells.append(
             nbformat.v4.new_code_cell(
                 sheet.source, id=f"{name}-{number}", metadata=tags

@@ -25,7 +25,7 @@ def run_with_nbclient(python: str, name: str, folder: Path) -> Any:
     made = notebook(name)
     os.environ.pop(
         "PYTEST_CURRENT_TEST", None
-    )  # ipykernel would not read what children write
+    )  # ipykernel would not read the output of child processes
     manager = AsyncKernelManager(transport="ipc", ip=str(folder / "k"))
     argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager._kernel_spec = KernelSpec(argv=argv, display_name="", language="python")

@@ -59,7 +59,7 @@ def nbclient_run(
     python = environment(sys.executable, *PACKAGES)
     folders = [
         tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)
-    ]  # one more: what is by chance
+    ]  # one more run, to find random differences
     results = [
         run.run_with_nbclient(python, request.param, folder) for folder in folders
     ]

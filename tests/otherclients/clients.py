@@ -56,7 +56,7 @@ def run(
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
-            late = True  # told below, with what was printed so far
+            late = True  # raised below with the output so far
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -53,7 +53,7 @@ class ScriptedModel:
     def __init__(self, *script: Turn) -> None:
         self.requests: list[Body] = []  # those that offered stepper's tools
         self.other_requests: list[str] = []  # "POST /path": anything else
-        self.errors: list[Exception] = []  # what the script's callables raised
+        self.errors: list[Exception] = []  # errors raised by the script's callables
         self._script = list(script)
         self._lock = threading.Lock()
         self._server = _Server(self)

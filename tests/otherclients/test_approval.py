@@ -66,13 +66,13 @@ def test_codex_exec_runs_no_code_without_approval(
 
     assert (ended.returncode, client.model.unsaid) == (0, 0), ended
     listed, plan, *refused = client.model.results
-    assert "canary.ipynb" in listed.text  # the server is there, and what reads passes
+    assert "canary.ipynb" in listed.text  # reading tools are allowed
     assert "no plan" in plan.text
     assert len(refused) == len(NEEDS_APPROVAL)
     assert not [*installed_project.rglob("canary.txt")], [
         result.text for result in refused
     ]
-    # exactly what the documentation quotes
+    # exactly the text that the documentation quotes
     assert all(result.text.endswith(REFUSAL) for result in refused), refused
     assert f'("{REFUSAL}")' in " ".join(DOCS.read_text().split())
 
@@ -113,5 +113,5 @@ def test_untrusted_project_has_no_server(start: Start, installed_project: Path) 
     command = [*client.install(), "exec", "--json", "--skip-git-repo-check"]
     run([*command, "Work in a notebook."], client.project, client.env, 120)
 
-    assert client.model.requests == []  # none offered a tool of stepper's
+    assert client.model.requests == []  # no request offered a tool of stepper
     assert client.model.other_requests != []

@@ -117,7 +117,7 @@ def test_the_seven_steps_in_claude_code_without_hooks(
         "❯ Accept" if model.unsaid == 6 else ""
     ):
         client.keys("Enter")
-        time.sleep(1)  # a key that follows the last one at once is lost
+        time.sleep(1)  # a key sent immediately after the previous one is lost
     client.wait_for("That is all.")
 
     assert model.unsaid == 0

@@ -39,4 +39,4 @@ def test_project_config_requires_a_trusted_folder(
     if trusted:
         assert "There is no notebook yet" in client.model.results[0].text
     else:
-        assert client.model.requests == []  # none offered a tool of stepper's
+        assert client.model.requests == []  # no request offered a tool of stepper

@@ -47,7 +47,7 @@ def environment(
         "TERM": "xterm-256color",
         **{
             name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ
-        },  # where installs are recorded
+        },  # the folder of installation records
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": API_KEY,
         "DISABLE_TELEMETRY": "1",
@@ -158,7 +158,7 @@ class ClaudeCode:
             try:
                 process.wait(timeout)
             except subprocess.TimeoutExpired:
-                pass  # told below, with what was printed so far
+                pass  # raised below with the output so far
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -287,7 +287,7 @@ class InteractiveClaude:
             os.devnull,
         ]
         prepare_home(home, project)
-        # tmux's own variables would tell the client that it may open panes
+        # with tmux's variables, the client would open panes
         command = [
             "env",
             "-u",
@@ -355,10 +355,10 @@ class InteractiveClaude:
             question = _question(screen)
             if (
                 "❯ 1. Yes" in question and "╌╌" in question
-            ):  # what is to be written comes after the rest
+            ):  # the text to type comes last
                 asked.setdefault(question, screen)
                 self.keys(key)
-                until = time.monotonic() + 3  # the key may come too early
+                until = time.monotonic() + 3  # the key can arrive too early
                 while _question(self.screen()) == question and time.monotonic() < until:
                     time.sleep(0.02)
             time.sleep(0.05)

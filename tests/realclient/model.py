@@ -94,7 +94,7 @@ class ScriptedModel:
         self.other_requests: list[
             str
         ] = []  # "GET /path": anything but messages and count_tokens
-        self.errors: list[Exception] = []  # what the script's callables raised
+        self.errors: list[Exception] = []  # errors raised by the script's callables
         self._script = list(script)
         self._lock = threading.Lock()
         self._server = _Server(self)

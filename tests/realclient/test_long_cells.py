@@ -289,7 +289,7 @@ def test_user_interrupts_a_long_cell(
         model, 3
     ) and "| epoch 1/2: loss 0.5" in get_new_text(model, 3)
     assert (SUMMARY in screen) is how.startswith("stepper")
-    client.send("And now?")  # it is told once, and nobody is sent on
+    client.send("And now?")  # reported once, and the agent is not told to continue
     client.wait_for("Nothing new.")
     assert "CANCELLED" not in get_new_text(model, 4) and len(model.requests) == 5
     assert status(notebook) == ["ready", "interrupted", "pending"]
@@ -484,7 +484,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
         [train(notebook)],
         second(notebook),
         [insert(other, "print('other')", "cell-0")],
-        [text("Is both to go on?")],  # nobody is sent on
+        [text("Is both to go on?")],  # the agent is not told to continue
     )
     client = interactive_claude(model)
     client.send("Begin.")

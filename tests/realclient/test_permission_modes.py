@@ -190,7 +190,7 @@ def test_prompts_and_runs_per_permission_mode(
         client.screen()
     )
     assert all("Do you want to insert this cell into" in screen for screen in screens)
-    if mode == "auto":  # what the question itself does not say
+    if mode == "auto":  # not part of the question itself
         assert RUNS_IN_AUTO_MODE in screens[0]
     if not mode:
         assert "auto mode on" in client.screen()

@@ -202,7 +202,7 @@ def test_plugin_without_installation(
     )
     assert (
         "install.sh --plugin" in tool_results(model.requests[1])[0]
-    )  # the plugin's own `stepper` says it
+    )  # printed by the plugin's own `stepper`
     assert (
         sorted(project.rglob("*")) == before
         and not Path(Paths(str(project)).install_record).exists()
@@ -334,7 +334,7 @@ def test_install_and_remove_in_interactive_dialogs(
     with interactive_claude(model, env={"PATH": path_without_stepper()}) as client:
         client.send(f"/plugin marketplace add {repository}")
         client.wait_for("Added marketplace: stepper")
-        client.wait_for("/reload-plugins")  # it closes its dialog by itself
+        client.wait_for("/reload-plugins")  # the dialog closes without a key
         client.send("/plugin install stepper")
         screen_text = client.wait_for("❯ Install for you (user scope)")
         assert (

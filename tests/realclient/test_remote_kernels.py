@@ -274,7 +274,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     ]
     assert code(notebook)[3][1].startswith(
         "100 of 1461 days\n200 of"
-    )  # what it had printed is kept
+    )  # its earlier output is kept
     configured(project, {"slurm": where | {"time": "0:20:00"}})
     stepper(project, "restore", str(notebook))
 
@@ -310,7 +310,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
         and "Nothing in it ended the kernel: replaced, if only by the same"
         in get_new_text(model, 16)
     )
-    assert model.shown().count(ENDED) == 4  # each of the four was told once
+    assert model.shown().count(ENDED) == 4  # each of the four was reported once
     is_whole(notebook, step2=LOADS)
     before, again = (
         [*expect_ok_runs(1, 2, 3), (4, "kernel_died")],

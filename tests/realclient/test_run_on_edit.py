@@ -250,7 +250,7 @@ def test_analysis_from_slash_command_to_finished_notebook(
     )
     assert next(turns, None) is None
 
-    # What is on disk.
+    # The notebook on disk.
     document = nbformat.read(path[0], as_version=4)
     nbformat.validate(document)
     ran = [cell for cell in document.cells if cell.cell_type == "code"]
@@ -544,7 +544,7 @@ def test_edits_of_other_files_start_nothing(
         )
         assert all(cell.get("execution_count") is None for cell in cells(elsewhere))
 
-        # the spy does see what is started: without this the test could not fail
+        # the spy records started processes; without this the test could not fail
         model.then([read(notebook)], [insert(notebook, "print('seen')", "cell-0")])
         claude(model).prompt("Now a cell.")
         assert of_edits <= set(log.read_text().split()), log.read_text()

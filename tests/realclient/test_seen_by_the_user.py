@@ -87,7 +87,7 @@ def test_each_command_prints_one_line_for_the_user(
     client.send("Go.")
     client.wait_for("Execution stopped at cell 2", 60)
 
-    # one more failure, and the turn ends with words that ask for nothing more
+    # one more failure, and the turn finishes with a plain text
     model.then([text("I wait for you: what next?")])
     client.send("/fix look at the divisor")
     screen = join_lines(client.wait_for("what next?", 40))
@@ -153,7 +153,7 @@ def test_instructions_come_first_after_machine_restart(
     rebuild, cause = screen.index("To rebuild its variables"), screen.index("Cause: ")
     assert screen.index("restart.ipynb is stopped.") < rebuild < cause
     assert "to go on without them, type /continue" in screen
-    client.send("go on")  # with the variables, or without them: nobody knows
+    client.send("go on")  # it is unknown whether the variables exist
     client.wait_for("What now?", 60)
     shown_text = model.shown()
     assert "The user's message does not resume the notebook. To rebuild" in shown_text
@@ -166,7 +166,7 @@ def test_instructions_come_first_after_machine_restart(
     client.wait_for("Do you want to proceed?", 40)
     until = time.monotonic() + 20
     while "Do you want to proceed?" in client.screen() and time.monotonic() < until:
-        client.keys("Enter")  # the first one may come too early
+        client.keys("Enter")  # the first key can arrive too early
         time.sleep(1)
     client.wait_for("What next?", 60)
     assert json.loads(notebook.read_text())["cells"][-1]["outputs"]

@@ -67,7 +67,7 @@ def test_status_line_is_below_the_users_own(
         mine = next(line for line in screen.splitlines() if "mine: " in line)
         assert screen.index(mine) < screen.index("▶ 3/7 Clean")
         tells("▶ 3/7 Clean · 13 s of 30 · df 1,461×7 · 156 MB")
-        client.wait_for("13 s of 30")  # nobody pressed a key
+        client.wait_for("13 s of 30")  # no key was pressed
         statusline_path.unlink()
         end = time.monotonic() + 20
         while "3/7 Clean" in (screen := client.screen()):

@@ -54,7 +54,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
 ]  # the first one sets the repository up, perhaps over a slow line
-SENT_ON = "steps of notebooks/"  # of what the Stop hook says
+SENT_ON = "steps of notebooks/"  # of the Stop hook's message
 HOOK_SAYS = "hook additional context: "  # the client, before a hook's context
 
 
@@ -278,7 +278,7 @@ def test_plan_runs_until_the_notebook_is_complete(
     assert f"It is {name}." in last
     assert get_state_and_steps(created[0]) == ("complete", ["done"] * 3)
 
-    # nothing is under way now: hooks are silent, and the plain words for a new one need no daemon
+    # no notebook is in progress: hooks are silent, and the prompt for a new one needs no daemon
     stepper(project, "shutdown")
     client(model).prompt("hello")
     assert HOOK_SAYS not in model.shown()
@@ -319,7 +319,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         action=LACKS,
     )
     assert stop_reasons(first) == [block]
-    assert len(model.requests) == 6  # the turn ended at once
+    assert len(model.requests) == 6  # the turn finished immediately
     assert get_state_and_steps(notebook) == (
         "stopped",
         ["failed", "pending", "pending"],
@@ -349,7 +349,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
     assert [source for source, _ in code(notebook)] == ["4 / 0"]
     assert len(model.requests) == 9  # stopped: not sent on
 
-    # /fix: what was tried, a fresh count, success
+    # /fix: earlier attempts, a new count, success
     model.then(
         [read(notebook)],
         [replace(notebook, "rows = 3", "cell-1")],
@@ -513,7 +513,7 @@ def test_notebook_status_shows_and_changes_nothing(
     )
     assert (
         len(model.requests) == 1
-    )  # asked for the status, the agent is not sent on to work
+    )  # a status request does not tell the agent to continue working
     assert get_state_and_steps(notebook) == ("ready", ["done", "failed", "pending"])
 
 
@@ -1082,7 +1082,7 @@ def test_ambiguous_slash_command_resumes_no_notebook(
     model, notebooks = two_stopped
     before = len(model.requests)
     refused = client(model).prompt("/fix the first one")
-    assert len(model.requests) == before  # the client shows the user why, and ends
+    assert len(model.requests) == before  # the client shows the reason
     said = str(refused.events[-1]["result"])
     for notebook in notebooks:
         assert f"\n         /fix notebooks/{notebook.name} the first one" in said
@@ -1135,7 +1135,7 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     client(model).prompt("Begin.")
     assert get_state_and_steps(notebook)[0] == "stopped"
 
-    # the agent: the file tool is refused, and the shell changes nothing of the stop
+    # the agent's file tool is refused, and a shell change does not lift the stop
     message = (
         f"from pathlib import Path; Path('{notebook}').write_text({other('mine')!r})"
     )
@@ -1211,7 +1211,7 @@ def test_ci_job_sees_the_stop_in_status(
     assert subprocess.run(["sh", "-c", gate], cwd=project).returncode == 0
 
 
-# what `jq -e '.state == "complete"'` does
+# equivalent to `jq -e '.state == "complete"'`
 IS_COMPLETE = 'import json, sys; sys.exit(json.load(sys.stdin)["state"] != "complete")'
 
 
