@@ -654,6 +654,7 @@ async def _report_status(
 async def _get_status(
     request: Request, session: Session | None, arguments: cli_commands.Status
 ) -> responses.StatusResponse:
+    """Return the status of a notebook, or an empty status without a notebook."""
     if arguments.details or arguments.wait_seconds is not None:
         from stepper.daemon import mcp_handlers
 

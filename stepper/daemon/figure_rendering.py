@@ -54,17 +54,8 @@ async def render_figures(
     cell = status_queries.find_code_cell(session, name)
     figures = _read_figures(session, cell)
     launch = await _choose_interpreter(request, session)
-    # Choose the paths, and remove files of earlier requests.
-    runs = [run.run for run in session.state.runs if run.cell_id == cell.id]
-    run_number = max(runs, default=0)
     folder = request.workspace.get_figures_folder(session)
-    paths = []
-    for number in range(1, len(figures) + 1):
-        file_name = f"{run_number:04d}-plotly-{number}.png"
-        paths.append(os.path.join(folder, file_name))
-    secure_files.create_folder(folder)
-    for path in paths:
-        secure_files.remove(path)
+    paths = _prepare_paths(session, cell, folder, len(figures))
     async with _browser_lock:
         targets = list(zip(figures, paths, strict=True))
         stderr = await _run_kaleido(request, launch, folder, targets)
@@ -116,6 +107,22 @@ def _read_figures(session: Session, cell: Cell) -> list[dict[str, Any]]:
     return figures[:MAX_FIGURES]
 
 
+def _prepare_paths(session: Session, cell: Cell, folder: str, count: int) -> list[str]:
+    """Return the paths for `count` PNG files of a cell in a folder.
+
+    Create the folder if necessary, and remove the files of earlier requests.
+    """
+    runs = [run.run for run in session.state.runs if run.cell_id == cell.id]
+    run_number = max(runs, default=0)
+    secure_files.create_folder(folder)
+    paths = []
+    for number in range(1, count + 1):
+        path = os.path.join(folder, f"{run_number:04d}-plotly-{number}.png")
+        secure_files.remove(path)
+        paths.append(path)
+    return paths
+
+
 async def _choose_interpreter(request: Request, session: Session) -> LaunchConfig:
     """Return the interpreter to run kaleido with, and its environment.
 
@@ -147,17 +154,7 @@ async def _run_kaleido(
     `targets` are pairs of a figure and the path of its PNG file. Raise StepperError
     after the timeout, or if the caller disconnects.
     """
-    process = await asyncio.create_subprocess_exec(
-        launch.python,
-        "-c",
-        SCRIPT,
-        stdin=PIPE,
-        stdout=DEVNULL,
-        stderr=PIPE,
-        cwd=folder,
-        env=dict(launch.environ),
-        start_new_session=True,
-    )
+    process = await _start_kaleido(launch, folder)
     request_text = json.dumps(targets)
     rendering = asyncio.create_task(process.communicate(request_text.encode()))
     disconnection = asyncio.create_task(request.caller.disconnected.wait())
@@ -185,7 +182,23 @@ async def _run_kaleido(
     return stderr.decode("utf-8", "replace")
 
 
+async def _start_kaleido(launch: LaunchConfig, folder: str) -> Process:
+    """Start the script that renders figures, in a process group of its own."""
+    return await asyncio.create_subprocess_exec(
+        launch.python,
+        "-c",
+        SCRIPT,
+        stdin=PIPE,
+        stdout=DEVNULL,
+        stderr=PIPE,
+        cwd=folder,
+        env=dict(launch.environ),
+        start_new_session=True,
+    )
+
+
 def _kill(process: Process) -> None:
+    """Kill a process and its child processes."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 

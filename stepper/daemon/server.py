@@ -325,6 +325,7 @@ class Daemon:
             await asyncio.sleep(MAINTENANCE_SECONDS)
 
     async def _maintain_session(self, session: Session) -> None:
+        """Maintain a session, and log errors instead of raising them."""
         try:
             await session.do_maintenance()
         except StepperError as error:

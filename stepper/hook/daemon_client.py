@@ -25,8 +25,8 @@ SEND_TIMEOUT = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # struct t
 # On Linux, Claude Code's sandbox denies Unix sockets to shell commands, whatever their
 # path. Hooks run outside of the sandbox.
 SANDBOXED = (
-    "this shell runs in a sandbox that allows no Unix sockets, so it can't reach the"
-    " stepper daemon. Cells still run when they are edited"
+    "this shell runs in a sandbox that allows no Unix sockets, so commands can't reach"
+    " the stepper daemon. Cells still run when they are edited"
 )
 SANDBOX_HINT = (
     '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json'

@@ -41,29 +41,19 @@ def hook() -> None:
     the folder of this package, the result of the compiled client if it ran before, the
     project's folder and the name of the event.
     """
-    *client_result, root, event = sys.argv[2:]
+    *client_results, root, event = sys.argv[2:]
+    client_result = client_results[0] if client_results else ""
     payload_bytes = b""
+    response: bytes | None
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload_bytes = stdin.readall()
         posix.chdir(root)
         paths = HookPaths(posix.getcwd())
-        response: bytes | None = b""
         if event in NOTIFIERS:
-            result = client_result[0] if client_result else ""
-            notified = notify_agent(paths, event, payload_bytes, result)
+            notified = notify_agent(paths, event, payload_bytes, client_result)
             posix._exit(2 if notified else 0)
-        if event not in ONLY_IN_PROGRESS or _is_in_progress(paths):
-            error = (
-                build_client_error(client_result[0], paths) if client_result else None
-            )
-            response = forward_event(paths, event, payload_bytes, error)
-        # The event is checked first, because the payload of an edit is large.
-        is_prompt = not response and event in NEVER_LAUNCH
-        if is_prompt and b"notebook" in payload_bytes.lower():
-            from stepper.hook import hook_json
-
-            response = hook_json.respond_without_daemon(event, payload_bytes)
+        response = _get_response(paths, event, payload_bytes, client_result)
     except Exception as error:
         from stepper.hook import hook_json
 
@@ -75,6 +65,29 @@ def hook() -> None:
         pass  # Claude Code no longer reads it
     # Nothing is buffered, and shutting the interpreter down costs 3 ms.
     posix._exit(0)
+
+
+def _get_response(
+    paths: HookPaths, event: str, payload_bytes: bytes, client_result: str
+) -> "bytes | None":
+    """Return the output of the hook: the daemon's response, or the hook's own.
+
+    `client_result` is the result of the compiled client, or an empty string if the
+    client did not run. Raise the same errors as `forward_event`.
+    """
+    response: bytes | None = b""
+    if event not in ONLY_IN_PROGRESS or _is_in_progress(paths):
+        error = None
+        if client_result:
+            error = build_client_error(client_result, paths)
+        response = forward_event(paths, event, payload_bytes, error)
+    # The event is checked first, because the payload of an edit is large.
+    is_prompt = not response and event in NEVER_LAUNCH
+    if is_prompt and b"notebook" in payload_bytes.lower():
+        from stepper.hook import hook_json
+
+        response = hook_json.respond_without_daemon(event, payload_bytes)
+    return response
 
 
 def _is_in_progress(paths: HookPaths) -> bool:
@@ -164,6 +177,7 @@ def wait_for_message(paths: HookPaths, event: str, request: bytes, parent: int) 
     sockets = list[_socket.socket]()
 
     def handle_progress(body: bytes) -> None:
+        """Store the request for the next daemon, or print the message."""
         nonlocal request
         check_reader(body)
         if body[:1] == b"\0":

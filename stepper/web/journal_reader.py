@@ -92,6 +92,7 @@ class RunHistory:
             return (self.changes, self.generation) != before
 
     def _read_new_lines(self) -> None:
+        """Read the new lines of the journal, or all lines of another journal."""
         # If the configuration is invalid, the former path is used.
         with contextlib.suppress(StepperError):
             self.path = self._get_path()
@@ -129,6 +130,7 @@ class RunHistory:
                 self.read_bytes += len(line)
 
     def _apply_line(self, line: bytes) -> None:
+        """Update the state and the runs with the event in a line."""
         try:
             event = journal_events.parse_event(load_json_exact(line))
         except INVALID_EVENT:  # another program wrote the line
@@ -139,9 +141,9 @@ class RunHistory:
         journal_reducer.apply(event, self.state)
         match event:
             case journal_events.RunStarted():
-                self._keep_position(event.kind, event.run, line)
+                self._record_position(event.kind, event.run, line)
             case journal_events.RunReported():
-                self._keep_position(event.kind, event.run, line)
+                self._record_position(event.kind, event.run, line)
                 warnings = _find_warnings(event.text)
                 if warnings:
                     self.warnings[event.run] = warnings
@@ -150,7 +152,7 @@ class RunHistory:
             case journal_events.RunEnded() | journal_events.PreflightFailed():
                 self.runs.append(_make_past_run(event))
 
-    def _keep_position(
+    def _record_position(
         self,
         kind: str,
         run: int,
@@ -197,6 +199,7 @@ def _find_warnings(report: str) -> list[str]:
 
 
 def _make_past_run(event: RunEvent) -> PastRun:
+    """Return the run that an event finished, or that a preflight check prevented."""
     reason = event.error if event.fault else ""
     repeat = 0
     if isinstance(event, journal_events.RunEnded):

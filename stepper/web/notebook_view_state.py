@@ -105,20 +105,8 @@ class NotebookView:
         Requests are sent to the daemon at most every RUNNING_SECONDS or IDLE_SECONDS.
         `current` is the name of the project's current notebook.
         """
-        with self.history.lock:
-            self.history.refresh()
-            changes = self.history.changes + self.history.generation
-            # Compared because the list of notebooks may also refresh the history.
-            has_events = changes != self.seen_changes
-            self.seen_changes = changes
-            has_new_file = self._read_file()
-            is_idle = not self.snapshot["run"]
-            if has_events or (has_new_file and is_idle):
-                self.needs_marks = True
-            is_running = self.history.state.running or self.snapshot["running"]
-        interval = RUNNING_SECONDS if is_running else IDLE_SECONDS
-        is_due = has_events or time.monotonic() > self.requested_at + interval
-        if is_due and self.request_lock.acquire(blocking=False):
+        needs_snapshot = self._read_files()
+        if needs_snapshot and self.request_lock.acquire(blocking=False):
             try:
                 self._request_snapshot()
             finally:
@@ -133,6 +121,25 @@ class NotebookView:
                     "live": self.build_live_state(),
                 }
             return self.parts
+
+    def _read_files(self) -> bool:
+        """Read new events from the journal, and the notebook file if it has changed.
+
+        Return whether to request a snapshot from the daemon.
+        """
+        with self.history.lock:
+            self.history.refresh()
+            changes = self.history.changes + self.history.generation
+            # Compared because the list of notebooks may also refresh the history.
+            has_events = changes != self.seen_changes
+            self.seen_changes = changes
+            has_new_file = self._read_file()
+            is_idle = not self.snapshot["run"]
+            if has_events or (has_new_file and is_idle):
+                self.needs_marks = True
+            is_running = self.history.state.running or self.snapshot["running"]
+        interval = RUNNING_SECONDS if is_running else IDLE_SECONDS
+        return has_events or time.monotonic() > self.requested_at + interval
 
     def _get_parts_version(self, current: str) -> tuple[object, ...]:
         """Return a version that changes whenever the parts must be created again."""
@@ -372,20 +379,19 @@ class NotebookView:
             }
         if cell is None:
             return None
-        started_at = running.at if running else ""
-        if started_at:
-            milliseconds = 1000 * parse_moment(started_at).timestamp()
+        if running is not None and running.at:
+            start_time = 1000 * parse_moment(running.at).timestamp()
         else:
             # Rounded to seconds, so that the part of the page changes less often.
             seconds = time.time() - cell.get("seconds", 0)
-            milliseconds = round(1000 * seconds, -3)
+            start_time = round(1000 * seconds, -3)
         return {
             "name": cell["name"],
             "cell": cell["cell_id"],
             "timeout": cell["timeout"],
             "line": cell["line"],
             "left": cell["left_seconds"],
-            "at": milliseconds,
+            "at": start_time,  # in milliseconds
         }
 
     def list_runs(self, start: int) -> list[Row]:
@@ -442,6 +448,7 @@ def _make_file_rows(document: Document) -> list[Row]:
 
 
 def _compute_checksum(raw: Mapping[str, Any]) -> int:
+    """Return a checksum of a cell's source, outputs and execution count."""
     contents = [raw.get("source"), raw.get("outputs"), raw.get("execution_count")]
     try:
         return zlib.crc32(orjson.dumps(contents))

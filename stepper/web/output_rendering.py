@@ -220,6 +220,7 @@ def _render_plain(
     index: int,
     share: float,
 ) -> RenderedOutput:
+    """Return the description of Markdown or another text, or a note without a text."""
     mime_type = next(filter(data.__contains__, TEXT_TYPES), None)
     if mime_type is None:
         mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]

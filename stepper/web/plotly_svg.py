@@ -128,6 +128,7 @@ def render_svg(figure: Mapping[str, Any]) -> str:
 
 
 def _render_figure(figure: Mapping[str, Any]) -> str:
+    """Return a figure as SVG, or an empty string if a trace is not supported."""
     traces = _parse_traces(figure.get("data"))
     if not traces:
         return ""
@@ -334,6 +335,7 @@ def _get_points(trace: Trace, axes: Axes) -> list[tuple[float, float]]:
 
 
 def _draw_legend(traces: Sequence[Trace]) -> list[str]:
+    """Return the SVG elements for the names and colours of the traces."""
     parts = []
     x = LEFT
     for index, trace in enumerate(traces[:MAX_LEGEND_ENTRIES]):

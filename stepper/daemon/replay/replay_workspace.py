@@ -215,7 +215,7 @@ def _check_backend(
     if options.scratch and not backend.description.is_local:
         raise UsageError(
             "--scratch can't be used with a kernel on another machine: the copy of the"
-            " notebook's folder is on this machine"
+            " working directory is on this machine"
         )
 
 
@@ -325,16 +325,8 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
     The copy is inside a copy of the project in which all other files are links. Raise
     UsageError if the directory is larger than MAX_SCRATCH_BYTES.
     """
-    cwd = replay_workspace.launch.cwd
-    relative_cwd = paths.relpath(cwd)
-    if sum(_iterate_sizes(cwd)) > MAX_SCRATCH_BYTES:
-        notebook = paths.relpath(replay_workspace.original)
-        command = CommandLines(notebook).shell("verify")
-        raise UsageError(
-            f"{relative_cwd} is larger than the maximum for --scratch,"
-            f" {MAX_SCRATCH_BYTES / 1e9:.1f} GB",
-            f"{command}  # without --scratch; the result lists the changed files",
-        )
+    _check_size(paths, replay_workspace)
+    relative_cwd = paths.relpath(replay_workspace.launch.cwd)
     source = paths.project
     target = os.path.join(replay_workspace.folder, "scratch")
     os.mkdir(target)
@@ -355,6 +347,20 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
         dirs_exist_ok=True,
     )
     return target
+
+
+def _check_size(paths: Paths, replay_workspace: ReplayWorkspace) -> None:
+    """Raise UsageError if the working directory of the kernels is too large to copy."""
+    cwd = replay_workspace.launch.cwd
+    if sum(_iterate_sizes(cwd)) <= MAX_SCRATCH_BYTES:
+        return
+    notebook = paths.relpath(replay_workspace.original)
+    command = CommandLines(notebook).shell("verify")
+    raise UsageError(
+        f"{paths.relpath(cwd)} is larger than the maximum for --scratch,"
+        f" {MAX_SCRATCH_BYTES / 1e9:.1f} GB",
+        f"{command}  # without --scratch; the result lists the changed files",
+    )
 
 
 def _list_not_copied(folder: str, names: list[str]) -> Iterable[str]:

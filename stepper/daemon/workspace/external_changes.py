@@ -183,6 +183,7 @@ class ExternalChanges:
                 self._write_marker(notebooks)
 
     def _select_changed(self, notebooks: FileStates) -> set[str]:
+        """Return the paths of the notebooks that changed after they were reported."""
         changed = set[str]()
         for path, state in notebooks.items():
             if self.reported.get(path) != state:
@@ -275,6 +276,7 @@ def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
 
 
 def _read_states(paths: Iterable[str]) -> FileStates:
+    """Return the states of the notebooks that exist."""
     states: FileStates = {}
     for path in paths:
         with contextlib.suppress(OSError):  # the file may have been deleted

@@ -464,7 +464,8 @@ function renderTable(table, address) {
     ),
   );
   if (table.left) {
-    const omitted = `${table.left.toLocaleString()} more rows in the notebook`;
+    const noun = table.left === 1 ? "more row" : "more rows";
+    const omitted = `${table.left.toLocaleString()} ${noun} in the notebook`;
     const link = textLink(address, `… ${omitted}`);
     link.className = "soft";
     box.append(link);
@@ -1290,7 +1291,8 @@ function drawHistory() {
   const rows = runs.map((run) => createHistoryRow(run, numbers));
   const earlier = count(omitted, "earlier run", "earlier runs");
   const note =
-    `The latest ${MAX_RUNS} runs. To see also the ${earlier}, run: stepper history`;
+    `This list contains the latest ${MAX_RUNS} runs.` +
+    ` To see the ${earlier} too, run: stepper history`;
   replaceChildren(
     $("ran"),
     h("thead", {}, h("tr", {}, ...headers)),
@@ -1509,7 +1511,9 @@ function formatAnnouncement() {
   if (stop) return `Stopped: ${stop.error}`;
   if (running) return `${running.name} is running`;
   if (!lastRun) return "";
-  const result = lastRun.fine ? "succeeded" : `failed: ${lastRun.why}`;
+  const result = lastRun.fine
+    ? "succeeded"
+    : `failed: ${lastRun.why || lastRun.outcome}`;
   return `Run ${lastRun.run} ${result}`;
 }
 
@@ -1571,7 +1575,7 @@ function connect() {
   }
   source.onerror = () => {
     state.connectionError =
-      "`stepper view` does not respond. The server may have been stopped or be" +
+      "`stepper view` does not respond. The server may have stopped, or may be" +
       " starting. To open the page again, run: stepper view";
     if (state.status) scheduleDraw();
     else replaceChildren($("notices"), createNotice(state.connectionError));
