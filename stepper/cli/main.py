@@ -75,7 +75,7 @@ INTERNAL_ERROR = 3  # an exit code
 
 
 class CommandGroup(click.Group):
-    """The group of all commands. Errors of the commands are reported."""
+    """The group of all commands. It reports the errors that commands raise."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, or report its error and exit with the error's exit code."""
@@ -191,7 +191,7 @@ def format_command_name(command: Command) -> str:
 
 
 def format_epilog(examples: Iterable[str]) -> str:
-    """Return the examples and exit codes, for the end of a command's help."""
+    """Return the end of a command's help: the examples and the exit codes."""
     lines = [f"  stepper {example}" for example in examples]
     calls = "\n".join(lines)
     return f"\b\nExamples:\n{calls}\n\n\b\nExit codes:\n  {EXIT_CODES}"

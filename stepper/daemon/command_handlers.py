@@ -213,7 +213,8 @@ async def _open_session(request: Request, arguments: Any, name: str | None) -> S
 async def _open_session_to_resume(request: Request, arguments: Any) -> Session:
     """Return the session that a command without a notebook name resumes.
 
-    Stops of replaced notebooks are cleared first, so that they are not resumed.
+    The stops of replaced notebooks are cleared first, so that these notebooks are not
+    resumed.
     """
     await request.workspace.open_stopped_sessions()
     _clear_replaced_stops(request)
@@ -243,7 +244,10 @@ def _clear_replaced_stops(request: Request) -> None:
 
 
 async def _shut_down_project(request: Request) -> responses.ShutdownResponse:
-    """Shut down all kernels and the daemon."""
+    """Shut down all kernels and the daemon.
+
+    If a kernel can't be shut down, raise the error after all other shutdowns.
+    """
     request.shut_down()
     shutdowns = [
         notebook_commands.shutdown(session, SHUTDOWN_REASON)
@@ -342,7 +346,10 @@ async def _yield_to_requests(request: Request, seconds: float) -> None:
 async def _create_notebook(
     request: Request, arguments: cli_commands.New
 ) -> responses.NotebookCreatedResponse:
-    """Create a notebook with a plan, and add the first cells of the command."""
+    """Create a notebook with a plan, and add the first cells of the command.
+
+    Raise UsageError if the problem is empty or an argument is not valid.
+    """
     if not arguments.problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     workspace = request.workspace
@@ -605,7 +612,12 @@ async def _run(
     session: Session,
     arguments: cli_commands.Run | cli_commands.Restore,
 ) -> object:
-    """Run cells of a notebook, or restore the state of its kernel."""
+    """Run cells of a notebook, or restore the state of its kernel.
+
+    With `wait_seconds`, return an interim response if the run takes longer. Raise
+    StepperError if an agent wants to restore the state of a stopped notebook, unless
+    the kernel died.
+    """
     selection = "restore"
     wait_seconds = None
     if isinstance(arguments, cli_commands.Run):

@@ -76,7 +76,10 @@ async def handle_event(
 async def _handle_event(
     workspace: Workspace, name: str, is_repeated: bool, data: bytes, caller: Caller
 ) -> bytes:
-    """Parse the payload of an event and call the event's handler."""
+    """Parse the payload of an event, and call the event's handler.
+
+    Errors are reported in the output.
+    """
     try:
         payload = load_json(claude_code_json.remove_notebook_copies(data))
         client_pid = caller.environ.get(background_runs.CLIENT_PID, "")

@@ -25,9 +25,9 @@ def build_kernel_environ(
 
     `environ` is the caller's environment. `python` is the path of the kernel's
     interpreter, or an empty string. `own_prefix` is the folder of stepper's own
-    environment, which is removed from PATH, so that `!pip install` in a cell does not
-    install into it. `hidden` contains names and patterns (`AWS_*`) of variables to
-    leave out.
+    environment. This folder is removed from PATH, so that `!pip install` in a cell does
+    not change stepper's environment. `hidden` contains names and patterns (`AWS_*`) of
+    variables to leave out.
     """
     variables = {
         name: value

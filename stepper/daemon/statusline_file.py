@@ -53,6 +53,7 @@ class StatusLineFile:
     def update(self, measure_memory: bool = True) -> None:
         """Write the file if a line has changed or a cell is running.
 
+        Remove the file if no notebook has a status line.
         If `measure_memory` is true, measure the kernels' memory again, but not more
         often than every MEMORY_SECONDS.
         """
@@ -111,7 +112,7 @@ class StatusLineFile:
         )
 
     def _update_display(self, session: Session, measure_memory: bool) -> KernelDisplay:
-        """Return the facts about a notebook's kernel, after updating them."""
+        """Update and return the facts about a notebook's kernel."""
         kernel = session.kernel_manager.kernel
         namespace = session.namespace_tracker.current
         display = self.displays.setdefault(session.name, KernelDisplay())

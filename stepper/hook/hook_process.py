@@ -36,10 +36,10 @@ DAEMON_WAIT_SECONDS = 20
 def hook() -> None:
     """Forward standard input to the daemon, print the response, and exit.
 
-    The exit code is 0, because another exit code would make the user's edit fail. Only
-    an event in NOTIFIERS exits with 2, to notify the agent. The process's arguments are
-    the folder of this package, the result of the compiled client if it ran before, the
-    project's folder and the name of the event.
+    The exit code is 0, because another exit code would make the user's edit fail. For
+    an event in NOTIFIERS, the exit code is 2 if a message to the agent was printed. The
+    process's arguments are the folder of this package, the result of the compiled
+    client if it ran before, the project's folder and the name of the event.
     """
     *client_results, root, event = sys.argv[2:]
     client_result = client_results[0] if client_results else ""

@@ -43,6 +43,7 @@ class DaemonClient:
     ) -> dict[str, Any] | None:
         """Return the live state of a notebook, or None if the request fails.
 
+        Set `error` to the reason of the failure, or to an empty string.
         `run` and `changes` identify the outputs that the caller already has, because
         the daemon sends only changed outputs. If `marks` is true, the response contains
         the stale cells.

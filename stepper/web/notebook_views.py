@@ -52,7 +52,8 @@ class NotebookList:
     def resolve_name(self, name: str, cwd: str) -> str:
         """Return the path of a notebook relative to the project, by its name.
 
-        Raise UsageError if the notebook does not exist.
+        The folder `cwd` is searched first. Raise UsageError if the notebook does not
+        exist or its path is not valid.
         """
         path = self.notebook_paths.find(name, cwd)
         return self.paths.relpath(path)
@@ -60,7 +61,8 @@ class NotebookList:
     def get_view(self, name: str) -> NotebookView | None:
         """Return the view of a notebook.
 
-        Return None if the notebook has neither a file nor a journal.
+        Return None if the notebook has neither a file nor a journal, or if its path is
+        not valid.
         """
         if name in self._views:
             return self._views[name]
@@ -89,8 +91,8 @@ class NotebookList:
     def get_commands(self, name: str, current: str) -> CommandLines:
         """Return the commands for a notebook.
 
-        The commands include the notebook's name unless it is the only notebook.
-        `current` is the name of the project's current notebook.
+        `current` is the name of the project's current notebook. The commands include
+        the notebook's name unless it is current and no other notebook is known.
         """
         is_named = name != current or self._has_several()
         return CommandLines(name if is_named else "", self.program)

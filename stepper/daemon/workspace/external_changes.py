@@ -286,11 +286,11 @@ def _read_states(paths: Iterable[str]) -> FileStates:
 
 
 def _take_change_report(session: Session) -> list[str]:
-    """Return a list with one report line on a notebook, and mark its changed cells.
+    """Return a report line on a notebook's changed cells, and mark them as reported.
 
-    The changed cells count as reported afterwards. Return an empty list if each cell
-    ran with its current source or was reported before. If the notebook can't be read,
-    the line contains the reason.
+    The line is returned in a list. The list is empty if each cell ran with its current
+    source or was reported before. If the notebook can't be read, the line contains the
+    reason.
     """
     try:
         document, cells = undelivered_reports.update_changed_cells(session)

@@ -70,7 +70,7 @@ class NotebookPaths:
 
     @property
     def _default_folder(self) -> str:
-        """The folder whose notebooks have stores without a prefix."""
+        """The real path of `notebooks_dir`. Stores of notebooks in it have no prefix."""
         return os.path.realpath(self._join(self.config.load_limits().notebooks_dir))
 
     def _join(self, name: str) -> str:
@@ -127,9 +127,9 @@ class NotebookPaths:
         return name.removesuffix(".ipynb")
 
     def get_path_of_store(self, name: str) -> str:
-        """Return the path of a notebook.
+        """Return the path of the notebook with a store.
 
-        `name` is the notebook's store with the suffix `.ipynb`.
+        `name` is the store with the suffix `.ipynb`.
         """
         renamed = self.renames_file.get_notebook(name.removesuffix(".ipynb"))
         if renamed is not None:

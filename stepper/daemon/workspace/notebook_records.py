@@ -77,7 +77,10 @@ class NotebookRecords:
         return os.path.lexists(record)
 
     def get_cell_hashes(self, path: str) -> Hashes | None:
-        """Return the hashes of a notebook's code cells, or None if it can't be read."""
+        """Return the hashes of a notebook's code cells.
+
+        Return None if the notebook can't be read.
+        """
         signature = get_signature(path)
         cached = self._notebook_hashes.get(path)
         if cached is not None and cached.signature == signature:
@@ -144,7 +147,7 @@ def _add_to_cache(
 
 
 def get_signature(path: str) -> Signature:
-    """Return the signature of a file, or an empty tuple if the file is missing."""
+    """Return the signature of a file, or an empty tuple if it can't be accessed."""
     try:
         status = os.stat(path)
     except OSError:
@@ -153,6 +156,6 @@ def get_signature(path: str) -> Signature:
 
 
 def get_inode(path: str) -> int:
-    """Return the inode number of a file, or 0 if the file is missing."""
+    """Return the inode number of a file, or 0 if the file can't be accessed."""
     signature = get_signature(path)
     return signature[0] if signature else 0

@@ -35,7 +35,7 @@ class Notebooks(Protocol):
 
 @dataclass(frozen=True)
 class CachedRow:
-    """A row, the limits, and the signatures of the notebook and the journal."""
+    """A row with the limits and the file signatures from which it was built."""
 
     row: responses.NotebookEntry
     limits: Limits
@@ -94,7 +94,7 @@ class NotebookRows:
 
 
 def _get_signature(path: str) -> tuple[int, ...]:
-    """Return the signature of a file, or an empty tuple if the file is missing."""
+    """Return the signature of a file, or an empty tuple if it can't be accessed."""
     with contextlib.suppress(OSError):
         return get_file_signature(os.stat(path))
     return ()

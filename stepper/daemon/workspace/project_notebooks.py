@@ -166,7 +166,7 @@ class Workspace:
         return list(self.sessions.values())
 
     def list_background_calls(self) -> list[BackgroundCall]:
-        """Return the edits whose cells are running or queued."""
+        """Return the calls with cells that are running or queued in the background."""
         calls: list[BackgroundCall] = []
         for session in self.sessions.values():
             calls += session.background_calls

@@ -183,7 +183,8 @@ class RenameSearch:
     def _find_candidates(self, session: Session, excluded: str) -> dict[str, int]:
         """Return the possible new paths of the notebook of a session.
 
-        The values are the numbers of cells that are unchanged since they ran.
+        The keys are the paths. The values are the numbers of cells that have not
+        changed since they ran.
         """
         run_cells = notebook_identity.list_run_hashes(session.state)
         deadline = time.monotonic() + MAX_SEARCH_SECONDS

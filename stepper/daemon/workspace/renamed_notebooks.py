@@ -367,7 +367,10 @@ class RenamedNotebooks:
         return free_path
 
     def _move_session(self, session: Session, path: str) -> None:
-        """Give a session its new name, log the rename and add a notice."""
+        """Give a session its new name, log the rename and add a notice.
+
+        If there is no file at the new path, only give the session its new name.
+        """
         former_name = session.name
         new_name = self.paths.relpath(path)
         session.move(new_name, path, partial(self._get_launch_config, path))
