@@ -59,7 +59,7 @@ def watch(paths: Paths, notebook: str | None) -> None:
     """
     is_dumb = os.environ.get("TERM") == "dumb"
     if is_dumb or not sys.stdout.isatty():
-        reason = "standard output is not one"
+        reason = "standard output is not a terminal"
         if sys.stdout.isatty():
             reason = "TERM is `dumb`"
         commands = CommandLines(notebook or "")

@@ -70,7 +70,7 @@ class NotebookPaths:
 
     @property
     def _default_folder(self) -> str:
-        """The real path of `notebooks_dir`. Stores of notebooks in it have no prefix."""
+        """The real path of `notebooks_dir`. Stores of its notebooks have no prefix."""
         return os.path.realpath(self._join(self.config.load_limits().notebooks_dir))
 
     def _join(self, name: str) -> str:

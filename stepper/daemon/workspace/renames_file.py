@@ -2,8 +2,8 @@
 
 The file maps each renamed notebook to its store, and former names to current names. A
 store is the name of a notebook's journal, kernel record and figures: see
-`notebook_paths`. When a notebook is renamed, its journal, kernel record and figures keep
-their names. Only `renamed.json` is replaced, in one atomic operation.
+`notebook_paths`. When a notebook is renamed, these files keep their names. Only
+`renamed.json` is replaced, in one atomic operation.
 """
 
 from __future__ import annotations
