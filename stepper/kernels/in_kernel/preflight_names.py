@@ -11,7 +11,7 @@ import dis
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.cell_sources import global_names, run_state
 from stepper.kernels.in_kernel.module_reload import (
@@ -52,6 +52,17 @@ cache: dict[str, Any] = {
     "folders": None,
     "installed": {},
 }
+
+
+class Environment(NamedTuple):
+    """The state of the kernel that determines which names and modules can be used."""
+
+    modules: set[str]
+    path: list[str]
+    finders: list[str]
+    magics: list[str] | None
+    builtins: list[str]
+    local_versions: dict[str, str]
 
 
 def describe_loadable(known_mark: Any) -> dict[str, Any]:
@@ -127,35 +138,48 @@ def describe_environment(known_mark: Any) -> dict[str, Any]:
 
     `known_mark` is the mark of the description that the daemon already has.
     """
-    environment = (
-        {name for name in list(sys.modules) if type(name) is str},
-        [folder for folder in sys.path if type(folder) is str][:MAX_PATHS],
-        [
-            getattr(finder, "__name__", type(finder).__name__)
-            for finder in sys.meta_path
-        ],
-        list_automagics(),
-        [name for name in vars(builtins) if type(name) is str],
-        list_loaded_versions(),
-    )
+    environment = read_environment()
     if environment != cache["environment"]:
-        modules, path, finders, magics, builtin_names, local_versions = environment
-        packages = {shorten(name.split(".")[0]) for name in modules}
-        description = {
-            "imported": sorted(packages)[:MAX_MODULES],
-            "path": [shorten(folder, MAX_PATH) for folder in path],
-            "other_finders": bool({*finders} - KNOWN_FINDERS),
-            "magics": magics,
-            "builtins": [shorten(name) for name in builtin_names],
-            "python": list(sys.version_info[:2]),
-            "versions": list_versions(modules, local_versions),
-            "local_imports": call_safely(list_local_imports) or {},
-        }
-        mark = str(clock())
-        cache.update(environment=environment, mark=mark, description=description)
+        cache.update(
+            environment=environment,
+            mark=str(clock()),
+            description=format_environment(environment),
+        )
     if known_mark == cache["mark"]:
         return {"mark": cache["mark"]}
     return {"mark": cache["mark"], **cache["description"]}
+
+
+def read_environment() -> Environment:
+    """Return the current environment."""
+    finders = [
+        getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path
+    ]
+    path = [folder for folder in sys.path if type(folder) is str]
+    return Environment(
+        modules={name for name in list(sys.modules) if type(name) is str},
+        path=path[:MAX_PATHS],
+        finders=finders,
+        magics=list_automagics(),
+        builtins=[name for name in vars(builtins) if type(name) is str],
+        local_versions=list_loaded_versions(),
+    )
+
+
+def format_environment(environment: Environment) -> dict[str, Any]:
+    """Return the description of an environment as JSON."""
+    modules = environment.modules
+    packages = {shorten(name.split(".")[0]) for name in modules}
+    return {
+        "imported": sorted(packages)[:MAX_MODULES],
+        "path": [shorten(folder, MAX_PATH) for folder in environment.path],
+        "other_finders": bool({*environment.finders} - KNOWN_FINDERS),
+        "magics": environment.magics,
+        "builtins": [shorten(name) for name in environment.builtins],
+        "python": list(sys.version_info[:2]),
+        "versions": list_versions(modules, environment.local_versions),
+        "local_imports": call_safely(list_local_imports) or {},
+    }
 
 
 def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str, str]:
