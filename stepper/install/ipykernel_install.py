@@ -102,17 +102,17 @@ def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
 
 def check_add(project: Path) -> None:
     """Raise UsageError if the project does not support `--add-ipykernel`."""
-    if not shutil.which("uv"):
-        raise UsageError(
-            "--add-ipykernel: uv is not on the PATH",
-            "install uv: https://docs.astral.sh/uv/",
-        )
     if not is_uv_project(project):
         raise UsageError(
             f"--add-ipykernel: uv does not manage {project}, because the project has no"
             " pyproject.toml with a [project] table",
             "install without --add-ipykernel: ipykernel is then installed into the"
             " kernel's environment",
+        )
+    if not shutil.which("uv"):
+        raise UsageError(
+            "--add-ipykernel: uv is not on the PATH",
+            "install uv: https://docs.astral.sh/uv/",
         )
 
 
