@@ -316,9 +316,8 @@ def test_shutdown_cancels_long_cell_and_starts_nothing(
     stepper(project, "shutdown")
     client.wait_for("It was ended.")
     wait_until(lambda: not sleepers(project))
-    assert "was CANCELLED after" in get_new_text(model, 3) and not os.listdir(
-        Paths(str(project)).runtime
-    )
+    assert "was CANCELLED after" in get_new_text(model, 3)
+    wait_until(lambda: not os.listdir(Paths(str(project)).runtime))
 
 
 @pytest.mark.nightly

@@ -118,7 +118,7 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
     assert "says: ✗ cell not run: top.ipynb does not match `notebooks:`" in screen
     assert 'to include the notebook, set: notebooks: ["notebooks", "*.ipynb"]' in screen
     assert (
-        "top.ipynb is covered by no pattern" in model.shown()
+        "top.ipynb does not match `notebooks:`" in model.shown()
         and count_runs(notebook) == 2
     )
 

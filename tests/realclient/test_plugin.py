@@ -344,7 +344,7 @@ def test_install_and_remove_in_interactive_dialogs(
         client.keys("Enter")
         client.wait_for("Installed stepper.")
         client.send("Begin.")
-        screen = client.wait_for("(Type /stepper:continue here")
+        screen = client.wait_for("(Type /stepper:continue instead")
         assert (
             '✓ step 1 of 2 "Load" · ok' in screen
             and "The agent asks: which one?" in screen

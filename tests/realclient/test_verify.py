@@ -135,7 +135,7 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
     client = claude(model)
     client.prompt("Add it up.")
     assert (
-        "It is replayed in a fresh kernel now (verify: auto): the next prompt says"
+        "stepper replays it in a new kernel now (verify: auto). The next prompt"
         in get_new_text(model, 4)
     )
     status = wait(project, lambda results: results["verified"] and results["unheard"])

@@ -275,7 +275,7 @@ def test_plan_runs_until_the_notebook_is_complete(
     assert last.index("ran ok in") < last.index(
         "The notebook is complete: 3 steps done, 0 skipped; 3 runs, "
     )
-    assert f"It is {name}." in last
+    assert f"Notebook: {name}." in last
     assert get_state_and_steps(created[0]) == ("complete", ["done"] * 3)
 
     # no notebook is in progress: hooks are silent, and the prompt for a new one needs no daemon
@@ -309,7 +309,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
     first = client(model).prompt("Begin.", "--include-hook-events")
 
     for turn, left in ((2, 3), (4, 2), (5, 1)):
-        assert f"left {left} (of 3)" in get_new_text(model, turn)
+        assert f"{3 - left} of 3 retries used, {left} left" in get_new_text(model, turn)
     block = STOPPED.format(
         number=1,
         title="Load",
@@ -571,7 +571,7 @@ def test_plain_text_prompts_are_commands(
         return collect_shown_text(model.requests[before]).rpartition(words)[2]
 
     assert (
-        "it lifts nothing" in says("how do I continue notebook work?")
+        "does not resume the notebook" in says("how do I continue notebook work?")
         and get_state_and_steps(notebook)[0] == "stopped"
     )
     assert (
@@ -681,7 +681,7 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
     screen = interactive_claude(model)
 
     screen.send("Begin.")
-    screen_text = screen.wait_for("Suggestion: answer what the message asks")
+    screen_text = screen.wait_for("Suggestion: answer the question")
     assert (
         "❌ Execution stopped at cell 1" in screen_text
         and "Error Message: STOP: which column?" in screen_text
@@ -711,7 +711,7 @@ def test_greeting_starts_no_work(
     result = client(model).prompt("hello")
 
     assert (result.text, len(model.requests)) == ("Hello.", 1)
-    assert f"the notebook notebooks/{notebook.name} is under way" in model.shown()
+    assert f"the notebook notebooks/{notebook.name} is in progress" in model.shown()
 
 
 def test_agent_is_continued_once_without_progress(
@@ -767,7 +767,7 @@ def test_agent_is_not_continued_in_plan_mode(
 
     client(model).prompt("continue notebook", permissions="plan")
 
-    assert "The stop is lifted" in model.shown()
+    assert "The notebook is resumed." in model.shown()
     assert len(model.requests) == 1
 
 
@@ -815,7 +815,7 @@ def test_resumed_session_adds_to_the_same_notebook(
     client(model).prompt("Go on.", "--continue")
 
     shown_text = collect_shown_text(model.requests[before])
-    assert f"the notebook notebooks/{notebook.name} is under way" in shown_text
+    assert f"the notebook notebooks/{notebook.name} is in progress" in shown_text
     assert "✓ 1. Load" in shown_text and 'Next: step 2 of 3 "Count".' in shown_text
     assert "The kernel is running" in shown_text and "Modules: math" in shown_text
     assert "twice(x)" in shown_text and "rows: list of 2" in shown_text
@@ -853,7 +853,7 @@ def test_sessions_do_not_control_each_others_notebook(
     client(model).prompt("skip cell", "--resume", one)
     shown_text = collect_shown_text(model.requests[before])
     assert (
-        f"the notebook notebooks/{first.name} is under way" in shown_text
+        f"the notebook notebooks/{first.name} is in progress" in shown_text
         and second.name not in shown_text
     )
     assert (
@@ -964,10 +964,7 @@ def test_question_is_answered_in_one_message(
         f'{notebook.name} is stopped (you asked "drop the 3 rows without a price?")'
         in shown_text
     )
-    assert (
-        "The one command that lifts it, for the user to give: `/continue ANSWER`."
-        in shown_text
-    )
+    assert "Ask the user to type: `/continue ANSWER`." in shown_text
     assert get_state_and_steps(notebook)[0] == "stopped"
 
     model.then(
@@ -997,7 +994,8 @@ def test_agent_skill_is_not_in_user_menu(
     screen.send("Read the skill")
     screen.wait_for("I have read it.")
     assert (
-        "A code cell that you write with `NotebookEdit` runs at once" in model.shown()
+        "A code cell that you write with `NotebookEdit` runs immediately"
+        in model.shown()
     )
 
 
@@ -1014,7 +1012,7 @@ def test_plan_mode_creates_no_notebook(
     (said,) = tool_results(model.requests[-1])
     assert (
         "no notebook was created: in plan mode nothing is written" in said
-        and "`stepper new` makes the notebook once" in said
+        and "`stepper new` creates the notebook" in said
     )
     assert not [
         path for path in (project / "notebooks").iterdir() if "too_early" in path.name
