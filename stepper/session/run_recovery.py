@@ -92,6 +92,8 @@ def _add_result_notice(
     result = f"the cell failed with {run.error}"
     if run.verdict is Verdict.FINE:
         result = "the cell ran ok"
+    elif run.outcome is Outcome.CANCELLED:
+        result = "the cell was cancelled"
     command = session.state.commands.shell("report", str(run.run))
     session.notices.add(
         f"{run_name} continued after {interruption}: {result}. For the report, run:"
