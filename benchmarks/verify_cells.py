@@ -6,7 +6,7 @@ The cells are those that are compared with nbclient (`tests/oracle/notebooks`). 
 has IPython, numpy, pandas and matplotlib. The cells of each notebook run in its
 IPython, without a kernel, in three processes with three hash seeds: the recording, the
 first and the second replay. Then the recording is changed in one place: a digit among
-the first four of a number, a word, a removed line, a picture's colours. Cells that
+the first four of a number, a word, a removed line, a picture's colors. Cells that
 would exit the process are left out. nbdime and nbval check the same pairs
 (`benchmarks/verify.py` installs them).
 """
@@ -200,7 +200,7 @@ def compare_runs(
 
 
 def invert_picture(outputs: Outputs) -> Iterator[tuple[str, Outputs]]:
-    """Yield the outputs with the colours of one picture inverted."""
+    """Yield the outputs with the colors of one picture inverted."""
     for index, output in enumerate(outputs):
         if isinstance(text := output.get("data", {}).get("image/png"), str):
             image, file = (

@@ -490,11 +490,11 @@ def test_color_detection(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal_there, raising=False)
-    assert terminal.wants_colour(sys.stdout) is wanted
+    assert terminal.wants_color(sys.stdout) is wanted
 
 
 def test_only_marks_are_colored() -> None:
-    told = terminal.colour_marks("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
+    told = terminal.color_marks("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
     assert (
         told
         == "a ✓ b\n  \x1b[32m✓\x1b[0m 1. x\n\x1b[31m✗\x1b[0m y\n\x1b[33m■\x1b[0m z\n✓w\n| ✓ printed"

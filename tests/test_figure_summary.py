@@ -241,11 +241,11 @@ def test_color_bars_twins_and_empty_subplots_are_not_counted_as_axes(
             "plt.scatter([1, 2], [1, 2], c=[1, 2]); _ = plt.colorbar(label='how much')"
         )
     )
-    assert len(figure["axes"]) == 1 and figure["colour_bars"] == ["how much"]
+    assert len(figure["axes"]) == 1 and figure["color_bars"] == ["how much"]
     (figure,) = figures(
         plots.ok("plt.scatter([1, 2], [1, 2])\n_ = plt.twinx()")
     )  # its frame alone
-    assert len(figure["axes"]) == 1 and figure["colour_bars"] == []
+    assert len(figure["axes"]) == 1 and figure["color_bars"] == []
     (figure,) = figures(plots.ok("plt.plot([1, 2]); _ = plt.twinx().plot([3, 4])"))
     assert [axis["artists"] for axis in figure["axes"]] == [[["line", 1, 2]]] * 2
     (figure,) = figures(
@@ -780,7 +780,7 @@ def test_figure_text_cannot_forge_stepper_lines(words: str) -> None:
     }
     for line in (
         format_line(one),
-        format_line(one, one, title=words, colour_bars=[words] * 3),
+        format_line(one, one, title=words, color_bars=[words] * 3),
         format_line({"title": words}),
     ):
         assert (
@@ -826,7 +826,7 @@ def test_invalid_kernel_data_is_tolerated() -> None:
             "title",
             "axes",
             "left_out",
-            "colour_bars",
+            "color_bars",
             "legend",
             "xlim",
             "artists",

@@ -195,7 +195,7 @@ def test_figure_summary_cannot_forge_stepper_lines() -> None:
         "key": 7,
         "title": EVIL,
         "axes": [axes, axes],
-        "colour_bars": [EVIL],
+        "color_bars": [EVIL],
         "legend": [EVIL] * 9,
     }
     saved = [

@@ -289,7 +289,7 @@ def test_backend_config_is_parsed() -> None:
         (
             "kernels:\n  a:\n    slurm:",
             3,
-            "must be a mapping with the keys: partition, ",
+            "must be a mapping; allowed keys: partition, ",
             "",
         ),
         ("kernels:\n  a:\n    jupyter: {url: 'http://a b/'}", 3, "a URL", ""),

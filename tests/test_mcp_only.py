@@ -116,7 +116,7 @@ def test_doctor_does_not_require_hooks(repo: Path) -> None:
     wrong = problems(repo)
     assert list(wrong) == ["hook script"]
     assert (
-        f"{starter} is missing or from another version of stepper"
+        f"{starter} is missing, not executable or from another version of stepper"
         in wrong["hook script"]
     )
     assert "--mcp-only" in wrong["hook script"]

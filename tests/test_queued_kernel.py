@@ -293,7 +293,10 @@ def test_cell_interrupted_during_kernel_start_does_not_run(
         assert NO_ANSWER.match(kernel(project)["where"])
         assert unknown in project.stepper("status").stdout
         output = project.stepper("interrupt").stdout
-        assert "the cell will not run: its kernel had not started yet" in output
+        assert (
+            "the cell will not run: it was interrupted before its kernel started"
+            in output
+        )
         assert "the request is being withdrawn" in output and NO_ANSWER.search(output)
         notification = edit.woken
     assert "NOT run: interrupted while the kernel waited in a queue" in notification

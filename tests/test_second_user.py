@@ -307,7 +307,7 @@ def test_unavailable_socket_names_are_reported(
     for root in roots:
         as_user(OTHER, lambda root=root: os.mkdir(f"{root}/stepper-0"))
     with pytest.raises(
-        DaemonError, match=r"another user owns .* is too long for a socket"
+        DaemonError, match=r"other users own .* is too long for a socket"
     ) as refused:
         Paths(str(deep)).create_runtime_folder()
     assert (

@@ -47,14 +47,14 @@ def ground() -> Image.Image:
 
 def cell(draw: ImageDraw.ImageDraw, left: float, top: float, runs: bool) -> None:
     """Draw a cell: its mark and two lines of code."""
-    colour = RUNS if runs else DONE
+    color = RUNS if runs else DONE
     draw.rounded_rectangle(
         at(left, top, left + WIDE, top + HIGH), radius=22 * FINER, fill=PAPER
     )
     draw.rounded_rectangle(
-        at(left, top, left + 44, top + HIGH), radius=22 * FINER, fill=colour
+        at(left, top, left + 44, top + HIGH), radius=22 * FINER, fill=color
     )
-    draw.rectangle(at(left + 22, top, left + 44, top + HIGH), fill=colour)
+    draw.rectangle(at(left + 22, top, left + 44, top + HIGH), fill=color)
     middle = top + HIGH / 2
     if runs:
         draw.polygon(

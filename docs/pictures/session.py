@@ -106,7 +106,7 @@ def script(scene: Scene, notebook: Path) -> list[Any]:
 
 
 def played(scene: Scene) -> str:
-    """Play a scene; return the last screen with its colours."""
+    """Play a scene; return the last screen with its colors."""
     with tempfile.TemporaryDirectory(prefix="stepper-picture-") as folder:
         project, home = Path(folder).resolve() / "prices", Path(folder) / "home"
         project.mkdir()

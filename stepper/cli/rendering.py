@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from stepper.cli.terminal import colour_marks, print_text, write_text
+from stepper.cli.terminal import color_marks, print_text, write_text
 from stepper.common.text import (
     CONTROLS,
     clean,
@@ -445,7 +445,7 @@ class RunProgress(contextlib.ExitStack):
             return
         from rich.text import Text
 
-        line = colour_marks(clean(event.line))
+        line = color_marks(clean(event.line))
         self.bar.console.print(Text.from_ansi(line), highlight=False)
         self.bar.update(task, completed=event.position)
 

@@ -1,4 +1,4 @@
-"""Output to the terminal, without control characters and with coloured marks.
+"""Output to the terminal, without control characters and with colored marks.
 
 All text is printed by `print_text`, because titles, names and outputs may come from a
 stranger.
@@ -19,10 +19,10 @@ from stepper.common.paths import Paths, resolve_project
 from stepper.common.program_name import find_program
 from stepper.common.text import clean
 from stepper.hook.daemon_client import get_current_folder
-from stepper.messages.marks import MARK_COLOURS
+from stepper.messages.marks import MARK_COLORS
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 
-MARK = re.compile(f"^( *)([{''.join(MARK_COLOURS)}])(?= )", re.MULTILINE)
+MARK = re.compile(f"^( *)([{''.join(MARK_COLORS)}])(?= )", re.MULTILINE)
 
 
 def print_text(
@@ -30,7 +30,7 @@ def print_text(
     err: bool = False,
     is_output: bool = False,
 ) -> None:
-    """Print a text without control characters, with colours if they are supported.
+    """Print a text without control characters, with colors if they are supported.
 
     Commands in the text are adapted to this shell, unless `is_output` is true because
     cells or code printed the text.
@@ -39,10 +39,10 @@ def print_text(
         path = os.environ.get("PATH", os.defpath)
         program = find_program_in_folder(get_current_folder(), path)
         text = replace_program(text, program)
-    color = wants_colour(sys.stderr if err else sys.stdout)
+    color = wants_color(sys.stderr if err else sys.stdout)
     text = clean(text)
     if color:
-        text = colour_marks(text)
+        text = color_marks(text)
     write_text(text, err=err, color=color)
 
 
@@ -72,10 +72,10 @@ def write_text(
         os.dup2(null, stream.fileno())
 
 
-def wants_colour(stream: Any) -> bool:
-    """Return whether to use colours on a stream.
+def wants_color(stream: Any) -> bool:
+    """Return whether to use colors on a stream.
 
-    Terminals get colours, unless NO_COLOR, FORCE_COLOR or TERM override this.
+    Terminals get colors, unless NO_COLOR, FORCE_COLOR or TERM override this.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -85,14 +85,14 @@ def wants_colour(stream: Any) -> bool:
     return not is_dumb and bool(stream.isatty())
 
 
-def colour_marks(text: str) -> str:
-    """Return a text with colours for the marks at the starts of lines."""
-    return MARK.sub(_colour_mark, text)
+def color_marks(text: str) -> str:
+    """Return the text with colored marks at the starts of lines."""
+    return MARK.sub(_color_mark, text)
 
 
-def _colour_mark(match: re.Match[str]) -> str:
+def _color_mark(match: re.Match[str]) -> str:
     indent, mark = match.groups()
-    return indent + click.style(mark, fg=MARK_COLOURS[mark])
+    return indent + click.style(mark, fg=MARK_COLORS[mark])
 
 
 def use_utc(

@@ -20,7 +20,7 @@ AGES = (
 # text after it.
 ESCAPES = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # OSC, such as a window title
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI, such as a colour
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI, such as a color
     r"|\x1b[@-Z\\-_]"
 )
 # Control characters, line separators, direction marks, invisible characters, and

@@ -119,7 +119,7 @@ class Connection:
         return signal.done() and signal.result() != b""
 
     async def send_response(self, response: Response) -> None:
-        """Send the final response, and wait until it is sent."""
+        """Send the final response, and wait while the write buffer is full."""
         self._send(*response)
         if not self._writer.is_closing():
             await self._writer.drain()

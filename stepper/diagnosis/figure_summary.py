@@ -117,7 +117,7 @@ class Figure:
 
     key: int
     title: str = ""
-    colour_bars: tuple[str, ...] = ()
+    color_bars: tuple[str, ...] = ()
     legend: tuple[str, ...] = ()
     axes: tuple[Axes, ...] = ()
     # The number of axes that the helper left out.
@@ -408,7 +408,7 @@ def _list_contents(figure: Figure) -> list[str]:
     total = len(figure.axes) + figure.left_out
     if total > 1:
         parts.append(f"{total:,} axes")
-    color_bars = _format_color_bars(figure.colour_bars)
+    color_bars = _format_color_bars(figure.color_bars)
     parts.append(color_bars)
     legend = _format_legend(figure.legend)
     parts.append(legend)

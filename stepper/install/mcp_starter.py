@@ -35,10 +35,13 @@ def write_scripts(paths: Paths, repair: str) -> None:
 
 
 def check_starter(paths: Paths, repair: str) -> str:
-    """Check the start script and return its path. `repair` is the hint of an error.
+    """Check the start script, and return its path.
+
+    `repair` is the command that sets up the checkout. It is the hint of the error.
 
     Raises:
-        StepperError: The script is missing or from another version of stepper.
+        StepperError: The script is missing, not executable or from another version of
+            stepper.
     """
     path = get_starter_path(paths)
     script = Path(paths.env, SCRIPT)
@@ -47,7 +50,8 @@ def check_starter(paths: Paths, repair: str) -> str:
     is_current = is_current and os.fsencode(SCRIPT) in read(path)
     if not is_current or not os.access(path, os.X_OK):
         raise StepperError(
-            f"{path} is missing or from another version of stepper", repair
+            f"{path} is missing, not executable or from another version of stepper",
+            repair,
         )
     return str(path)
 

@@ -25,7 +25,10 @@ def format_withdrawn(result: str) -> str:
 
 def format_withdrawing(queue_state: str) -> str:
     """Return a message on a cell while the start of its kernel is being cancelled."""
-    return f"the cell will not run: {NO_KERNEL_YET}; {queue_state}"
+    return (
+        "the cell will not run: it was interrupted before its kernel started;"
+        f" {queue_state}"
+    )
 
 
 def format_finished(target: str, run: Run | None, is_alive: bool) -> str:
@@ -56,4 +59,4 @@ def format_disconnected(target: str, trouble: str) -> str:
 
     `trouble` says why the kernel is unreachable.
     """
-    return f"{trouble}. {target} will be interrupted when the connection is restored"
+    return f"{trouble}; {target} will be interrupted when the connection is restored"

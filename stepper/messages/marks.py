@@ -44,8 +44,8 @@ MARKS: Mapping[str, str] = MappingProxyType(
         "waiting": WAITING_MARK,
     }
 )
-# The colours of marks at the start of a line in a terminal.
-MARK_COLOURS: Mapping[str, str] = MappingProxyType(
+# The colors of marks at the start of a line in a terminal.
+MARK_COLORS: Mapping[str, str] = MappingProxyType(
     {
         OK_MARK: "green",
         FAILED_MARK: "red",

@@ -21,7 +21,7 @@ HASH_LENGTH = 16
 
 
 class CellChanges(NamedTuple):
-    """The changes of a notebook since its cells ran."""
+    """The changes to a notebook since its cells ran."""
 
     # Runnable cells that are new or changed.
     cells: list[Cell]

@@ -147,7 +147,7 @@ class TableParser(HTMLParser):
 def _check_style(css: str) -> None:
     """Raise NotATableError unless a style sheet belongs to a plain DataFrame.
 
-    HTML from a pandas Styler is not parsed, because its colours would be lost.
+    HTML from a pandas Styler is not parsed, because its colors would be lost.
     """
     is_dataframe = "dataframe" in css and "}" in css
     if not is_dataframe or "background" in css or "#T_" in css:

@@ -44,7 +44,7 @@ MAX_BINS = 40
 BAR_SHARE = 0.8  # the share of the space between two categories that bars use
 RANGE_MARGIN = 0.04
 TICK_COUNT = 5
-COLOURS = (
+COLORS = (
     "#636efa",
     "#ef553b",
     "#00a67d",
@@ -54,8 +54,8 @@ COLOURS = (
     "#d6336c",
     "#5c940d",
 )
-GRID_COLOUR = "#e3e6ee"
-AXIS_COLOUR = "#8a90a0"
+GRID_COLOR = "#e3e6ee"
+AXIS_COLOR = "#8a90a0"
 TITLE_FONT = 'font-size="15" font-weight="600"'
 # The type codes of Python's array module by Plotly's type codes for base64 data.
 ARRAY_TYPES = {
@@ -137,12 +137,12 @@ def _render_figure(figure: Mapping[str, Any]) -> str:
     parts = _draw_axes(layout, traces, axes)
     bar_traces = [trace for trace in traces if trace.kind == "bar"]
     for index, trace in enumerate(traces):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         if trace.kind == "bar":
             position = bar_traces.index(trace)
-            parts += _draw_bars(trace, colour, axes, position, len(bar_traces))
+            parts += _draw_bars(trace, color, axes, position, len(bar_traces))
         else:
-            parts += _draw_line(trace, colour, axes)
+            parts += _draw_line(trace, color, axes)
     if len(traces) > 1:
         parts += _draw_legend(traces)
     content = "".join(parts)
@@ -275,7 +275,7 @@ def _get_range(values: Sequence[float], margin: float) -> Range:
 
 def _draw_bars(
     trace: Trace,
-    colour: str,
+    color: str,
     axes: Axes,
     position: int,
     trace_count: int,
@@ -298,14 +298,14 @@ def _draw_bars(
         height = abs(base - y)
         bars.append(
             f'<rect x="{x + shift:.1f}" y="{top:.1f}" width="{bar_width:.1f}"'
-            f' height="{height:.1f}" fill="{colour}"/>'
+            f' height="{height:.1f}" fill="{color}"/>'
         )
     return bars
 
 
 def _draw_line(
     trace: Trace,
-    colour: str,
+    color: str,
     axes: Axes,
 ) -> list[str]:
     """Return the SVG elements for the line and the markers of a trace."""
@@ -315,12 +315,11 @@ def _draw_line(
         coordinates = [f"{x:.1f},{y:.1f}" for x, y in points]
         path = " ".join(coordinates)
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}"'
-            ' stroke-width="2"/>'
+            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
         )
     if "markers" in trace.mode:
         for x, y in points:
-            marker = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colour}"/>'
+            marker = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{color}"/>'
             parts.append(marker)
     return parts
 
@@ -335,14 +334,14 @@ def _get_points(trace: Trace, axes: Axes) -> list[tuple[float, float]]:
 
 
 def _draw_legend(traces: Sequence[Trace]) -> list[str]:
-    """Return the SVG elements for the names and colours of the traces."""
+    """Return the SVG elements for the names and colors of the traces."""
     parts = []
     x = LEFT
     for index, trace in enumerate(traces[:MAX_LEGEND_ENTRIES]):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         name = trace.name[:LEGEND_CHARACTERS]
         parts.append(
-            f'<rect x="{x}" y="{TOP - 17}" width="10" height="10" fill="{colour}"/>'
+            f'<rect x="{x}" y="{TOP - 17}" width="10" height="10" fill="{color}"/>'
         )
         parts.append(
             _draw_text(
@@ -364,7 +363,7 @@ def _draw_axes(
     parts = []
     for value in _get_ticks(axes.y_range):
         y = axes.get_y(value)
-        parts.append(_draw_horizontal_line(y, GRID_COLOUR))
+        parts.append(_draw_horizontal_line(y, GRID_COLOR))
         parts.append(
             _draw_text(
                 LEFT - 8,
@@ -375,12 +374,12 @@ def _draw_axes(
         )
     for x, label in _list_x_labels(traces, axes):
         parts.append(_draw_text(x, AXIS_Y + 18, label, "middle"))
-    parts.append(_draw_horizontal_line(AXIS_Y, AXIS_COLOUR))
+    parts.append(_draw_horizontal_line(AXIS_Y, AXIS_COLOR))
     return parts + _draw_titles(layout)
 
 
-def _draw_horizontal_line(y: float, colour: str) -> str:
-    return f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{colour}"/>'
+def _draw_horizontal_line(y: float, color: str) -> str:
+    return f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{color}"/>'
 
 
 def _list_x_labels(

@@ -37,7 +37,7 @@ OUTPUT_CHARACTERS = 300  # the maximum length of an output line
 LAST_OUTPUTS = 3
 REPORT_LINES = 14
 MARK_COLUMN = 2  # the column of a step's mark
-COLOURS = {
+COLORS = {
     "done": "green",
     "complete": "green",
     "failed": "red",
@@ -175,7 +175,7 @@ def render_header(status: Row, live: Row) -> Text:
         "\n",
         (notebook, "dim"),
         "  ",
-        (state, COLOURS.get(state, "dim")),
+        (state, COLORS.get(state, "dim")),
         (f"  {details}", "dim"),
     )
 
@@ -201,7 +201,7 @@ def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
 def _render_step(step: Row) -> Text:
     status = step["status"]
     line = Text(format_step(step), no_wrap=True, overflow="ellipsis")
-    line.stylize(COLOURS.get(status, "dim"), MARK_COLUMN, MARK_COLUMN + 1)
+    line.stylize(COLORS.get(status, "dim"), MARK_COLUMN, MARK_COLUMN + 1)
     if status == "running":
         line.stylize("bold", MARK_COLUMN + 1)
     return line

@@ -201,7 +201,7 @@ def describe_figure(figure: Any) -> Fact:
         legend = list_legend(figure.legends[0])
     return {
         "title": title_text,
-        "colour_bars": [get_color_bar_label(bar) for bar in color_bars[:MAX_AXES]],
+        "color_bars": [get_color_bar_label(bar) for bar in color_bars[:MAX_AXES]],
         "legend": legend,
         "axes": list(select_axes(descriptions)),
         "left_out": len(plots) - len(descriptions),

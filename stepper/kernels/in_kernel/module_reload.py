@@ -420,9 +420,10 @@ def report_outdated(
 ) -> None:
     """Add a report on each outdated module to `reports`.
 
-    A module is reported once for each version of its file, and again for a cell that
-    uses the module. `reason` is the reason for modules that were not deleted and whose
-    reload did not fail.
+    `raw` is the source of the next cell, and `names` are the modules to reload. A
+    module is reported once for each version of its file, and again if the cell uses the
+    module or a module that imports it. `reason` says why a module is outdated if its
+    file was not deleted and no reload of it failed.
     """
     outdated = [
         name

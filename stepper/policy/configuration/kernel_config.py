@@ -182,7 +182,7 @@ def check_keys(
     """
     if not isinstance(values, dict):
         raise BackendConfigError(
-            path, f"must be a mapping with the keys: {', '.join(rules)}"
+            path, f"must be a mapping; allowed keys: {', '.join(rules)}"
         )
     arguments = {}
     for key, value in values.items():

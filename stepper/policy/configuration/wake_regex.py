@@ -150,8 +150,8 @@ def _measure_repeat(minimum: int, maximum: int, body: Any) -> _Cost:
     is_ambiguous = cost.unbounded_repeats > 0 or cost.bounded_ways > 1
     if maximum > 1 and (is_ambiguous or can_match_nothing):
         raise UnsafePatternError(
-            "matching may take too long: a repeat contains another repeat,"
-            " alternatives, or an empty match"
+            "matching may take too long: a repeated group contains another repeat or"
+            " alternatives, or can match an empty string"
         )
     if maximum - minimum >= UNBOUNDED_RANGE:
         return _Cost(cost.unbounded_repeats + 1, cost.bounded_ways)

@@ -208,9 +208,9 @@ async function fetchJson(path, parameters) {
   return response.json();
 }
 
-// --- terminal colours, Python source, Markdown
+// --- terminal colors, Python source, Markdown
 
-const COLOUR_CODES = /\x1b\[([\d;:]*)m/;
+const COLOR_CODES = /\x1b\[([\d;:]*)m/;
 const OTHER_ESCAPES = new RegExp(
   [
     /\x1b\[[\d;?]*[A-Za-z]/.source,
@@ -220,15 +220,15 @@ const OTHER_ESCAPES = new RegExp(
   ].join("|"),
   "g",
 );
-const PLAIN_STYLE = { colour: "", bold: false, italic: false, underline: false };
+const PLAIN_STYLE = { color: "", bold: false, italic: false, underline: false };
 
-/** Return a text with terminal escapes as text nodes and coloured elements. */
+/** Return a text with terminal escapes as text nodes and colored elements. */
 function renderAnsi(text) {
   const nodes = [];
   const style = { ...PLAIN_STYLE };
-  text.split(COLOUR_CODES).forEach((part, index) => {
+  text.split(COLOR_CODES).forEach((part, index) => {
     if (index % 2 === 1) {
-      applyColourCodes(style, part.split(/[;:]/).map(Number));
+      applyColorCodes(style, part.split(/[;:]/).map(Number));
       return;
     }
     const plain = part.replace(OTHER_ESCAPES, "");
@@ -241,7 +241,7 @@ function renderAnsi(text) {
 
 function getStyleClasses(style) {
   const classes = [
-    style.colour,
+    style.color,
     style.bold && "b",
     style.italic && "i",
     style.underline && "u",
@@ -249,15 +249,15 @@ function getStyleClasses(style) {
   return classes.filter(Boolean).join(" ");
 }
 
-function applyColourCodes(style, codes) {
+function applyColorCodes(style, codes) {
   for (let index = 0; index < codes.length; index++) {
     const code = codes[index];
     if (code === 38 || code === 48) {
       const isPalette = codes[index + 1] === 5;
       if (code === 38) {
-        style.colour = isPalette
-          ? getPaletteColour(codes[index + 2])
-          : getNearestColour(codes.slice(index + 2, index + 5));
+        style.color = isPalette
+          ? getPaletteColor(codes[index + 2])
+          : getNearestColor(codes.slice(index + 2, index + 5));
       }
       index += isPalette ? 2 : 4;
     } else {
@@ -274,13 +274,13 @@ function applySimpleCode(style, code) {
   else if (code === 22) style.bold = false;
   else if (code === 23) style.italic = false;
   else if (code === 24) style.underline = false;
-  else if (code === 39) style.colour = "";
-  else if (code >= 30 && code <= 37) style.colour = getPaletteColour(code - 30);
-  else if (code >= 90 && code <= 97) style.colour = getPaletteColour(code - 82);
+  else if (code === 39) style.color = "";
+  else if (code >= 30 && code <= 37) style.color = getPaletteColor(code - 30);
+  else if (code >= 90 && code <= 97) style.color = getPaletteColor(code - 82);
 }
 
-/** Return the class of one of 256 colours. White is the default colour. */
-function getPaletteColour(value) {
+/** Return the class of one of 256 colors. White is the default color. */
+function getPaletteColor(value) {
   if (value < 16) {
     if (value % 8 === 7) return "";
     return value === 8 ? "f8" : `f${value % 8}`;
@@ -288,11 +288,11 @@ function getPaletteColour(value) {
   if (value > 231) return value > 250 ? "" : "f8";
   const index = value - 16;
   const levels = [Math.floor(index / 36), Math.floor(index / 6) % 6, index % 6];
-  return getNearestColour(levels.map((level) => level * 51));
+  return getNearestColor(levels.map((level) => level * 51));
 }
 
-/** Return the class of the terminal colour that is nearest to red, green and blue. */
-function getNearestColour(rgb) {
+/** Return the class of the terminal color that is nearest to red, green and blue. */
+function getNearestColor(rgb) {
   const brightest = Math.max(...rgb);
   const isOn = (part) => part > brightest * 0.6 && brightest > 60;
   const [red, green, blue] = rgb.map((part) => (isOn(part) ? 1 : 0));
@@ -324,7 +324,7 @@ const TOKENS = new RegExp(
 // The classes of the groups of TOKENS: comments, strings, keywords, numbers.
 const TOKEN_CLASSES = ["c", "s", "k", "n"];
 
-/** Return Python source as text nodes and coloured elements. */
+/** Return Python source as text nodes and colored elements. */
 function renderSource(source) {
   const nodes = [];
   let position = 0;
@@ -1388,7 +1388,7 @@ addEventListener("keydown", (event) => {
 });
 $("follow").addEventListener("click", () => setFollowing(!state.isFollowing));
 
-// --- colours
+// --- colors
 
 const THEME_NAMES = { light: "Light", dark: "Dark" };
 const NEXT_THEME = { "": "light", light: "dark", dark: "" };
@@ -1397,7 +1397,7 @@ function setTheme(theme) {
   const root = document.documentElement;
   if (theme) root.dataset.theme = theme;
   else delete root.dataset.theme;
-  const label = `Colours: ${theme || "like the system"}`;
+  const label = `Colors: ${theme || "like the system"}`;
   $("theme").textContent = THEME_NAMES[theme] || "Auto";
   $("theme").setAttribute("aria-label", label);
   try {

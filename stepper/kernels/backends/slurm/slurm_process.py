@@ -246,7 +246,11 @@ class SlurmProcess(RemoteProcess):
         return job
 
     def _is_ending(self, job: slurm_job.Job) -> bool:
-        """Return whether a job is in the state COMPLETING and has certainly ended."""
+        """Return whether to treat a job in the state COMPLETING as ended.
+
+        This is the case if the last known state was also COMPLETING, or if the job's
+        output contains SLURM's message on the cancellation.
+        """
         if job.state != "COMPLETING":
             return False
         # This state does not say why the job ends. Wait for the final state until the

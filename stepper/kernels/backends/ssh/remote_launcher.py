@@ -216,9 +216,10 @@ def describe_python(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_installer() -> str:
-    """Return a program that can install packages for this Python.
+    """Return the name of a tool that installs packages: "pip", "uv" or "ensurepip".
 
-    This is "pip", "uv", "ensurepip", or an empty string if none of them exists.
+    "ensurepip" means that pip is missing but can be installed. Return an empty string
+    if there is no tool.
     """
     import shutil
 
