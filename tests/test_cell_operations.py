@@ -630,7 +630,7 @@ def test_repeated_failure_is_not_run(agent: Agent) -> None:
     again = agent.run(cell_id=cell)
     assert (
         again["state"] == "not run"
-        and "no file of the project changed" in again["text"]
+        and "no file of the project has changed" in again["text"]
     )
     assert len(agent.project.json("history")) == 1
 

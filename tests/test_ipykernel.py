@@ -78,7 +78,7 @@ def test_failed_ipykernel_copy_does_not_stop_the_installation(
 ) -> None:
     (shop / "refuse").touch()
     installer.apply(install_options.parse_arguments([str(shop)]))
-    assert "ipykernel could not be copied" in capsys.readouterr().out
+    assert "could not install its own copy of ipykernel" in capsys.readouterr().out
     assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
     assert len(pop_uv_calls(shop)) == 3  # with the lock file, then without it
 

@@ -138,7 +138,8 @@ def commands(path: Path) -> Iterator[tuple[int, str, str]]:
             yield node.lineno, kind, str(first.value)
 
 
-@pytest.mark.parametrize("notebook", ["", "a.ipynb", "notebooks/an a.ipynb"])
+@pytest.mark.nightly_after(1)
+@pytest.mark.parametrize("notebook", ["notebooks/an a.ipynb", "a.ipynb", ""])
 def test_every_command_line_is_translated(notebook: str) -> None:
     lines, seen, remaining = CommandLines(notebook), 0, []
     for room in ROOMS:

@@ -225,7 +225,7 @@ def test_foreign_state_links_are_not_followed(project: Project, tmp_path: Path) 
     (home / "batch").write_text(json.dumps({str(outside): "session-1"}))
     times = outside.stat().st_mtime_ns
     said = project.stepper("status", check=None)
-    assert "is outside of" in said.stderr
+    assert "outside.ipynb does not match `notebooks:`" in said.stderr
     project.hook(
         "SessionStart", Notebook(project, outside).payload("SessionStart", "", {})
     )

@@ -243,7 +243,7 @@ def _format_trust(response: Response) -> str:
 
 # Why no cell ran, by the selection of cells.
 NOTHING_TO_RUN = {
-    "pending": "all cells have already run (to run them again: stepper run --all)",
+    "pending": "all cells have already run (to run them again, use --all)",
     "all": "the notebook has no code cells",
     "stale": "no cell is stale",
     "restore": "no cell has succeeded before",
