@@ -93,7 +93,10 @@ class SavedImages:
         return paths
 
     def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
-        """Save a base64 image in the file `name`, and return its entry."""
+        """Save a base64 image in the file `name`, and return a description of the image.
+
+        The description contains the reason if the image could not be saved.
+        """
         try:
             image = prepare_image(text)
         except UnreadableError as error:

@@ -347,9 +347,9 @@ def find_failing_line(run: RunEnded) -> int | None:
 
 
 def format_scope(mention: Mention, cell: Cell) -> str:
-    """Return a sentence on the reason why a name is not in the notebook's namespace.
+    """Return a sentence that says why a mentioned name is not in the namespace.
 
-    Return an empty string if the mention of the name is not a reason.
+    Return an empty string if the mention does not explain this.
     """
     name = mention.name
     scope = mention.scope_name

@@ -250,7 +250,7 @@ def list_blocks(node: ast.stmt) -> list[list[ast.stmt]]:
 
 
 def walk_fields(node: ast.AST, *fields: str) -> list[ast.AST]:
-    """Return all descendants of a node that are in one of these fields."""
+    """Return the nodes in the given fields of a node, with their descendants."""
     nodes: list[ast.AST] = []
     for field in fields:
         for statement in getattr(node, field, ()):
