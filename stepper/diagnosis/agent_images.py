@@ -93,7 +93,7 @@ class SavedImages:
         return paths
 
     def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
-        """Save a base64 image in the file `name`, and return a description of the image.
+        """Save a base64 image in the file `name`, and return its description.
 
         The description contains the reason if the image could not be saved.
         """
