@@ -64,6 +64,9 @@ def make_folders(paths: Paths) -> None:
 def save_record(paths: Paths, record: dict[str, Any]) -> None:
     """Save the record of a project, if it changed.
 
+    If there is no valid record yet, also write the same new token to the record's
+    folder and to the project's `.stepper/`. A record is valid only if the two match.
+
     Raises:
         StepperError: The record can't be written.
     """

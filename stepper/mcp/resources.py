@@ -217,7 +217,7 @@ class Subscriptions:
     async def listen(
         self, ctx: Context, params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """Notify a stream of changes until its client disconnects."""
+        """Send notifications of changes to a client until the client disconnects."""
         uris = list(params.notifications.resource_subscriptions or ())
         self.stream_uris.append(uris)
         self._start_polling()

@@ -540,7 +540,7 @@ def test_edits_of_other_files_start_nothing(
         claude(model).prompt("And a notebook that nothing covers.")
         assert (
             len(cells(elsewhere)) == 2
-            and model.shown().count("does not match `notebooks:` in") == 1
+            and model.shown().count("NOT run: elsewhere.ipynb does not match") == 1
         )
         assert all(cell.get("execution_count") is None for cell in cells(elsewhere))
 

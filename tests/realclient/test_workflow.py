@@ -585,7 +585,7 @@ def test_plain_text_prompts_are_commands(
     )
     assert get_state_and_steps(notebook)[0] == "ready"
     said = says("Fix and Retry with the other file")
-    assert "3 fresh retries" in said and "The user's hint: with the other file" in said
+    assert "3 new retries" in said and "The user's hint: with the other file" in said
     said = says("SKIP CELL because we lack data")
     assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
     assert get_state_and_steps(notebook)[1] == ["skipped", "pending", "pending"]
@@ -696,7 +696,7 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
     assert (
         'stepper fix: 3 new retries for step 1 of 3 "Load"' in screen_text
     )  # the user's line; the agent reads the rest
-    assert "3 fresh retries" in get_new_text(model, 2) and "ran ok in" in get_new_text(
+    assert "3 new retries" in get_new_text(model, 2) and "ran ok in" in get_new_text(
         model, 3
     )
     assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])
@@ -819,7 +819,7 @@ def test_resumed_session_adds_to_the_same_notebook(
     assert "✓ 1. Load" in shown_text and 'Next: step 2 of 3 "Count".' in shown_text
     assert "The kernel is running" in shown_text and "Modules: math" in shown_text
     assert "twice(x)" in shown_text and "rows: list of 2" in shown_text
-    assert "Further cells go into this notebook" in shown_text
+    assert "Add new cells to this notebook" in shown_text
     assert get_state_and_steps(notebook)[1] == ["done", "done", "pending"]
     assert [source for source, _ in code(notebook)][1:] == ["count = len(rows)"]
 

@@ -224,9 +224,10 @@ def add_calls_to_body(
 
 
 def is_safe_function(node: Any) -> bool:
-    """Return whether a function has no decorator and does not call itself.
+    """Return whether calls of `record_error` can safely be added to a function.
 
-    A recursive function may reach the recursion limit, so that another call would fail.
+    The function must have no decorator and must not call itself. If a recursive
+    function has reached the recursion limit, the added call would fail, too.
     """
     if node.decorator_list:
         return False

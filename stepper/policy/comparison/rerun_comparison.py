@@ -54,8 +54,9 @@ def find_difference(
 ) -> Difference | None:
     """Return the difference between the recorded outputs and the outputs of a run.
 
-    Return None if there is no difference, or if only values differ that are different
-    in each run. See `compare_outputs` for `redrawn`.
+    Return None if the outputs are equal, or if they differ only in values that depend
+    on the clock or in the order of a set's elements. See `compare_outputs` for
+    `redrawn`.
     """
     old_outputs = _remove_execution_counts(recorded.outputs)
     new_outputs = _remove_execution_counts(fresh.outputs)

@@ -249,8 +249,8 @@ class ProvisionerLauncher:
     async def _remove_unfinished_start(self, data: Mapping[str, Any]) -> Death | None:
         """Kill the kernel that an earlier daemon was starting, and remove its record.
 
-        Return None if a process was found and killed. Otherwise, return a Death with
-        the reason that the kernel may be running.
+        Return None if a process was found and killed. Otherwise, return a Death that
+        says that the kernel may still be running.
         """
         kernel_id = str(data["kernel"])
         killed_count = await asyncio.to_thread(
