@@ -108,7 +108,8 @@ def test_notebook_edited_out_of_order_is_fixed_until_it_reproduces(
     assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in message[10]
     failed = "failed: NameError: name 'mm' is not defined (`mm` was defined in cell 2, which was deleted)"
     assert re.search(
-        rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3: not run, because a cell above failed", message[10]
+        rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3: not run, because a cell above failed",
+        message[10],
     )
     assert (
         "ran ok" in message[11]
