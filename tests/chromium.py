@@ -95,8 +95,8 @@ class Browser:
     def _asked(self, path: str) -> Any:
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_SECONDS
-        ) as answer:
-            return json.load(answer)
+        ) as response:
+            return json.load(response)
 
     def close(self) -> None:
         for link in self.links:

@@ -162,9 +162,9 @@ def test_names_bound_in_jupyter_console_are_tracked(
             said.until("b is 42")
         finally:
             process.kill()
-    _, answer = notebook.insert("print(b + 1)")
-    assert "ran ok" in answer.text
-    assert "2 executions by other clients; assigned variables: b." in answer.text
+    _, response = notebook.insert("print(b + 1)")
+    assert "ran ok" in response.text
+    assert "2 executions by other clients; assigned variables: b." in response.text
     assert [
         text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
     ] == ["", "43\n"]
@@ -225,11 +225,11 @@ def test_external_execution_is_reported_once_and_journaled(
             client, "x", store_history=False
         )  # as a viewer of variables asks
         run_externally(client, "hidden = 1", silent=True)
-        _, answer = notebook.insert("z = x + y[0]\nprint(z)")
-        assert "ran ok" in answer.text
+        _, response = notebook.insert("z = x + y[0]\nprint(z)")
+        assert "ran ok" in response.text
         assert (
             "Note: 3 executions by other clients (1 failed); assigned variables: x, y."
-            in answer.text
+            in response.text
         )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
         run_externally(client, "unseen = 2", silent=True)
@@ -267,14 +267,14 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
     new_notebook.insert("a = 1")
     with other(project) as client:
         run_externally(client, "a, own = 2, 3")
-        cell, answer = new_notebook.insert("b = a + own\nprint(b)")
+        cell, response = new_notebook.insert("b = a + own\nprint(b)")
         assert (
             "Hidden state: cell 2 read `a` and `own` from code that another client executed."
-            in answer.text
+            in response.text
         )
         assert (
             "not reproduce these results: cell 2 reads `own`, which was defined by code that another client executed."
-            in answer.text
+            in response.text
         )
         (hidden,) = project.json("status")["hidden"]
         assert (hidden["cell_id"], hidden["why"]) == (
@@ -291,8 +291,8 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
 def test_same_source_reruns_after_external_execution_defined_the_name(
     project: Project, notebook: Notebook
 ) -> None:
-    cell, answer = notebook.insert("print(there)")
-    assert "NameError" in answer.text
+    cell, response = notebook.insert("print(there)")
+    assert "NameError" in response.text
     with other(project) as client:
         run_externally(client, "there = 'now'")
     assert "| now" in notebook.replace(cell, "print(there)").text
@@ -306,8 +306,8 @@ def test_names_bound_while_daemon_was_down_are_tracked(
     project.kill_daemon()
     with other(project, file) as client:
         run_externally(client, "meanwhile = 7")
-        _, answer = notebook.insert("print(meanwhile)")
-        assert "| 7" in answer.text
+        _, response = notebook.insert("print(meanwhile)")
+        assert "| 7" in response.text
         run_externally(client, "afterwards = 8")
         assert (
             "1 execution by other clients; assigned variables: afterwards."
@@ -338,9 +338,9 @@ def test_cell_waits_for_external_execution(
             )
         )
         assert project.json("status")["kernel"]["state"] == "busy"
-        answers = list[str]()
+        responses = list[str]()
         work = threading.Thread(
-            target=lambda: answers.append(notebook.insert("print(waited)")[1].text)
+            target=lambda: responses.append(notebook.insert("print(waited)")[1].text)
         )
         work.start()
         wait_until_true(
@@ -352,8 +352,8 @@ def test_cell_waits_for_external_execution(
         gate.touch()
         work.join(60)
         assert client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] == request
-        assert "ran ok" in answers[0]
-        assert "| 1" in answers[0]
+        assert "ran ok" in responses[0]
+        assert "| 1" in responses[0]
 
         gate.unlink()
         request = client.execute(waits)
@@ -364,7 +364,7 @@ def test_cell_waits_for_external_execution(
             )
         )
         work = threading.Thread(
-            target=lambda: answers.append(notebook.insert("print('never')")[1].text)
+            target=lambda: responses.append(notebook.insert("print('never')")[1].text)
         )
         work.start()
         wait_until_true(
@@ -372,7 +372,7 @@ def test_cell_waits_for_external_execution(
         )
         project.stepper("interrupt")
         work.join(60)
-        assert "nothing ran, and that execution continues" in answers[1]
+        assert "nothing ran, and that execution continues" in responses[1]
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
@@ -392,8 +392,8 @@ def test_new_daemon_does_not_interrupt_external_execution(
             f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1); print('works', flush=True)"
         )
         project.kill_daemon()
-        answer = notebook.insert("print('not yet')")[1]
-        said = answer.text + answer.stop
+        response = notebook.insert("print('not yet')")[1]
+        said = response.text + response.stop
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (

@@ -796,8 +796,8 @@ def test_edit_is_reported_once_by_hook_or_tool(agent: Agent) -> None:
         "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
     )
     assert looked.text == "" and len(agent.project.json("history")) == 3
-    _, answer = notebook.insert("print(x + y)")
-    assert "| 4" in answer.text
+    _, response = notebook.insert("print(x + y)")
+    assert "| 4" in response.text
     assert "| 4" in agent.cells(cells=[-1])[0]["outputs"]
 
 

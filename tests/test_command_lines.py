@@ -148,14 +148,14 @@ def state(project: Quick, notebook: Notebook) -> str:
 
 def say(notebook: Notebook, prompt: str) -> tuple[str, str]:
     payload = notebook.payload("UserPromptSubmit", "", {}, prompt=prompt)
-    answer = notebook.project.hook("UserPromptSubmit", payload)
-    return answer.text, answer.line
+    response = notebook.project.hook("UserPromptSubmit", payload)
+    return response.text, response.line
 
 
 def test_commands_omit_the_only_notebook(project: Quick) -> None:
     notebook = project.new("Load")
-    _, answer = notebook.insert("raise MemoryError")
-    assert "then /fix" in answer.stop and ".ipynb" not in answer.stop
+    _, response = notebook.insert("raise MemoryError")
+    assert "then /fix" in response.stop and ".ipynb" not in response.stop
     denied = notebook.before("insert", "1").denied
     assert "types /continue, /fix or /skip (in a terminal: `stepper continue`" in denied
 
@@ -166,8 +166,8 @@ def test_stops_refusals_and_contexts_name_the_notebook_if_there_are_two(
     project.new("Load", problem="another")
     notebook = project.new("Load", "Plot", problem="this one")
     name = notebook.name
-    cell_id, answer = notebook.insert("raise MemoryError")
-    assert f"then /fix {name}" in answer.stop
+    cell_id, response = notebook.insert("raise MemoryError")
+    assert f"then /fix {name}" in response.stop
     denied = notebook.before("insert", "1", cell_id).denied
     assert f"types /continue {name}, /fix {name} or /skip {name}" in denied
     assert f"`stepper fix --notebook {name}`" in denied
@@ -446,8 +446,8 @@ def test_hook_texts_name_a_runnable_command(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     notebook = project.new("Load", "Plot")
     notebook.insert("x = 1")
-    cell_id, answer = notebook.insert("die('SIGSEGV')")
-    assert "`.stepper/env/bin/stepper restore` runs the steps before" in answer.stop
+    cell_id, response = notebook.insert("die('SIGSEGV')")
+    assert "`.stepper/env/bin/stepper restore` runs the steps before" in response.stop
     denied = notebook.before("insert", "1", cell_id).denied  # the agent reads it
     assert "(in a terminal: `.stepper/env/bin/stepper continue`" in denied
     refused = notebook.insert("1")[1]

@@ -117,8 +117,8 @@ def cells(prepared_backend: Elsewhere) -> Cells:
     return prepared_backend.cells
 
 
-def number(answer: Answer) -> int:
-    return int(re.findall(r"^\| (\d+) *$", answer.text, re.MULTILINE)[-1])
+def number(response: Answer) -> int:
+    return int(re.findall(r"^\| (\d+) *$", response.text, re.MULTILINE)[-1])
 
 
 def is_dead(pid: int) -> bool:
@@ -133,21 +133,21 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     prepared_backend: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Go on")
-    _, answer = notebook.insert(f"{cells.assign}\n{cells.process}")
-    assert "ran ok" in answer.text and answer.line.startswith("✓"), answer.data
-    process = number(answer)
+    _, response = notebook.insert(f"{cells.assign}\n{cells.process}")
+    assert "ran ok" in response.text and response.line.startswith("✓"), response.data
+    process = number(response)
     source = (
         cells.marks(prepared_backend.file("ran"))
         + cells.waits(prepared_backend.file("ran-go"))
         + cells.say
     )
     edit = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
-    thread, answers = start_hook_thread(project, edit)
+    thread, responses = start_hook_thread(project, edit)
     wait_until(lambda: prepared_backend.times("ran") == 1)
     prepared_backend.kill_daemon()
     Path(prepared_backend.file("ran-go")).touch()
     thread.join(60)
-    text = answers[0].text
+    text = responses[0].text
     assert (
         "ran ok" in text
         and "continued after the daemon exited" in text
@@ -171,11 +171,11 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
     prepared_backend: Elsewhere, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Count", "Say")
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         f"{cells.marks(prepared_backend.file('ran'))}{cells.process}"
     )
     notebook.insert(cells.say.replace("x", "1"))
-    before, living = notebook.path.read_bytes(), number(answer)
+    before, living = notebook.path.read_bytes(), number(response)
     result = project.stepper("verify", notebook.path.stem, "--once", check=1)
     at = prepared_backend.at.at
     assert ("the replay uses a separate kernel on there (" in result.stderr) == (
@@ -244,16 +244,16 @@ def test_daemon_killed_at_any_point_of_a_run(
     notebook = prepared_backend.new("Load", "Go on")
     notebook.insert(cells.assign)
     suicidal_daemon(prepared_backend.project, point)
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         cells.marks(prepared_backend.file("ran")) + cells.say
     )
     if (
-        "helper" in prepared_backend.at.lacks and answer.stop
+        "helper" in prepared_backend.at.lacks and response.stop
     ):  # it can't be known whether it ran
         assert (
-            "the outcome of the run is unknown" in answer.stop
+            "the outcome of the run is unknown" in response.stop
             and prepared_backend.times("ran") < 2
-        ), answer.stop
+        ), response.stop
         return
     assert prepared_backend.times("ran") == 1  # whatever happened, never twice
     assert [run["outcome"] for run in prepared_backend.project.json("history")] == [
@@ -273,14 +273,14 @@ def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Plot")
     notebook.insert(cells.assign)
-    cell, answer = notebook.insert(cells.fails(1))
+    cell, response = notebook.insert(cells.fails(1))
     assert (
-        "FAILED" in answer.text
-        and "| before" in answer.text
-        and "0 of 3 retries used, 3 left" in answer.text
+        "FAILED" in response.text
+        and "| before" in response.text
+        and "0 of 3 retries used, 3 left" in response.text
     )
-    answer = notebook.replace(cell, cells.fails(2))
-    assert "1 of 3 retries used, 2 left" in answer.text and not answer.stop
+    response = notebook.replace(cell, cells.fails(2))
+    assert "1 of 3 retries used, 2 left" in response.text and not response.stop
     project.kill_daemon()
     assert "2 of 3 retries used, 1 left" in notebook.replace(cell, cells.fails(3)).text
     stop = notebook.replace(cell, cells.fails(4)).stop
@@ -347,12 +347,12 @@ def test_kernel_death_stops_the_notebook_and_is_restored(
         prepared_backend.new("Load", "Break", "Plot"),
     )
     notebook.insert(cells.marks(prepared_backend.file("ran")) + cells.assign)
-    cell, answer = notebook.insert(cells.dies)
+    cell, response = notebook.insert(cells.dies)
     assert (
-        "Error Type: KernelDied" in answer.stop
-        and "all variables are lost; they came from step 1" in answer.stop
+        "Error Type: KernelDied" in response.stop
+        and "all variables are lost; they came from step 1" in response.stop
     )
-    assert re.search(prepared_backend.at.died, answer.stop), answer.stop
+    assert re.search(prepared_backend.at.died, response.stop), response.stop
     assert (
         notebook.before("insert", cells.say, cell).denied
         and prepared_backend.times("ran") == 1
@@ -401,12 +401,12 @@ def test_cells_run_in_order_until_one_fails(
     ]
     Path(prepared_backend.file("ran-go")).touch()
     made = [code(source, f"c{index}") for index, source in enumerate(sources)]
-    answer = notebook.write(made, **metadata).text
+    response = notebook.write(made, **metadata).text
     assert (
-        "| over\n| 20" in answer
-        and "FAILED" in answer
+        "| over\n| 20" in response
+        and "FAILED" in response
         and prepared_backend.times("ran-last") == 0
-    ), answer
+    ), response
     counts = [notebook.cell(f"c{place}")["execution_count"] for place in range(4)]
     assert counts[1:] == [counts[1], counts[1] + 1, None]
 
@@ -422,7 +422,7 @@ def test_edits_of_two_clients_run_sequentially(
         cells.waits(prepared_backend.file("ran-go")),
         notebook.raw["cells"][-1]["id"],
     )
-    first, answers = start_hook_thread(prepared_backend.project, slow)
+    first, responses = start_hook_thread(prepared_backend.project, slow)
     wait_until(
         lambda: prepared_backend.project.json("status")["kernel"]["state"] == "busy"
     )
@@ -438,7 +438,7 @@ def test_edits_of_two_clients_run_sequentially(
     first.join(60)
     second.join(60)
     assert (
-        "| over" in answers[0].text
+        "| over" in responses[0].text
         and "ran ok" in more[0].text
         and prepared_backend.times("ran") == 1
     )
@@ -454,11 +454,11 @@ def test_timeout_and_user_interrupt_keep_the_state(
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Wait")
     notebook.insert(cells.assign)
-    cell, answer = notebook.insert(f"# stepper: timeout=1\n{cells.endless}")
-    assert "Timeout" in answer.text.splitlines()[0] and "| begun" in answer.text, (
-        answer.text
+    cell, response = notebook.insert(f"# stepper: timeout=1\n{cells.endless}")
+    assert "Timeout" in response.text.splitlines()[0] and "| begun" in response.text, (
+        response.text
     )
-    thread, answers = start_hook_thread(
+    thread, responses = start_hook_thread(
         project,
         notebook.edited("replace", f"# stepper: timeout=60\n{cells.endless}", cell),
     )
@@ -466,7 +466,7 @@ def test_timeout_and_user_interrupt_keep_the_state(
     time.sleep(0.5)
     project.stepper("interrupt")
     thread.join(60)
-    assert "CANCELLED" in answers[0].text, answers[0].text
+    assert "CANCELLED" in responses[0].text, responses[0].text
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
@@ -502,8 +502,8 @@ def test_truncated_output_is_counted_in_file_and_journal(
 ) -> None:
     prepared_backend.config("max_output_bytes: 4000\n")
     notebook = prepared_backend.new("Print")
-    cell, answer = notebook.insert(cells.many)
-    assert "ran ok" in answer.text
+    cell, response = notebook.insert(cells.many)
+    assert "ran ok" in response.text
     stands = text_of(notebook.cell(cell))
     gap = re.search(
         r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n", stands
@@ -513,7 +513,7 @@ def test_truncated_output_is_counted_in_file_and_journal(
     left_out = int(gap[1].replace(",", ""))
     assert (
         len(stands) - len(gap[0]) + left_out == whole
-        and f"{left_out:,} characters" in answer.text
+        and f"{left_out:,} characters" in response.text
     )
 
 
@@ -550,18 +550,18 @@ def test_reports_match_local_kernel_except_backend_notices(
         messages, cell = [], None
         for source in edits:
             if cell is None:
-                cell, answer = notebook.insert(source)
+                cell, response = notebook.insert(source)
             else:
-                answer = notebook.replace(cell, source)
+                response = notebook.replace(cell, source)
             messages.append(
                 normalize_report(
-                    f"{answer.text}\n{answer.line}\n{answer.stop}".replace(
+                    f"{response.text}\n{response.line}\n{response.stop}".replace(
                         cell, "…"
                     ).replace(notebook.path.stem, "…")
                 )
             )
-            cell = None if "ran ok" in answer.text else cell
-            if answer.stop:
+            cell = None if "ran ok" in response.text else cell
+            if response.stop:
                 notebook.project.stepper("continue")
         return messages
 
@@ -678,10 +678,10 @@ def test_unaccepted_backend_is_not_contacted(
         project.config(yaml({"kernels": {"theirs": {kind: definition[kind]}}}))
         result = project.stepper("new", "A stranger's", "--kernel", "theirs", "--json")
     notebook = Notebook(project, folder / json.loads(result.stdout)["notebook"])
-    cell, answer = notebook.insert("1")
+    cell, response = notebook.insert("1")
     assert (
-        "was not accepted by you" in answer.text and "stepper trust" in answer.text
-    ), answer.text
+        "was not accepted by you" in response.text and "stepper trust" in response.text
+    ), response.text
     project.json("kernels")
     project.json("status")
     project.stepper("restart", check=None)
@@ -703,16 +703,16 @@ def test_module_changed_on_kernel_file_system_is_reloaded(
     write = "open('remote_rates.py', 'w').write({!r}) and None"
     notebook.insert(write.format("RATE = 1\n"))
     notebook.insert("import os, sys; sys.path.insert(0, os.getcwd())")
-    _, answer = notebook.insert("from remote_rates import RATE\nRATE")
-    assert answer.text.endswith("| 1")
+    _, report = notebook.insert("from remote_rates import RATE\nRATE")
+    assert report.text.endswith("| 1")
     notebook.insert(write.format("RATE = 22\n"))
-    _, answer = notebook.insert("RATE")
-    assert "Reloaded: remote_rates (changed since it was imported)." in answer.text
-    assert "\n| 22" in answer.text
+    _, report = notebook.insert("RATE")
+    assert "Reloaded: remote_rates (changed since it was imported)." in report.text
+    assert "\n| 22" in report.text
     notebook.insert(write.format("RATE = (\n"))
-    _, answer = notebook.insert("RATE")
-    assert "remote_rates changed and could not be reloaded" in answer.text
-    assert "remote_rates.py, line 1: SyntaxError" in answer.text
+    _, report = notebook.insert("RATE")
+    assert "remote_rates changed and could not be reloaded" in report.text
+    assert "remote_rates.py, line 1: SyntaxError" in report.text
     notebook.insert(write.format("RATE = 22\n"))
     response = project.json("restore", notebook.path.name, check=None)
     assert response["changed_outputs"] == []

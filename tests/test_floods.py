@@ -40,9 +40,9 @@ def nothing_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
 def run(notebook: Notebook, source: str, status: str = "ok") -> dict:
     """Run one cell below all others; return it as the notebook holds it, which must be valid and within the limit."""
     before = notebook.path.stat().st_size
-    cell_id, answer = notebook.insert(source)
-    assert status in answer.text.split("\n")[0], answer.text
-    assert len(answer.text) < 8000
+    cell_id, response = notebook.insert(source)
+    assert status in response.text.split("\n")[0], response.text
+    assert len(response.text) < 8000
     assert notebook.path.stat().st_size < before + 1.5 * LIMIT
     document = nbformat.read(notebook.path, 4)
     nbformat.validate(document)
@@ -124,12 +124,12 @@ def test_flood_of_images(project: Project) -> None:
     )
     process = daemon(project)
     before = process.memory_info().rss
-    cell_id, answer = notebook.insert(
+    cell_id, response = notebook.insert(
         "for i in range(1000): display(Image(png + bytes(50_000) + str(i).encode(), format='png'))\nprint('done')"
     )
     assert (
-        answer.text.count("Figure ") == 8
-        and "and 992 more images, not saved" in answer.text
+        response.text.count("Figure ") == 8
+        and "and 992 more images, not saved" in response.text
     )
     cell = notebook.cell(cell_id)
     assert text_of(cell).endswith("done\n") and "outputs (" in text_of(cell)
@@ -284,9 +284,9 @@ def test_interrupt_between_idle_and_reply_keeps_the_kernel(
         notebook,
         "import os, time\nkernel, pid = get_ipython().kernel, os.getpid()\nfinish = kernel.finish_metadata",
     )
-    answers = []
+    responses = []
     slow = "def late(*given):\n    open('late', 'w')\n    time.sleep(60)\n\nkernel.finish_metadata = late\nprint('ran')"
-    cell = threading.Thread(target=lambda: answers.append(notebook.insert(slow)))
+    cell = threading.Thread(target=lambda: responses.append(notebook.insert(slow)))
     cell.start()
     until = time.monotonic() + 30
     while not (notebook.path.parent / "late").exists():
@@ -294,10 +294,10 @@ def test_interrupt_between_idle_and_reply_keeps_the_kernel(
         time.sleep(0.02)
     project.stepper("interrupt")
     cell.join(60)
-    cell_id, answer = answers[0]
-    assert "interrupted" in answer.text.lower() and "ran\n" in text_of(
+    cell_id, response = responses[0]
+    assert "interrupted" in response.text.lower() and "ran\n" in text_of(
         notebook.cell(cell_id)
-    ), answer.text
-    assert "stepper: " in answer.text and "died" not in answer.text.lower()
+    ), response.text
+    assert "stepper: " in response.text and "died" not in response.text.lower()
     cell = run(notebook, "kernel.finish_metadata = finish\nprint(pid == os.getpid())")
     assert text_of(cell) == "True\n"

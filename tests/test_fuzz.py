@@ -185,16 +185,16 @@ def send_bytes(
                 data[at * len(data) // pieces : (at + 1) * len(data) // pieces]
             )
         link.shutdown(socket.SHUT_WR)
-        answer = b""
+        response = b""
         while part := link.recv(65536):
-            answer += part
-        return answer
+            response += part
+        return response
     return b""
 
 
-def parts(answer: bytes) -> list[list[bytes]]:
+def parts(response: bytes) -> list[list[bytes]]:
     """Return the frames of an answer."""
-    results, stream = [], io.BytesIO(answer)
+    results, stream = [], io.BytesIO(response)
     while prefix := stream.read(wire_format.PREFIX):
         sizes = wire_format.parse_part_lengths(
             stream.read(8 * wire_format.parse_part_count(prefix))
@@ -349,9 +349,9 @@ ARGUMENTS = odd_objects(
 def test_random_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = send_request(place, verb.encode(), told)
     assert kind in (wire_format.OK, wire_format.FAILED)
-    answer = json.loads(body)
+    response = json.loads(body)
     if kind == wire_format.FAILED:
-        assert answer["message"] and answer["exit_code"] in (1, 2), answer
+        assert response["message"] and response["exit_code"] in (1, 2), response
 
 
 PATHS = st.sampled_from(
@@ -424,16 +424,16 @@ BODIES = st.one_of(
 @make_settings(150, 6000)
 @given(event=EVENTS, body=BODIES)
 def test_random_payloads(place: Project, event: str, body: bytes) -> None:
-    kind, answer = send_request(
+    kind, response = send_request(
         place,
         b"hook " + event.encode(),
         body.replace(b"HERE", os.fsencode(place.folder)),
     )
-    assert kind == wire_format.OK, answer
-    if answer:
-        data = json.loads(answer)["hookSpecificOutput"]
+    assert kind == wire_format.OK, response
+    if response:
+        data = json.loads(response)["hookSpecificOutput"]
         assert data["hookEventName"] == event.split()[0]
-        assert "stepper itself failed" not in answer.decode()
+        assert "stepper itself failed" not in response.decode()
 
 
 @make_settings(4, 60)

@@ -198,10 +198,10 @@ def test_invalid_foreign_lines_are_skipped_and_reported(project: Project) -> Non
     journal.write_text(
         '{"event": "run"}\n{"event": "stop", "key": []}\n' + journal.read_text()
     )
-    _, answer = notebook.insert("print('ran')")
+    _, response = notebook.insert("print('ran')")
     assert (
-        "| ran" in answer.text
-        and "ignored 2 invalid lines of the journal" in answer.text
+        "| ran" in response.text
+        and "ignored 2 invalid lines of the journal" in response.text
     )
 
 
@@ -229,11 +229,11 @@ def test_fifo_as_journal_does_not_hang(project: Project) -> None:
     journal = next(Path(project.paths.journals).glob("*.jsonl"))
     journal.unlink()
     os.mkfifo(journal)
-    _, answer = notebook.insert("print('ran')")
+    _, response = notebook.insert("print('ran')")
     assert (
-        "| ran" in answer.text
-        and "is a FIFO, not a regular file" in answer.text
-        and "moved" in answer.text
+        "| ran" in response.text
+        and "is a FIFO, not a regular file" in response.text
+        and "moved" in response.text
     )
 
 

@@ -121,10 +121,10 @@ def test_killed_proxy_loses_no_output(hub: Hub, project_with_server: Project) ->
     )
     notebook = project_with_server.new()
     assert (
-        "ran ok" in (answer := notebook.insert("x = 20\nprint(x)")[1].text)
-        and "| 20" in answer
+        "ran ok" in (response := notebook.insert("x = 20\nprint(x)")[1].text)
+        and "| 20" in response
     )
-    assert f"on {hub.url}, stepper does not limit memory" in answer
+    assert f"on {hub.url}, stepper does not limit memory" in response
     assert "ZeroDivisionError" in notebook.insert("1 / 0")[1].text
     assert project_with_server.json("status")["kernel"]["where"].endswith(hub.url)
     output = subprocess.run(
@@ -143,18 +143,18 @@ def test_killed_proxy_loses_no_output(hub: Hub, project_with_server: Project) ->
         hub.proxy_again()
         wait_until(lambda: not get_kernel_trouble(project_with_server), 60)
 
-    answer = act_during_cell(notebook, killed).text
+    response = act_during_cell(notebook, killed).text
     assert (
-        "ran ok" in answer
-        and "lost" not in answer
+        "ran ok" in response
+        and "lost" not in response
         and is_complete(notebook.raw["cells"][0])
-    ), answer
-    answer = act_during_cell(
+    ), response
+    response = act_during_cell(
         project_with_server.new(),
         lambda: project_with_server.stepper("interrupt"),
         ends=False,
     ).text
-    assert "was CANCELLED" in answer and "it was interrupted" in answer, answer
+    assert "was CANCELLED" in response and "it was interrupted" in response, response
     assert "| 20" in notebook.insert("print(x)")[1].text
     assert (
         "the look into the kernel went wrong"
@@ -172,12 +172,13 @@ def test_stopped_server_is_reported_with_start_instructions(
     )
     assert get_listed_hub(project) == (False, f"{message} | {starts}")
     notebook = project.new()
-    answer = notebook.insert("x = 1")[1]
+    response = notebook.insert("x = 1")[1]
     assert (
-        message in answer.text + answer.stop and starts in answer.text + answer.stop
+        message in response.text + response.stop
+        and starts in response.text + response.stop
     ), (
-        answer.text,
-        answer.stop,
+        response.text,
+        response.stop,
     )
 
 

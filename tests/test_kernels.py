@@ -579,10 +579,10 @@ def test_unaccepted_backend_runs_nothing(
     response = project.json("new", "A strangers", "--kernel", "sh")
     notebook = Notebook(project, project.folder / response["notebook"])
     ran = project.folder / "notebooks" / "ran"
-    cell, answer = notebook.insert("touch ran")
+    cell, report = notebook.insert("touch ran")
     assert (
-        "was not accepted by you" in answer.text
-        and "stepper trust" in answer.text
+        "was not accepted by you" in report.text
+        and "stepper trust" in report.text
         and not ran.exists()
     )
     listed = {backend["name"]: backend for backend in project.json("kernels")}
@@ -642,14 +642,14 @@ def test_notebook_keeps_its_kernel_and_records_its_language(
 def test_bash_cells_have_outputs_attempts_and_stops(
     project: Project, shell: Notebook
 ) -> None:
-    cell, answer = shell.insert("x=3; echo three $x")
+    cell, response = shell.insert("x=3; echo three $x")
     assert (
-        'Step 1 of 2 "List": done; criterion: 1 == 2.' in answer.text
+        'Step 1 of 2 "List": done; criterion: 1 == 2.' in response.text
     )  # Python's false; bash has no such line
     assert (
-        "ran ok" in answer.text
-        and "| three 3" in answer.text
-        and "is false" not in answer.text
+        "ran ok" in response.text
+        and "| three 3" in response.text
+        and "is false" not in response.text
     )
     assert shell.raw["cells"][-1]["outputs"][0]["text"] == ["three 3\n"]
     cell, failed = shell.insert("echo $x; ls /nowhere")
@@ -673,14 +673,14 @@ def test_bash_cells_have_outputs_attempts_and_stops(
 
 @pytest.mark.nightly
 def test_bash_cell_times_out_and_may_die(project: Project, shell: Notebook) -> None:
-    cell, answer = shell.insert("# stepper: timeout=1\necho begun; sleep 60")
+    cell, response = shell.insert("# stepper: timeout=1\necho begun; sleep 60")
     assert (
-        "Timeout" in answer.text
-        and "| begun" in answer.text
-        and "kernel keeps its variables" in answer.text
+        "Timeout" in response.text
+        and "| begun" in response.text
+        and "kernel keeps its variables" in response.text
     )
-    answer = shell.replace(cell, "kill -9 $PPID; sleep 60")
-    assert "KernelDied" in answer.stop and "SIGKILL" in answer.stop
+    response = shell.replace(cell, "kill -9 $PPID; sleep 60")
+    assert "KernelDied" in response.stop and "SIGKILL" in response.stop
 
 
 @pytest.mark.nightly
@@ -759,14 +759,14 @@ def test_r_cells_show_figures_and_errors(project: Project) -> None:
     notebook = Notebook(project, project.folder / response["notebook"])
     assert notebook.raw["metadata"]["kernelspec"]["language"] == "R"
     assert "kernel" not in notebook.raw["metadata"]["stepper"]  # it is the project's
-    _, answer = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
-    assert "ran ok" in answer.text and ".png" in answer.text, answer.text
-    cell, answer = notebook.insert("mean(nothing)")
-    assert "FAILED" in answer.text and "object 'nothing' not found" in answer.text, (
-        answer.text
+    _, report = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
+    assert "ran ok" in report.text and ".png" in report.text, report.text
+    cell, report = notebook.insert("mean(nothing)")
+    assert "FAILED" in report.text and "object 'nothing' not found" in report.text, (
+        report.text
     )
-    answer = notebook.replace(cell, "mean(days)")
-    assert "ran ok" in answer.text and "| [1] 2.666667" in answer.text, answer.text
+    report = notebook.replace(cell, "mean(days)")
+    assert "ran ok" in report.text and "| [1] 2.666667" in report.text, report.text
 
 
 def test_missing_kernelspec_is_reported(project: Project) -> None:

@@ -116,13 +116,13 @@ def test_reports_of_other_languages_have_no_python_facts(
         "new", "A look", "--kernel", "it", "--step", "x is bound | x > 100"
     )
     notebook = Notebook(project, project.folder / response["notebook"])
-    answer = notebook.insert(f"{mark} stepper: step=1 timeout=9s\n{binds}")[1].text
+    report = notebook.insert(f"{mark} stepper: step=1 timeout=9s\n{binds}")[1].text
     assert (
-        "ran ok" in answer
-        and "20" in answer
-        and "done" in answer
-        and "riterion" not in answer
-    ), answer  # the agent's to judge
+        "ran ok" in report
+        and "20" in report
+        and "done" in report
+        and "riterion" not in report
+    ), report  # the agent's to judge
     cell, failed = notebook.insert(fails)
     assert "FAILED" in failed.text and "NameError" not in failed.text
     if language != "bash":  # it has none

@@ -122,9 +122,9 @@ def run_background_writer(notebook: Notebook, first: str) -> tuple[list[str], st
         (notebook.path.parent / name).unlink(missing_ok=True)
     cells, texts = [], []
     for source in (first, WAIT, STOP):
-        cell, answer = notebook.insert(source)
+        cell, response = notebook.insert(source)
         cells.append(cell)
-        texts.append(answer.text)
+        texts.append(response.text)
     notebook.insert("await asyncio.sleep(0.3)")
     notebook.project.stepper("shutdown")
     return [get_shown_text(notebook, cell) for cell in cells], "\n".join(texts)
@@ -155,7 +155,7 @@ def test_unattributable_output_goes_to_the_running_cell(
 def test_late_output_is_written_soon_and_reported_next(
     notebook: Notebook,
 ) -> None:
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         "import threading, time\nprint('in time')\nthreading.Timer(1, print, ['LATE']).start()"
     )
     before = notebook.path.stat().st_mtime_ns
@@ -168,13 +168,13 @@ def test_late_output_is_written_soon_and_reported_next(
         "the client may be about to edit it"
     )
     assert "LATE" in notebook.project.stepper("output", cell).stdout
-    _, answer = notebook.insert("1")
+    _, response = notebook.insert("1")
     assert (
         f"Note: 5 characters arrived for cell 1 (id {cell}) after its run; the notebook was"
-        " updated." in answer.text
+        " updated." in response.text
     )
-    _, answer = notebook.insert("2")
-    assert "after its run" not in answer.text, "it is told once"
+    _, response = notebook.insert("2")
+    assert "after its run" not in response.text, "it is told once"
     journal = (
         notebook.project.folder / ".stepper" / "journal" / f"{notebook.path.stem}.jsonl"
     )
@@ -234,8 +234,8 @@ def test_late_output_counts_toward_the_limit_of_its_cell(project: Project) -> No
     assert whole.startswith(head) and whole.endswith(tail) and len(text) < 2200
     gone = int(number.replace(",", ""))
     assert len(head) + len(tail) + gone == len(whole), "what is said to be left out is"
-    _, answer = notebook.insert("1")
-    assert f"in all, left out of the notebook: {gone:,} characters" in answer.text
+    _, response = notebook.insert("1")
+    assert f"in all, left out of the notebook: {gone:,} characters" in response.text
 
 
 def test_late_output_of_changed_cell_is_reported_as_omitted(
@@ -265,10 +265,10 @@ def test_displays_are_updated_in_all_cells(notebook: Notebook) -> None:
     one, _ = notebook.insert(
         "print('above')\nh = display('one', display_id=True)\nprint('below')"
     )
-    _, answer = notebook.insert("h.update('two')")
+    _, response = notebook.insert("h.update('two')")
     assert get_shown_text(notebook, one) == "above\nbelow\n'two'"
     assert (
-        f"1 display update arrived for cell 1 (id {one}) after its run" in answer.text
+        f"1 display update arrived for cell 1 (id {one}) after its run" in response.text
     )
     three, _ = notebook.insert("display('same', display_id='id');")
     four, _ = notebook.insert("display('again', display_id='id');\nh.update('three')")
@@ -308,8 +308,8 @@ def test_late_output_survives_a_killed_daemon(notebook: Notebook) -> None:
     notebook.project.kill_daemon()
     notebook.project.json("status")
     wait_until_true(lambda: "LATE" in text_of(notebook.cell(cell)))
-    _, answer = notebook.insert("1")
-    assert "got 5 characters" in answer.text
+    _, response = notebook.insert("1")
+    assert "got 5 characters" in response.text
 
 
 @pytest.mark.nightly
@@ -331,29 +331,29 @@ def test_late_output_without_daemon_is_kept_by_the_kernel(
 
 @pytest.mark.nightly
 def test_output_during_the_run_is_complete_and_ordered(notebook: Notebook) -> None:
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         "import threading\nprint('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\n"
         "thread.join()\nprint('c')"
     )
     assert (
         text_of(notebook.cell(cell)) == "a\nb\nc\n"
-        and "after its run" not in answer.text
+        and "after its run" not in response.text
     )
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         "import os, subprocess\nsubprocess.run(['echo', 'child'])\nos.write(1, b'direct\\n')"
     )
     assert (
         text_of(notebook.cell(cell)) == "child\ndirect\n"
-        and "after its run" not in answer.text
+        and "after its run" not in response.text
     )
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         "subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')"
     )
     text = text_of(notebook.cell(cell))
     assert (
         text.startswith("\0\0")
         and "left out by stepper" in text
-        and "after its run" not in answer.text
+        and "after its run" not in response.text
     )
     echoed = (
         notebook.project.folder
@@ -365,10 +365,10 @@ def test_output_during_the_run_is_complete_and_ordered(notebook: Notebook) -> No
         "for i in range(4): subprocess.run(['head', '-c', '3000000', '/dev/zero'])"
     )
     assert echoed.stat().st_size < 6_000_000
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         "os.write(1, bytes(range(256)) * 1000)\nprint('end')"
     )
-    assert "\ufffd" in text_of(notebook.cell(cell)) and answer.text.startswith(
+    assert "\ufffd" in text_of(notebook.cell(cell)) and response.text.startswith(
         "stepper: "
     )
     json.loads(notebook.path.read_bytes().decode("utf-8"))
@@ -380,10 +380,10 @@ def test_thread_pool_output_goes_to_the_submitting_cell(notebook: Notebook) -> N
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\n"
         "print(list(pool.map(str, range(9))))"
     )
-    cell, answer = notebook.insert("for one in pool.map(print, 'abc'): pass")
+    cell, response = notebook.insert("for one in pool.map(print, 'abc'): pass")
     assert (
         sorted(text_of(notebook.cell(cell))) == [*"\n\n\nabc"]
-        and "after its run" not in answer.text
+        and "after its run" not in response.text
     )
 
 
@@ -411,8 +411,8 @@ def test_cell_that_redirects_file_descriptors(notebook: Notebook) -> None:
 
 
 def test_crash_output_is_reported(notebook: Notebook) -> None:
-    _, answer = notebook.insert("import ctypes\nctypes.string_at(0)")
-    assert "SIGSEGV" in answer.stop, answer.stop
+    _, response = notebook.insert("import ctypes\nctypes.string_at(0)")
+    assert "SIGSEGV" in response.stop, response.stop
     written = (
         notebook.project.folder
         / ".stepper"
@@ -438,15 +438,15 @@ def test_kernel_messages_belong_to_no_cell(notebook: Notebook) -> None:
 def test_shell_magics_keep_all_output(notebook: Notebook) -> None:
     for number in range(4):
         for magic in ("%%bash", "%%sh", "%%script bash"):
-            cell, answer = notebook.insert(f"{magic}\necho said {number}")
+            cell, response = notebook.insert(f"{magic}\necho said {number}")
             assert (
                 text_of(notebook.cell(cell)) == f"said {number}\n"
-                and f"| said {number}" in answer.text
+                and f"| said {number}" in response.text
             )
-    cell, answer = notebook.insert("%%sh\necho before; exit 3")
+    cell, response = notebook.insert("%%sh\necho before; exit 3")
     assert (
         text_of(notebook.cell(cell)) == "before\n"
-        and "CalledProcessError" in answer.text
+        and "CalledProcessError" in response.text
     )
 
 
@@ -457,12 +457,12 @@ def test_helper_of_another_version_takes_over(notebook: Notebook) -> None:
     )
     notebook.project.kill_daemon()
     for _ in range(2):
-        cell, answer = notebook.insert(
+        cell, response = notebook.insert(
             "print('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\nthread.join()\n"
             "done = subprocess.run(['echo', 'c'])"
         )
         assert sorted(text_of(notebook.cell(cell)).split()) == ["a", "b", "c"], (
-            answer.text
+            response.text
         )
 
 
@@ -481,10 +481,10 @@ print("sent")
 @pytest.mark.parametrize("parent", mark_nightly(["'nobody'", "[]", "None", "5"], "[]"))
 def test_invalid_messages_are_ignored(notebook: Notebook, parent: str) -> None:
     notebook.insert("x = 1")
-    cell, answer = notebook.insert(ODD.format(parent=parent))
-    assert "ran ok" in answer.text and "sent" in text_of(notebook.cell(cell))
-    _, answer = notebook.insert("x + 1")
-    assert "ran ok" in answer.text and "| 2" in answer.text
+    cell, response = notebook.insert(ODD.format(parent=parent))
+    assert "ran ok" in response.text and "sent" in text_of(notebook.cell(cell))
+    _, response = notebook.insert("x + 1")
+    assert "ran ok" in response.text and "| 2" in response.text
 
 
 def test_config_error_during_a_run_loses_no_output(

@@ -904,14 +904,17 @@ def test_structured_data_of_large_notebooks_is_bounded(quick: Quick) -> None:
         observed: dict[str, str] = {}
         page, pages = 1, 1
         while page <= pages:
-            answer = await client.call_tool(
+            response = await client.call_tool(
                 "read_notebook", {"page": page, "outputs": "full"}
             )
-            data, pages = answer.structured_content, answer.structured_content["pages"]
+            data, pages = (
+                response.structured_content,
+                response.structured_content["pages"],
+            )
             assert (
                 len(json.dumps(data, ensure_ascii=False)) <= tool_results.MAX_CHARACTERS
             )
-            assert len(text(answer)) <= tool_results.MAX_CHARACTERS
+            assert len(text(response)) <= tool_results.MAX_CHARACTERS
             assert "truncated" not in data
             for cell in data["cells"]:
                 observed[cell["cell_id"]] = (
@@ -922,8 +925,11 @@ def test_structured_data_of_large_notebooks_is_bounded(quick: Quick) -> None:
         names: list[str] = []
         page, pages = 1, 1
         while page <= pages:
-            answer = await client.call_tool("list_notebooks", {"page": page})
-            data, pages = answer.structured_content, answer.structured_content["pages"]
+            response = await client.call_tool("list_notebooks", {"page": page})
+            data, pages = (
+                response.structured_content,
+                response.structured_content["pages"],
+            )
             assert (
                 len(json.dumps(data, ensure_ascii=False)) <= tool_results.MAX_CHARACTERS
             )
@@ -945,26 +951,26 @@ def test_structured_data_is_bounded_like_its_text(quick: Quick) -> None:
     steps = [f"step {n} {'long ' * 100}" for n in range(120)]
 
     async def story(client: Client) -> None:
-        answers = [
+        responses = [
             await client.call_tool(
                 "create_notebook", {"problem": "many steps", "steps": steps}
             )
         ]
-        answers += [
+        responses += [
             await client.call_tool(name, {})
             for name in ("plan", "notebook_status", "list_notebooks")
         ]
-        for answer in answers:
+        for response in responses:
             assert (
-                len(json.dumps(answer.structured_content, ensure_ascii=False))
+                len(json.dumps(response.structured_content, ensure_ascii=False))
                 <= tool_results.MAX_CHARACTERS
             )
-            assert len(text(answer)) <= tool_results.MAX_CHARACTERS
+            assert len(text(response)) <= tool_results.MAX_CHARACTERS
         assert all(
-            10 <= len(answer.structured_content["steps"]) <= 40
-            for answer in answers[:3]
+            10 <= len(response.structured_content["steps"]) <= 40
+            for response in responses[:3]
         )
-        assert "… and 80 more steps" in text(answers[1])
+        assert "… and 80 more steps" in text(responses[1])
 
     run_story(quick, story)
 
@@ -1496,8 +1502,8 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                     },
                 )
                 try:
-                    with urllib.request.urlopen(request, timeout=20) as answer:
-                        return int(answer.status)
+                    with urllib.request.urlopen(request, timeout=20) as response:
+                        return int(response.status)
                 except urllib.error.HTTPError as error:
                     return error.code
 

@@ -325,17 +325,17 @@ def test_largest_variables_are_from_the_stated_time(
     notebook = untouched.new()
     notebook.insert("x = b'x' * 30_000_000; small = 1")
     source = f"held = []\n{SWALLOWS if dies else GROWS}"
-    cell, answer = notebook.insert(source)
-    assert "Error Type: MemoryLimit" in answer.stop
+    cell, response = notebook.insert(source)
+    assert "Error Type: MemoryLimit" in response.stop
     before = "the largest variables as last seen before this run: x 30.0 MB;"
     if dies:
-        assert before in answer.stop and "held" not in answer.stop
+        assert before in response.stop and "held" not in response.stop
         return
     after = (
         r"the largest variables after this run: held [\d,]+\.\d MB \(new\), x 30.0 MB;"
     )
-    assert re.search(after, answer.stop), answer.stop
-    assert "before this run" not in answer.stop
+    assert re.search(after, response.stop), response.stop
+    assert "before this run" not in response.stop
     # the cell's earlier run had made the name: it is not new any more
     untouched.stepper("fix")
     again = notebook.replace(cell, GROWS).stop

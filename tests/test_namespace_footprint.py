@@ -107,8 +107,8 @@ def both_footprints(
     spawned_kernels: None, project: Project, tmp_path: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     notebook = project.new()
-    cell, answer = notebook.insert(PROBE)
-    assert "ran ok" in answer.text, answer.text
+    cell, response = notebook.insert(PROBE)
+    assert "ran ok" in response.text, response.text
     return inspect_plain_kernel(tmp_path), json.loads(text_of(notebook.cell(cell)))
 
 

@@ -122,12 +122,12 @@ def test_slow_allocation_is_stopped_by_the_guard(
     notebook = project.new("One")
     notebook.insert("before = 41")
     pid = project.json("status")["kernel"]["pid"]
-    _, answer = notebook.insert(SLOWLY)
+    _, response = notebook.insert(SLOWLY)
     assert (
-        "Error Type: MemoryLimit" in answer.stop
-        and "memory use of the kernel's cgroup reached " in answer.stop
+        "Error Type: MemoryLimit" in response.stop
+        and "memory use of the kernel's cgroup reached " in response.stop
     )
-    assert "the kernel keeps its variables" in answer.stop
+    assert "the kernel keeps its variables" in response.stop
     assert small.kills() == 0 and project.json("status")["kernel"]["pid"] == pid
     assert "42" in project.stepper("eval", "before + 1").stdout
 
@@ -156,15 +156,18 @@ def test_sudden_allocation_kills_only_its_kernel(
     notebook = project.new("One")
     notebook.insert("before = 41")
     pid = project.json("status")["kernel"]["pid"]
-    _, answer = notebook.insert(IN_ONE_GO)
+    _, response = notebook.insert(IN_ONE_GO)
     assert small.kills() == 1 and not psutil.pid_exists(pid)
-    assert names_oom_kill(answer.stop), answer.stop
-    assert "in smaller chunks" in answer.stop.splitlines()[-1]
+    assert names_oom_kill(response.stop), response.stop
+    assert "in smaller chunks" in response.stop.splitlines()[-1]
     fresh(project, notebook)
     # a kill by a person is told from it, though the system has killed before
     pid = project.json("status")["kernel"]["pid"]
-    _, answer = notebook.insert(f"import os; os.kill({pid}, 9)")
-    assert "kernel died (SIGKILL)" in answer.stop and "out of memory" not in answer.stop
+    _, response = notebook.insert(f"import os; os.kill({pid}, 9)")
+    assert (
+        "kernel died (SIGKILL)" in response.stop
+        and "out of memory" not in response.stop
+    )
 
 
 @pytest.mark.nightly
@@ -175,8 +178,8 @@ def test_adopted_kernel_killed_out_of_memory(project: Project, small: Group) -> 
     notebook.insert("before = 41")
     project.kill_daemon()
     small.daemon = start_inside(project, small)
-    _, answer = notebook.insert("assert before == 41\n" + IN_ONE_GO)
-    assert small.kills() == 1 and names_oom_kill(answer.stop), answer.stop
+    _, response = notebook.insert("assert before == 41\n" + IN_ONE_GO)
+    assert small.kills() == 1 and names_oom_kill(response.stop), response.stop
     fresh(project, notebook)
 
 
@@ -188,8 +191,8 @@ def test_child_that_fills_the_cgroup_is_killed_alone(
     notebook = project.new("One")
     notebook.insert("before = 41")
     source = f"import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {IN_ONE_GO!r}]).returncode + before)"
-    _, answer = notebook.insert(source)
-    assert small.kills() == 1 and "| 32" in answer.text  # -9 + 41
+    _, response = notebook.insert(source)
+    assert small.kills() == 1 and "| 32" in response.text  # -9 + 41
     pid = project.json("status")["kernel"]["pid"]
     os.kill(pid, 9)
     assert (

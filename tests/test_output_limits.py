@@ -218,7 +218,7 @@ def test_outputs_within_the_limit_are_untouched() -> None:
 def test_cell_that_prints_more_than_the_limit(project: Project) -> None:
     project.config("max_output_bytes: 10000")
     notebook = project.new()
-    cell_id, answer = notebook.insert("for i in range(20000): print('line', i)")
+    cell_id, response = notebook.insert("for i in range(20000): print('line', i)")
     text = text_of(notebook.cell(cell_id))
     assert (
         len(text) < 10200
@@ -226,7 +226,7 @@ def test_cell_that_prints_more_than_the_limit(project: Project) -> None:
         and text.endswith("line 19999\n")
     )
     assert "left out by stepper (max_output_bytes)" in text
-    assert len(answer.text) < 6000
+    assert len(response.text) < 6000
     cell_id, _ = notebook.insert(
         "from IPython.display import display, Image\nimport os\n"
         "for i in range(6): display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(3000), format='png'))"
@@ -249,14 +249,14 @@ def test_progress_bar_leaves_one_line_and_traceback_keeps_colors(
     project: Project,
 ) -> None:
     notebook = project.new()
-    cell_id, answer = notebook.insert(BAR)
+    cell_id, response = notebook.insert(BAR)
     bar, printed, error = notebook.cell(cell_id)["outputs"]
     assert (
         "".join(bar["text"]) == f"100%|{'█' * 39}| 39/39\n" and bar["name"] == "stderr"
     )
     assert "".join(printed["text"]) == "".join(f"{i}\n" for i in range(40))
     assert "\x1b[31m" in "".join(error["traceback"]), "Jupyter shows its colours"
-    assert "\x1b" not in answer.text and "100%|" in answer.text
+    assert "\x1b" not in response.text and "100%|" in response.text
     page = project.stepper("output", "1").stdout
     assert "\x1b" not in page and "100%|" in page and "ValueError" in page
 

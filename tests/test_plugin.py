@@ -167,11 +167,13 @@ def test_installed_hooks_silence_the_plugin(tmp_path: Path) -> None:
 
 
 def test_commands_have_the_plugin_prefix() -> None:
-    for answer in (
+    for response in (
         {"continue": False, "stopReason": "… /continue ANSWER"},
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
     ):
-        data = json.loads(claude_code_json.add_plugin_note(json.dumps(answer).encode()))
+        data = json.loads(
+            claude_code_json.add_plugin_note(json.dumps(response).encode())
+        )
         assert "Type /stepper:continue" in json.dumps(data)
     for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
         assert claude_code_json.add_plugin_note(other) == other or json.loads(

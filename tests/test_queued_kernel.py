@@ -85,14 +85,14 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
 ) -> None:
     notebook = project.new("Count", "Show")
     edit = Edit(notebook, "print(6 * 7)")
-    answer = edit.answer
+    response = edit.answer
     assert (
-        QUEUED in answer.text
-        and WHY in answer.text
-        and "partition batch" in answer.text
-        and " ahead" in answer.text
+        QUEUED in response.text
+        and WHY in response.text
+        and "partition batch" in response.text
+        and " ahead" in response.text
     )
-    assert "You are notified" in answer.text and WHY in answer.line
+    assert "You are notified" in response.text and WHY in response.line
     assert kernel(project)["state"] == "queued" and kernel(project)["where"].startswith(
         "PENDING ("
     )

@@ -274,8 +274,8 @@ def test_stop_moves_with_the_notebook(project: Project, restarted: bool) -> None
     notebook.insert("x = 1")
     cell, _ = notebook.insert("1 / 0")
     for number in range(3):
-        answer = notebook.replace(cell, f"1 / 0 + {number}")
-    assert answer.stop
+        response = notebook.replace(cell, f"1 / 0 + {number}")
+    assert response.stop
     if restarted:
         project.kill_daemon()
     moved = move(notebook, "notebooks/renamed.ipynb")
@@ -331,8 +331,8 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
     notebook = project.new("Load")
     cell, _ = notebook.insert("1 / 0")
     for number in range(3):
-        answer = notebook.replace(cell, f"1 / 0 + {number}")
-    assert answer.stop
+        response = notebook.replace(cell, f"1 / 0 + {number}")
+    assert response.stop
     project.kill_daemon()  # who knew the file's number
     old = name_of(notebook)
     shutil.copy(notebook.path, project.folder / "notebooks/copy.ipynb")
@@ -361,8 +361,8 @@ def test_swapped_notebooks_keep_their_kernels_and_stops(
     new_notebook.insert("x = 'one'")
     cell, _ = other.insert("x = 'other'; 1 / 0")
     for number in range(3):
-        answer = other.replace(cell, f"1 / 0 + {number}")
-    assert answer.stop
+        response = other.replace(cell, f"1 / 0 + {number}")
+    assert response.stop
     kernels = kernel_of(new_notebook), kernel_of(other)
     names = name_of(new_notebook), name_of(other)
     aside = new_notebook.path.with_suffix(".aside")
@@ -416,7 +416,7 @@ def test_run_during_a_rename_writes_to_the_new_file(
         f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\nprint('over')"
     )
     last = notebook.raw["cells"][-1]["id"]
-    thread, answers = start_hook_thread(
+    thread, responses = start_hook_thread(
         project, notebook.edited("insert", source, last)
     )
     wait_until(lambda: "begun" in text_of(notebook.raw["cells"][-1]))
@@ -427,8 +427,8 @@ def test_run_during_a_rename_writes_to_the_new_file(
         assert "was renamed to" in status["renamed"]
     go.touch()
     thread.join()
-    assert "ran ok" in answers[0].text, answers[0].text
-    assert "could not be written" not in answers[0].text
+    assert "ran ok" in responses[0].text, responses[0].text
+    assert "could not be written" not in responses[0].text
     assert text_of(moved.raw["cells"][-1]) == "begun\nover\n"
     assert project.json("status", "renamed")["state"] == "complete"
     assert list_outcomes(moved) == ["ok"]
@@ -488,9 +488,11 @@ def test_notebook_moved_outside_the_patterns_is_reported(
         f"top.ipynb looks like the renamed {old}, whose kernel and history stay under"
         f" the old name until top.ipynb is included or renamed back: mv top.ipynb {old}"
     )
-    answer = top.insert("x + 1")[1]
+    response = top.insert("x + 1")[1]
     assert (
-        "NOT run" in answer.text and message in answer.text and message in answer.line
+        "NOT run" in response.text
+        and message in response.text
+        and message in response.line
     )
     assert message in project.stepper("status", "top.ipynb", check=2).stderr
     project.config('notebooks: ["notebooks", "*.ipynb"]\n')

@@ -59,16 +59,16 @@ def test_preflight_error_is_reported(
     notebook = project.new("One")
     _, first = notebook.insert("ready = True  # stepper: scratch")
     assert "ran ok" in first.text
-    cell, answer = notebook.insert("# stepper: step=1\nran = 1\n" + source)
-    assert answer.text.splitlines()[0].startswith(
+    cell, response = notebook.insert("# stepper: step=1\nran = 1\n" + source)
+    assert response.text.splitlines()[0].startswith(
         f"stepper: Cell 2 (id {cell}) did NOT run. The preflight check found {message}"
-    ), answer.text
+    ), response.text
     assert (
         "This does not count as an attempt. To run the cell anyway, submit the same code"
-        in answer.text
+        in response.text
     )
-    assert answer.line.endswith(" · did not run (preflight check)")
-    assert answer.stop == ""
+    assert response.line.endswith(" · did not run (preflight check)")
+    assert response.stop == ""
     assert project.stepper("eval", "'ran' in globals()").stdout == "False\n"
     assert (
         notebook.cell(cell)["outputs"] == []
@@ -91,9 +91,9 @@ def test_same_code_written_again_runs(project: Project) -> None:
 @pytest.mark.nightly
 def test_third_preflight_error_in_a_row_counts_as_an_attempt(project: Project) -> None:
     notebook = project.new("One")
-    cell, answer = notebook.insert("undefined_1")
+    cell, response = notebook.insert("undefined_1")
     texts = [
-        answer.text,
+        response.text,
         *(notebook.replace(cell, f"undefined_{n}").text for n in range(2, 7)),
     ]
     counted = ["This counts as an attempt" in text for text in texts]
@@ -127,8 +127,8 @@ def test_cell_runs_ok_after_a_preflight_error(project: Project) -> None:
 def test_preflight_can_be_turned_off(project: Project) -> None:
     project.config("preflight: false")
     notebook = project.new("One")
-    _, answer = notebook.insert("undefined_1")
-    assert "FAILED after" in answer.text
+    _, response = notebook.insert("undefined_1")
+    assert "FAILED after" in response.text
     assert len(list_runs(project)) == 1
 
 
@@ -246,50 +246,50 @@ def test_return_to_an_earlier_source_is_reported(project: Project) -> None:
 def test_names_bound_before_a_failure_are_reported(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("rows = [1, 2]\ncount = 5\nkept = 'x'")
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         "rows = rows + [3]\ncount += 1\nfresh = 7\nrows[0] = 9\nopen('out.csv', 'w').write('a,b')\n1 / 0"
     )
     note = next(
         line
-        for line in answer.text.splitlines()
+        for line in response.text.splitlines()
         if line.startswith("Note: before failing")
     )
     assert "`rows`: length 2 → length 3" in note
     assert "`count`: 5 → 6" in note
     assert "assigned `fresh`" in note
     assert "out.csv" not in note
-    assert "Note: This cell wrote notebooks/out.csv (3 bytes)" in answer.text
+    assert "Note: This cell wrote notebooks/out.csv (3 bytes)" in response.text
     assert "kept" not in note
 
 
 def test_in_place_changes_are_reported(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("rows = [1, 2]\nother = [1]")
-    _, answer = notebook.insert("rows[0] = 9\nother\n1 / 0\nother[0] = 3")
-    assert "changed in place `rows` (line 1)" in answer.text
-    assert "`other`" not in answer.text.split("Note: before failing")[1]
+    _, response = notebook.insert("rows[0] = 9\nother\n1 / 0\nother[0] = 3")
+    assert "changed in place `rows` (line 1)" in response.text
+    assert "`other`" not in response.text.split("Note: before failing")[1]
 
 
 def test_exception_causes_are_reported(project: Project) -> None:
     notebook = project.new("One")
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         "try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('no number') from error"
     )
     assert (
         "Caused by ValueError: invalid literal for int() with base 10: 'x'"
-        in answer.text
+        in response.text
     )
 
 
 def test_report_omits_empty_sections(project: Project) -> None:
     notebook = project.new("One")
-    cell, answer = notebook.insert(
+    cell, response = notebook.insert(
         "try:\n    {}['b']\nexcept KeyError as error:\n    raise RuntimeError(f'no {error}') from error"
     )
-    assert "RuntimeError: no 'b'" in answer.text
-    assert "Caused by" not in answer.text and "Suggestion" not in answer.text
-    answer = notebook.replace(cell, "%%bash\necho hello\nexit 3")
-    assert "Suggestion" not in answer.text and "| hello" in answer.text
+    assert "RuntimeError: no 'b'" in response.text
+    assert "Caused by" not in response.text and "Suggestion" not in response.text
+    response = notebook.replace(cell, "%%bash\necho hello\nexit 3")
+    assert "Suggestion" not in response.text and "| hello" in response.text
 
 
 def test_frame_in_a_project_file_is_shown(project: Project) -> None:
@@ -297,20 +297,20 @@ def test_frame_in_a_project_file_is_shown(project: Project) -> None:
         "def halve(x):\n    return x / 0\n"
     )
     notebook = project.new("One")
-    _, answer = notebook.insert("from tools import halve\nhalve(4)")
-    assert "Raised in `halve`, line 2 of tools.py:" in answer.text
-    assert "| →   2      return x / 0" in answer.text
+    _, response = notebook.insert("from tools import halve\nhalve(4)")
+    assert "Raised in `halve`, line 2 of tools.py:" in response.text
+    assert "| →   2      return x / 0" in response.text
 
 
 @pytest.mark.nightly
 def test_timeout_reports_the_running_line(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One", "Two")
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         "import time\nfor n in range(100):\n    time.sleep(0.2)"
     )
-    assert "line 3 of this cell was running: `time.sleep(0.2)`" in answer.text
-    assert "# stepper: timeout=" in answer.text
+    assert "line 3 of this cell was running: `time.sleep(0.2)`" in response.text
+    assert "# stepper: timeout=" in response.text
 
 
 @pytest.mark.nightly
@@ -320,8 +320,8 @@ def test_running_line_is_reported_if_the_interrupt_has_no_effect(
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One")
     source = "import time\nwhile True:\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
-    _, answer = notebook.insert(source)
-    assert "Error Type: KernelDied" in answer.stop
+    _, response = notebook.insert(source)
+    assert "Error Type: KernelDied" in response.stop
     assert "line 4 of" in project.json("report")["fault"]["suggestion"]
 
 
@@ -375,8 +375,8 @@ def test_eval_without_kernel_is_an_error(project: Project) -> None:
 @pytest.mark.nightly
 def test_output_command_shows_truncated_output(project: Project) -> None:
     notebook = project.new("One")
-    cell, answer = notebook.insert("for n in range(3000): print('line', n)")
-    assert "left out" in answer.text
+    cell, response = notebook.insert("for n in range(3000): print('line', n)")
+    assert "left out" in response.text
     first = project.json("output", cell)
     assert first["page"] == 1 and first["pages"] > 1
     message = "\n".join(
@@ -397,8 +397,8 @@ def test_trivial_success_report_has_at_most_sixty_words(project: Project) -> Non
     title = "Load the measurements of all the weather stations and look at the very first rows of each of them"
     criterion = "every station has a row for every day of the four years and no value is missing or absurd anywhere at all"
     notebook = project.new(*[f"{title} ({n}) :: {criterion}" for n in range(3)])
-    _, answer = notebook.insert("x = 1")
-    assert len(answer.text.split()) <= 60, answer.text
+    _, response = notebook.insert("x = 1")
+    assert len(response.text.split()) <= 60, response.text
 
 
 def test_repeated_lines_are_folded() -> None:
@@ -417,18 +417,18 @@ def test_repeated_lines_are_folded() -> None:
 @pytest.mark.nightly
 def test_progress_bars_are_collapsed(project: Project) -> None:
     notebook = project.new("One")
-    _, answer = notebook.insert("for n in range(101): print(f'\\r{n} %', end='')")
-    assert re.findall(r"^\| .*", answer.text, re.MULTILINE) == ["| 100 %"]
+    _, response = notebook.insert("for n in range(101): print(f'\\r{n} %', end='')")
+    assert re.findall(r"^\| .*", response.text, re.MULTILINE) == ["| 100 %"]
 
 
 @pytest.mark.nightly
 def test_written_notebook_is_checked_cell_by_cell(project: Project) -> None:
     notebook = project.notebook("w.ipynb", [code("pass", "a")])
-    answer = notebook.write(
+    response = notebook.write(
         [code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")]
     )
-    assert "did NOT run. The preflight check found NameError" in answer.text
-    assert "Not run: 1 new or changed code cell below cell" in answer.text
+    assert "did NOT run. The preflight check found NameError" in response.text
+    assert "Not run: 1 new or changed code cell below cell" in response.text
 
 
 # --- what a review found -------------------------------------------------------------------------------------------
@@ -442,8 +442,8 @@ def test_preflight_error_resets_a_done_step(project: Project) -> None:
         notebook.replace(cell, f"{{}}['{key}']")
     assert "ran ok" in notebook.replace(cell, "x = 1").text
     assert "0 of 3 retries used, 3 left" in notebook.replace(cell, "undefined_1").text
-    answer = notebook.replace(cell, "{}['d']")
-    assert answer.stop == "" and "0 of 3 retries used, 3 left" in answer.text
+    response = notebook.replace(cell, "{}['d']")
+    assert response.stop == "" and "0 of 3 retries used, 3 left" in response.text
 
 
 @pytest.mark.nightly
@@ -461,8 +461,8 @@ def test_eval_keeps_the_last_results(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 42\nx")
     project.stepper("eval", "'looked'")
-    _, answer = notebook.insert("print(Out, _)")
-    assert "| {1: 42} 42" in answer.text
+    _, response = notebook.insert("print(Out, _)")
+    assert "| {1: 42} 42" in response.text
 
 
 @pytest.mark.nightly
@@ -473,8 +473,8 @@ def test_eval_error_shows_its_own_lines(project: Project) -> None:
         "eval", "def halve(x):\n    return x / 0\n\nhalve(4)", check=1
     )
     assert "Line 4 of the cell:" in result.stdout and "return x / 0" in result.stdout
-    _, answer = notebook.insert("a = 1\nb = 2\nhalve(a)")
-    assert "Line 3 of the cell:" in answer.text and "return x / 0" in answer.text
+    _, response = notebook.insert("a = 1\nb = 2\nhalve(a)")
+    assert "Line 3 of the cell:" in response.text and "return x / 0" in response.text
 
 
 @pytest.mark.nightly
@@ -501,10 +501,10 @@ def test_dynamically_bound_names_are_not_checked(project: Project) -> None:
 @pytest.mark.nightly
 def test_displayed_error_is_not_a_failure(project: Project) -> None:
     notebook = project.new("One")
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_ipython().showtraceback()\nx = 5"
     )
-    assert "ran ok" in answer.text
+    assert "ran ok" in response.text
 
 
 def test_file_name_cannot_forge_stepper_lines(project: Project) -> None:
@@ -512,10 +512,10 @@ def test_file_name_cannot_forge_stepper_lines(project: Project) -> None:
     (project.folder / "notebooks" / name).write_text("def go():\n    return 1 / 0\n")
     notebook = project.new("One")
     source = f"import runpy\nrunpy.run_path({name!r})['go']()"
-    _, answer = notebook.insert(source)
-    assert "ZeroDivisionError" in answer.text
+    _, response = notebook.insert(source)
+    assert "ZeroDivisionError" in response.text
     assert not any(
-        line.startswith("Suggestion: run it") for line in answer.text.splitlines()
+        line.startswith("Suggestion: run it") for line in response.text.splitlines()
     )
 
 

@@ -45,12 +45,12 @@ def project(module_project: Project) -> Iterator[Project]:
 
 def test_cell_output_is_in_report_and_file(project: Project) -> None:
     notebook = project.new("Load :: it is loaded", "Plot")
-    cell_id, answer = notebook.insert("x = 41\nprint('hello')\nx + 1")
-    assert answer.text.startswith(f"stepper: Cell 1 (id {cell_id}) ran ok in ")
-    assert 'Step 1 of 2 "Load": done; criterion: it is loaded.' in answer.text
-    assert "| hello\n| 42" in answer.text
-    assert 'Next: step 2 of 2 "Plot".' in answer.text
-    assert answer.line.startswith('✓ step 1 of 2 "Load" · ok · ')
+    cell_id, response = notebook.insert("x = 41\nprint('hello')\nx + 1")
+    assert response.text.startswith(f"stepper: Cell 1 (id {cell_id}) ran ok in ")
+    assert 'Step 1 of 2 "Load": done; criterion: it is loaded.' in response.text
+    assert "| hello\n| 42" in response.text
+    assert 'Next: step 2 of 2 "Plot".' in response.text
+    assert response.line.startswith('✓ step 1 of 2 "Load" · ok · ')
     cell = notebook.cell(cell_id)
     assert text_of(cell) == "hello\n"
     assert cell["outputs"][1]["data"]["text/plain"] == ["42"]
@@ -67,8 +67,8 @@ def test_cell_output_is_in_report_and_file(project: Project) -> None:
 def test_variables_persist_and_replaced_cell_reruns(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("x = 1")
-    _, answer = notebook.insert("print(x + 1)")
-    assert "| 2" in answer.text
+    _, response = notebook.insert("print(x + 1)")
+    assert "| 2" in response.text
     assert "ran ok" in notebook.replace(first, "x = 10").text
     assert "| 11" in notebook.insert("print(x + 1)")[1].text
 
@@ -76,8 +76,8 @@ def test_variables_persist_and_replaced_cell_reruns(project: Project) -> None:
 @pytest.mark.nightly
 def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
     notebook = project.new()
-    _, answer = notebook.insert("# a title", kind="markdown")
-    assert answer.stdout == b""
+    _, response = notebook.insert("# a title", kind="markdown")
+    assert response.stdout == b""
     cell_id, _ = notebook.insert("1")
     assert notebook.delete(cell_id).stdout == b""
     assert len(project.json("history")) == 1
@@ -89,14 +89,14 @@ def test_error_names_line_and_frame_in_an_earlier_cell(
 ) -> None:
     notebook = project.new("Define", "Call")
     first, _ = notebook.insert("def scale(a):\n    b = a\n    return b * FACTOR")
-    _, answer = notebook.insert("y = 2\n\nscale(y)\ny")
-    assert "FAILED" in answer.text.splitlines()[0]
-    assert "NameError: name 'FACTOR' is not defined" in answer.text.splitlines()[0]
-    assert "| →   3  scale(y)" in answer.text
-    assert f"Raised in `scale`, line 3 of cell 1 (id {first}):" in answer.text
-    assert "| →   3      return b * FACTOR" in answer.text
-    assert "\x1b" not in answer.text
-    assert answer.line.startswith("✗ step 2 of 2")
+    _, response = notebook.insert("y = 2\n\nscale(y)\ny")
+    assert "FAILED" in response.text.splitlines()[0]
+    assert "NameError: name 'FACTOR' is not defined" in response.text.splitlines()[0]
+    assert "| →   3  scale(y)" in response.text
+    assert f"Raised in `scale`, line 3 of cell 1 (id {first}):" in response.text
+    assert "| →   3      return b * FACTOR" in response.text
+    assert "\x1b" not in response.text
+    assert response.line.startswith("✗ step 2 of 2")
 
 
 @pytest.mark.nightly
@@ -104,28 +104,32 @@ def test_long_output_is_truncated_in_the_report_only(
     project: Project,
 ) -> None:
     notebook = project.new()
-    cell_id, answer = notebook.insert("for i in range(2000): print('line', i)")
-    assert "| line 0\n" in answer.text
-    assert "| line 1999" in answer.text
-    assert " left out; all is in the notebook" in answer.text
+    cell_id, response = notebook.insert("for i in range(2000): print('line', i)")
+    assert "| line 0\n" in response.text
+    assert "| line 1999" in response.text
+    assert " left out; all is in the notebook" in response.text
     assert (
-        sum(len(line) - 2 for line in answer.text.splitlines() if line.startswith("| "))
+        sum(
+            len(line) - 2
+            for line in response.text.splitlines()
+            if line.startswith("| ")
+        )
         <= 2000
     )
     assert text_of(notebook.cell(cell_id)).count("\n") == 2000
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         "raise ValueError('x' * 100_000 + '\\n' + 'y\\n' * 5000)"
     )
-    assert len(answer.text) < 6000
+    assert len(response.text) < 6000
 
 
 @pytest.mark.nightly
 def test_escapes_and_control_characters_never_reach_a_report(project: Project) -> None:
     notebook = project.new("A \x1b[31mred\x1b[0m title")
-    _, answer = notebook.insert(
+    _, response = notebook.insert(
         r"print('\x1b[31mred\x1b[0m \x07\x9b31m'); raise ValueError('\x1b]0;title\x07 \x1b[1mbold')"
     )
-    said = answer.text + answer.line
+    said = response.text + response.line
     assert not [
         c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160
     ]
@@ -191,7 +195,7 @@ def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(
     project: Project,
 ) -> None:
     notebook = project.notebook("whole.ipynb")
-    answer = notebook.write(
+    response = notebook.write(
         [
             code("x = 1", "a"),
             code("print(x)", "b"),
@@ -199,10 +203,10 @@ def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(
             code("print('no')", "d"),
         ]
     )
-    assert "3 of 4 new or changed code cells ran" in answer.text
-    assert "ZeroDivisionError" in answer.text
-    assert "Not run: 1 new or changed code cell below cell" in answer.text
-    answer = notebook.write(
+    assert "3 of 4 new or changed code cells ran" in response.text
+    assert "ZeroDivisionError" in response.text
+    assert "Not run: 1 new or changed code cell below cell" in response.text
+    response = notebook.write(
         [
             code("x = 1", "a"),
             code("print(x, 'changed')", "b"),
@@ -210,8 +214,8 @@ def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(
             code("print('yes')", "d"),
         ]
     )
-    assert "3 of 3 new or changed code cells ran" in answer.text
-    assert "| 1 changed" in answer.text
+    assert "3 of 3 new or changed code cells ran" in response.text
+    assert "| 1 changed" in response.text
     assert [run["cell_id"] for run in project.json("history")] == [
         "a",
         "b",
@@ -241,9 +245,9 @@ def test_other_language_is_reported_and_not_run(project: Project) -> None:
     notebook = project.notebook(
         "r.ipynb", kernelspec={"name": "ir", "language": "R", "display_name": "R"}
     )
-    _, answer = notebook.insert("x <- 1")
-    assert "NOT run" in answer.text
-    assert "'r'" in answer.text
+    _, response = notebook.insert("x <- 1")
+    assert "NOT run" in response.text
+    assert "'r'" in response.text
 
 
 @pytest.mark.nightly
@@ -291,9 +295,9 @@ def test_kernel_survives_the_daemon(project: Project) -> None:
 def test_kernel_death_and_state_loss_are_reported(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
-    _, answer = notebook.insert("import os; os._exit(3)")
-    assert "KernelDied" in answer.text + answer.stop
-    assert "exit code 3" in answer.text + answer.stop
+    _, response = notebook.insert("import os; os._exit(3)")
+    assert "KernelDied" in response.text + response.stop
+    assert "exit code 3" in response.text + response.stop
     assert project.json("history")[-1]["outcome"] == "kernel_died"
 
 
@@ -302,11 +306,11 @@ def test_timeout_interrupts_and_keeps_the_state(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new()
     notebook.insert("x = 7")
-    _, answer = notebook.insert("import time\ntime.sleep(60)")
-    assert "Timeout" in answer.text.splitlines()[0]
+    _, response = notebook.insert("import time\ntime.sleep(60)")
+    assert "Timeout" in response.text.splitlines()[0]
     assert (
         "To give the cell more time, add a first line such as `# stepper: timeout=10m` or"
-        " `timeout=none`; the maximum is 24 h." in answer.text
+        " `timeout=none`; the maximum is 24 h." in response.text
     )
     assert (
         "| 7"
@@ -317,12 +321,12 @@ def test_timeout_interrupts_and_keeps_the_state(project: Project) -> None:
     project.config("cell_timeout_seconds: 0.5")  # read again without a restart
     assert "after 0.5 s" in notebook.insert("import time; time.sleep(60)")[1].text
     project.config("max_cell_timeout_seconds: 0.5")
-    answer = notebook.insert(
+    response = notebook.insert(
         "# stepper: timeout=none scratch\nimport time; time.sleep(60)"
     )[1]
     assert (
         "A cell can't have more time: the user's setting max_cell_timeout_seconds is"
-        " 0.5." in answer.text
+        " 0.5." in response.text
     )
 
 
@@ -331,9 +335,9 @@ def test_status_and_interrupt_respond_while_a_cell_runs(project: Project) -> Non
     payload = notebook.edited(
         "insert", "import time\nfor _ in range(600): time.sleep(0.1)"
     )
-    answers = []
+    responses = []
     thread = threading.Thread(
-        target=lambda: answers.append(project.hook("PostToolUse", payload))
+        target=lambda: responses.append(project.hook("PostToolUse", payload))
     )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -343,7 +347,7 @@ def test_status_and_interrupt_respond_while_a_cell_runs(project: Project) -> Non
     assert ": interrupted cell 1; the kernel keeps its variables" in output
     assert ": no cell is running" in project.stepper("interrupt").stdout
     thread.join(20)
-    assert "CANCELLED" in answers[0].text
+    assert "CANCELLED" in responses[0].text
     assert project.json("history")[-1]["outcome"] == "cancelled"
     assert project.json("status")["steps"][0]["attempts"] == 0
 
@@ -405,7 +409,7 @@ def test_cells_run_in_order_and_notebooks_in_parallel(
 ) -> None:
     slow, fast = project.new(problem="slow"), project.new(problem="fast")
     slow.insert("order = []")
-    answers: dict[int, str] = {}
+    responses: dict[int, str] = {}
     payloads = [
         slow.edited(
             "insert", f"import time; time.sleep(0.3); order.append({n}); print(order)"
@@ -414,7 +418,7 @@ def test_cells_run_in_order_and_notebooks_in_parallel(
     ]
 
     def play(number: int) -> None:
-        answers[number] = project.hook("PostToolUse", payloads[number]).text
+        responses[number] = project.hook("PostToolUse", payloads[number]).text
 
     threads = [threading.Thread(target=play, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -429,7 +433,7 @@ def test_cells_run_in_order_and_notebooks_in_parallel(
         payload["tool_response"]["cell_id"] for payload in payloads
     )
     printed = [
-        re.findall(r"^\| \[(.*)\]$", text, re.MULTILINE) for text in answers.values()
+        re.findall(r"^\| \[(.*)\]$", text, re.MULTILINE) for text in responses.values()
     ]
     assert sorted(len(lists[0].split(",")) for lists in printed) == [1, 2, 3]
 
@@ -441,9 +445,9 @@ def test_edit_during_a_run_is_kept(project: Project) -> None:
     payload = notebook.edited(
         "insert", "import time; time.sleep(1.5); print('slow')", first
     )
-    answers = []
+    responses = []
     thread = threading.Thread(
-        target=lambda: answers.append(project.hook("PostToolUse", payload))
+        target=lambda: responses.append(project.hook("PostToolUse", payload))
     )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -462,9 +466,9 @@ def test_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> 
     notebook = project.new()
     payload = notebook.edited("insert", "import time; time.sleep(1); print('old')")
     cell_id = payload["tool_response"]["cell_id"]
-    answers = []
+    responses = []
     thread = threading.Thread(
-        target=lambda: answers.append(project.hook("PostToolUse", payload))
+        target=lambda: responses.append(project.hook("PostToolUse", payload))
     )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -474,7 +478,7 @@ def test_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> 
     )
     notebook.path.write_text(json.dumps(raw))
     thread.join(30)
-    assert "its outputs were not written" in answers[0].text
+    assert "its outputs were not written" in responses[0].text
     assert notebook.cell(cell_id)["outputs"] == []
 
 
@@ -566,10 +570,10 @@ def test_concurrent_clients_start_one_daemon_and_one_kernel(
         notebook.edited("replace", f"import os; print({n}, os.getpid())", f"cell{n}")
         for n in range(6)
     ]
-    answers: list[str] = []
+    responses: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda p=p: answers.append(untouched.hook("PostToolUse", p).text)
+            target=lambda p=p: responses.append(untouched.hook("PostToolUse", p).text)
         )
         for p in payloads
     ]
@@ -579,11 +583,11 @@ def test_concurrent_clients_start_one_daemon_and_one_kernel(
         thread.join(60)
     pids = {
         line.split()[-1]
-        for text in answers
+        for text in responses
         for line in text.splitlines()
         if line.startswith("| ")
     }
-    assert len(answers) == 6 and pids == {
+    assert len(responses) == 6 and pids == {
         str(untouched.json("status")["kernel"]["pid"])
     }
     log = (untouched.folder / ".stepper" / "daemon.log").read_text()
@@ -671,8 +675,8 @@ def test_longest_idle_kernels_are_shut_down_beyond_max_kernels(
             ):
                 why = f"the kernel was shut down because {others} used more recently and max_kernels is 1"
                 assert why in untouched.stepper("status", name).stdout
-                _, answer = notebooks[name].insert("1")
-                assert why in answer.text
+                _, response = notebooks[name].insert("1")
+                assert why in response.text
         finally:
             untouched.stepper("shutdown")
             daemon.kill()
@@ -733,8 +737,8 @@ def test_invalid_metadata_is_tolerated(
         {**code("2", "2"), "outputs": [5, "x"]},
     ]
     notebook = project.notebook(f"{request.node.callspec.id}.ipynb", cells, **odd)
-    _, answer = notebook.insert("print('fine')")
-    assert "| fine" in answer.text
+    _, response = notebook.insert("print('fine')")
+    assert "| fine" in response.text
     replaced = (
         {"language_info": notebook.raw["metadata"]["language_info"]}
         if "language_info" in odd
@@ -762,8 +766,10 @@ def test_unwritable_journal_is_reported(untouched: Project) -> None:
     content = journal.read_bytes()
     journal.unlink()
     journal.mkdir()
-    _, answer = notebook.insert("2")
-    assert "NOT run" in answer.text and "the journal cannot be written" in answer.text
+    _, response = notebook.insert("2")
+    assert (
+        "NOT run" in response.text and "the journal cannot be written" in response.text
+    )
     journal.rmdir()
     journal.write_bytes(content)
     assert "ran ok" in notebook.insert("3")[1].text

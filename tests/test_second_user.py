@@ -252,7 +252,7 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
             task = asyncio.create_task(serving.serve())
             while not (os.path.exists(paths.daemon_json) or task.done()):
                 await asyncio.sleep(0.01)
-            answer = await asyncio.to_thread(
+            response = await asyncio.to_thread(
                 daemon_client.send_request,
                 Paths(str(home)),
                 b"status",
@@ -262,7 +262,7 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
             )
             serving.exit_requested.set()
             await task
-            return json.loads(answer or b"null")["state"]
+            return json.loads(response or b"null")["state"]
 
         return (
             paths.runtime,

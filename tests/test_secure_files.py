@@ -76,11 +76,11 @@ def test_symlinked_files_are_never_written_through(
         (treasure / f"{number}.json").write_text("precious\n")
         path.symlink_to(treasure / f"{number}.json")
     before = snapshot_folder(treasure)
-    answer = notebook.replace("a", FIGURE)
-    assert "| ran" in answer.text and "Figure 1" in answer.text, answer.text
+    response = notebook.replace("a", FIGURE)
+    assert "| ran" in response.text and "Figure 1" in response.text, response.text
     assert (
-        "journal/n.jsonl is a symbolic link" in answer.text
-        and "was renamed to" in answer.text
+        "journal/n.jsonl is a symbolic link" in response.text
+        and "was renamed to" in response.text
     )
     project.stepper("status")
     project.stepper("restart")
@@ -103,11 +103,11 @@ def test_kernel_does_not_start_with_symlinked_files(
     path.parent.mkdir(parents=True)
     path.symlink_to(treasure / "bashrc")
     before = snapshot_folder(treasure)
-    answer = notebook.replace("a", "print('ran')")
+    response = notebook.replace("a", "print('ran')")
     assert (
-        "NOT run" in answer.text
-        and f"{name} is a symbolic link" in answer.text
-        and f"rm {path}" in answer.text
+        "NOT run" in response.text
+        and f"{name} is a symbolic link" in response.text
+        and f"rm {path}" in response.text
     )
     assert snapshot_folder(treasure) == before
     path.unlink()
@@ -136,11 +136,11 @@ def test_daemon_does_not_start_with_symlinked_files(
         (treasure / "bashrc").write_text("precious\n")
         path.symlink_to(treasure / "bashrc")
     before = snapshot_folder(treasure)
-    answer = notebook.replace("a", "print('ran')")
-    assert "NOT run" in answer.text and f"{path} is a symbolic link" in answer.text, (
-        answer.text
-    )
-    assert f"rm {path}" in answer.text
+    response = notebook.replace("a", "print('ran')")
+    assert (
+        "NOT run" in response.text and f"{path} is a symbolic link" in response.text
+    ), response.text
+    assert f"rm {path}" in response.text
     project.stepper(
         "shutdown", check=None
     )  # by force too: records behind a link are not stepper's to remove
@@ -160,10 +160,10 @@ def test_symlinked_figures_folder_is_unchanged(
     (project.folder / ".stepper" / "figures").mkdir()
     (project.folder / ".stepper" / "figures" / "n").symlink_to(treasure)
     before = snapshot_folder(treasure)
-    answer = notebook.replace("a", FIGURE)
+    response = notebook.replace("a", FIGURE)
     assert (
-        "| ran" in answer.text
-        and "Figure 1: not saved: cannot write the file" in answer.text
+        "| ran" in response.text
+        and "Figure 1: not saved: cannot write the file" in response.text
     )
     assert snapshot_folder(treasure) == before
 
@@ -330,12 +330,12 @@ def test_files_of_another_user_are_refused(project: Project, name: str) -> None:
     project.stepper("shutdown")
     path = project.folder / ".stepper" / name if name else project.folder / ".stepper"
     os.chown(path, STRANGER, STRANGER)
-    answer = notebook.insert("print('ran')")[1]
+    response = notebook.insert("print('ran')")[1]
     assert (
-        "NOT run" in answer.text
-        and f"{path} belongs to another user (uid {STRANGER})" in answer.text
+        "NOT run" in response.text
+        and f"{path} belongs to another user (uid {STRANGER})" in response.text
     )
-    assert f"chown -R {os.geteuid()} {path}" in answer.text
+    assert f"chown -R {os.geteuid()} {path}" in response.text
     os.chown(path, os.geteuid(), os.getegid())
     assert "| ran" in notebook.insert("print('ran')")[1].text
 

@@ -389,22 +389,23 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
     project.config(f"python: {lean}/bin/python\n")
     project.stepper("trust", "--yes")
     notebook = project.new("Install", "Use")
-    answer = notebook.insert("%pip install six")[1].text
+    response = notebook.insert("%pip install six")[1].text
     assert (
         'Warning: line 1: `%pip install six` failed with exit code 1; its last output: "No module named pip"'
-        in answer
+        in response
     )
     assert (
-        "; to install for this kernel, run: " in answer and answer.count("six\n") == 1
+        "; to install for this kernel, run: " in response
+        and response.count("six\n") == 1
     )
-    assert 'Step 1 of 2 "Install": done' in answer
+    assert 'Step 1 of 2 "Install": done' in response
     other = tmp_path / "pip"
     program(other, f"#!{sys.executable}\nraise SystemExit\n'''")
-    answer = notebook.insert(
+    response = notebook.insert(
         f"!{shlex.quote(str(other))} install six\nraise KeyError('x')"
     )[1].text
     assert (
         f"installs packages for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"
-        in answer
+        in response
     )
-    assert "Note: line 1: `!" in answer  # what a failure goes back to
+    assert "Note: line 1: `!" in response  # what a failure goes back to

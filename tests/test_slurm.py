@@ -763,8 +763,8 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         ]
         response = project.json("new", "Look there", "--kernel", "gpu")
         notebook = Notebook(project, project.folder / response["notebook"])
-        cell, answer = notebook.insert("x = 3\nx")
-        assert "ran ok" in answer.text and "| 3" in answer.text, answer.text
+        cell, report = notebook.insert("x = 3\nx")
+        assert "ran ok" in report.text and "| 3" in report.text, report.text
         project.kill_daemon()
         assert "| 4" in notebook.insert("print(x + 1)")[1].text
         kernel = project.json("status")["kernel"]
@@ -796,11 +796,11 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
             in project.json("status")["kernel"]["trouble"]
         )
         cluster.ask("scancel", kernel["where"].split()[1])
-        answer = notebook.insert("x")[1]
+        report = notebook.insert("x")[1]
         assert (
-            "(CANCELLED)" in answer.stop and "all variables are lost" in answer.stop
-        ), answer.data
-        assert "`stepper restore` re-creates them" in answer.stop
+            "(CANCELLED)" in report.stop and "all variables are lost" in report.stop
+        ), report.data
+        assert "`stepper restore` re-creates them" in report.stop
         text = project.json("report")["text"]
         assert "slurmstepd" in text and "To connect another client" not in text, text
 
@@ -1020,9 +1020,9 @@ def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
     ):
         response = project.json("new", "Look there", "--kernel", "gpu")
         notebook = Notebook(project, project.folder / response["notebook"])
-        cell, answer = notebook.insert("import time\nx = 3\nprint(time.time())")
-        there = float(answer.text.partition("| ")[2].split()[0])
-        assert abs(time.time() - 5 * 3600 - there) < 600, answer.text
+        cell, report = notebook.insert("import time\nx = 3\nprint(time.time())")
+        there = float(report.text.partition("| ")[2].split()[0])
+        assert abs(time.time() - 5 * 3600 - there) < 600, report.text
         run = project.json("history")[-1]
         assert 0 <= run["duration_s"] < 60, run
         project.kill_daemon()
@@ -1036,17 +1036,17 @@ def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
         running.join()
         assert "| over 3" in project.json("report")["text"]
         assert project.json("report")["outcome"] == "ok"
-        cell, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
-        assert "Timeout" in answer.text, answer.data
+        cell, report = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
+        assert "Timeout" in report.text, report.data
         for _ in range(
             2
         ):  # what its machine has for files is not known: the same cell runs again
-            answer = notebook.replace(
+            report = notebook.replace(
                 cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0"
             )
             assert (
-                "ZeroDivisionError" in answer.text and "made.txt (" not in answer.text
-            ), answer.text
+                "ZeroDivisionError" in report.text and "made.txt (" not in report.text
+            ), report.text
         assert [run["outcome"] for run in project.json("history")][-2:] == [
             "error",
             "error",

@@ -319,8 +319,8 @@ def test_remote_notebook_survives_a_killed_daemon(
         assert there["reachable"] and there["about"].endswith("on box over ssh"), there
         response = project.json("new", "Look there", "--kernel", "box")
         notebook = Notebook(project, project.folder / response["notebook"])
-        cell, answer = notebook.insert("import os\nx = 3\nos.getcwd()")
-        assert "ran ok" in answer.text and str(host.home) in answer.text, answer.text
+        cell, report = notebook.insert("import os\nx = 3\nos.getcwd()")
+        assert "ran ok" in report.text and str(host.home) in report.text, report.text
         assert project.json("context")["variables"]["x"]
         project.kill_daemon()
         assert "| 4" in notebook.insert("print(x + 1)")[1].text
@@ -586,16 +586,16 @@ def test_status_while_host_is_unreachable_and_back(
             notebook = Notebook(project, project.folder / response["notebook"])
             notebook.insert("runs = 0")
             threading.Timer(2, host.stop).start()
-            answer = notebook.insert(
+            report = notebook.insert(
                 "# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8)
             )[1]
             assert (
                 "may run on, or have ended: the connection to box has been down for"
-                in answer.text
-            ), answer.text
+                in report.text
+            ), report.text
             assert (
-                "NOT run" not in answer.text
-                and "does not know whether the kernel is still running" in answer.text
+                "NOT run" not in report.text
+                and "does not know whether the kernel is still running" in report.text
             )
             kernel = project.json("status")["kernel"]
             assert kernel["where"] == "box" and re.match(

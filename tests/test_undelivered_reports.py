@@ -68,17 +68,17 @@ def test_next_prompt_after_escape_reports_the_cell_once(
     cell_id = insert_and_interrupt(notebook, SLOW)
     assert statuses(project) == ["done", "interrupted"]
     assert "■ 2. Count  (interrupted)" in project.stepper("plan").stdout
-    answer = project.hook(
+    response = project.hook(
         "UserPromptSubmit",
         notebook.payload("UserPromptSubmit", "", {}, prompt="What happened?"),
     )
     message, begins = (
-        answer.text,
+        response.text,
         f"stepper: the last edit of notebooks/{notebook.path.name} was applied",
     )
     assert (
-        answer.line.startswith(begins)
-        and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
+        response.line.startswith(begins)
+        and '■ step 2 of 2 "Count" · cancelled · ' in response.line
     )
     assert (
         f"an edit of notebooks/{notebook.path.name} WAS applied" in message
@@ -126,17 +126,17 @@ def test_next_report_includes_the_undelivered_one(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("rows = [1]")
     insert_and_interrupt(notebook, "import time; time.sleep(600)")
-    answer = notebook.insert("print('next')", first)[1]
-    assert answer.text.startswith("stepper: an edit of ")
+    response = notebook.insert("print('next')", first)[1]
+    assert response.text.startswith("stepper: an edit of ")
     assert (
-        answer.text.index("CANCELLED")
-        < answer.text.index("ran ok")
-        < answer.text.index("| next")
+        response.text.index("CANCELLED")
+        < response.text.index("ran ok")
+        < response.text.index("| next")
     )
     assert (
-        answer.line.startswith("✓ cell 2")
-        and "was applied" in answer.line
-        and "cancelled" in answer.line
+        response.line.startswith("✓ cell 2")
+        and "was applied" in response.line
+        and "cancelled" in response.line
     )
     assert "WAS applied" not in notebook.insert("print('later')", first)[1].text
 
@@ -157,9 +157,9 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     first = notebook.edited(
         "insert", "import time; time.sleep(600)", notebook.raw["cells"][-1]["id"]
     )
-    answers: list[Answer] = []
+    responses: list[Answer] = []
     running = threading.Thread(
-        target=lambda: answers.append(project.hook("PostToolUse", first))
+        target=lambda: responses.append(project.hook("PostToolUse", first))
     )
     running.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -167,7 +167,7 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     wait_until(lambda: "WAS applied" in project.json("status")["unheard"])
     project.stepper("interrupt")  # the person's: its report is read
     running.join(20)
-    message = answers[0].text
+    message = responses[0].text
     assert (
         message.index("WAS applied")
         < message.index("interrupted while waiting for another request")
@@ -243,8 +243,8 @@ def test_own_writes_and_reported_changes_are_not_external_changes(
     project: Project,
 ) -> None:
     notebook = project.new("Load", "Count")
-    answer = notebook.write([code("1 / 0", "a"), code("print('left')", "b")])
-    assert "Not run: 1 new or changed" in answer.text
+    response = notebook.write([code("1 / 0", "a"), code("print('left')", "b")])
+    assert "Not run: 1 new or changed" in response.text
     assert message(notebook, "Write", "Bash").data == {}
     os.utime(notebook.path)
     project.stepper("plan", "add", "Tell")

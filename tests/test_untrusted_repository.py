@@ -268,18 +268,18 @@ def test_hook_events_run_nothing(hostile: Hostile, tmp_path: Path) -> None:
         "", "NotebookEdit", {"notebook_path": str(notebook.path), "new_source": "1"}
     )
     for event in EVENTS:
-        answer = hostile.script(event, payload, CLAUDE_ENV_FILE=str(exports))
+        response = hostile.script(event, payload, CLAUDE_ENV_FILE=str(exports))
         if event == "PostToolUse":
             assert (
                 "the cell was NOT run: this checkout is not registered for this user"
-                in answer.text
+                in response.text
             )
             assert (
-                "./install.sh THIS_REPOSITORY" in answer.text
-                and "`stepper trust`" in answer.text
+                "./install.sh THIS_REPOSITORY" in response.text
+                and "`stepper trust`" in response.text
             )
         else:
-            assert answer.stdout == b"", event
+            assert response.stdout == b"", event
     assert not exports.exists()
     assert hostile.ran() == []
 
@@ -382,7 +382,7 @@ def test_trust_requires_confirmation_and_lists_everything(
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
 def test_trust_prompts_on_a_terminal_and_accepts_no(
-    hostile: Hostile, answer: str, status: int
+    hostile: Hostile, response: str, status: int
 ) -> None:
     child = pexpect.spawn(
         sys.executable,
@@ -394,7 +394,7 @@ def test_trust_prompts_on_a_terminal_and_accepts_no(
     )
     child.expect_exact("tools/python")
     child.expect_exact("Accept this? [y/N]: ")
-    child.sendline(answer)
+    child.sendline(response)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == status
@@ -479,8 +479,10 @@ def test_kernel_start_imports_no_module_from_the_notebooks_folder(
         )
         (project.folder / "notebooks" / f"{name}.py").write_text(sing)
     for source in ("print('ran')", "1 / 0", "open('none')", "undefined"):
-        cell_id, answer = notebook.insert(source)
-        assert "Cell 1" in answer.text and "was NOT run" not in answer.text, answer.text
+        cell_id, response = notebook.insert(source)
+        assert "Cell 1" in response.text and "was NOT run" not in response.text, (
+            response.text
+        )
         notebook.delete(cell_id)
     project.stepper("context")
     assert not canary.exists(), canary.read_text()
@@ -557,10 +559,10 @@ def test_agent_call_of_trust_asks_the_user_if_nothing_is_recorded(
     hostile: Hostile,
 ) -> None:
     for command in ("stepper trust", "cd x && .stepper/env/bin/stepper trust --json"):
-        answer = hostile.script(
+        response = hostile.script(
             "PreToolUse", {"tool_name": "Bash", "tool_input": {"command": command}}
         )
-        assert answer.data["hookSpecificOutput"]["permissionDecision"] == "ask"
+        assert response.data["hookSpecificOutput"]["permissionDecision"] == "ask"
     assert (
         hostile.script(
             "PreToolUse",

@@ -69,8 +69,8 @@ def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> C
     return call
 
 
-def text(answer: dict[str, Any]) -> str:
-    return str(answer["hookSpecificOutput"]["additionalContext"])
+def text(response: dict[str, Any]) -> str:
+    return str(response["hookSpecificOutput"]["additionalContext"])
 
 
 def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -93,22 +93,24 @@ def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
         notebook.edited("insert", wait),
         notebook.edited("insert", "print(x + 2)"),
     )
-    answers: dict[str, str] = {}
+    responses: dict[str, str] = {}
     threads = [
         threading.Thread(
-            target=lambda: answers.update(ours=project.hook("PostToolUse", first).text)
+            target=lambda: responses.update(
+                ours=project.hook("PostToolUse", first).text
+            )
         ),
-        threading.Thread(target=lambda: answers.update(theirs=text(other(second)))),
+        threading.Thread(target=lambda: responses.update(theirs=text(other(second)))),
     ]
     threads[0].start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     threads[1].start()
     wait_until(lambda: not Path(project.paths.socket).exists())  # it makes way
-    assert answers == {}
+    assert responses == {}
     flag.touch()
     for thread in threads:
         thread.join(60)
-    assert "| 41" in answers["ours"] and "| 42" in answers["theirs"]
+    assert "| 41" in responses["ours"] and "| 42" in responses["theirs"]
     status = other("status")
     assert status["daemon"]["version"] == other.version  # type: ignore[attr-defined]
     assert status["kernel"]["pid"] == kernel
@@ -126,9 +128,9 @@ def test_long_cell_is_not_interrupted_for_another_version(
     flag = project.folder / "flag"
     wait = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nx += 1"
     payload = notebook.edited("insert", wait)
-    answers: list[str] = []
+    responses: list[str] = []
     thread = threading.Thread(
-        target=lambda: answers.append(project.hook("PostToolUse", payload).text)
+        target=lambda: responses.append(project.hook("PostToolUse", payload).text)
     )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -136,5 +138,5 @@ def test_long_cell_is_not_interrupted_for_another_version(
     assert "NOT run" in message and "an earlier daemon has not exited yet" in message
     flag.touch()
     thread.join(60)
-    assert "ran ok" in answers[0]
+    assert "ran ok" in responses[0]
     assert "| 41" in text(other(notebook.edited("insert", "print(x)")))

@@ -57,18 +57,18 @@ def start_session(notebook: Notebook, source: str = "startup") -> str:
 def test_plan_runs_to_completion(project: Project) -> None:
     notebook = project.new("Load :: 3 rows", "Plot")
     assert project.json("status")["state"] == "ready"
-    _, answer = notebook.insert("rows = [1, 2, 3]")
-    assert "criterion: 3 rows" in answer.text
-    assert "complete" not in answer.text
-    _, answer = notebook.insert(
+    _, response = notebook.insert("rows = [1, 2, 3]")
+    assert "criterion: 3 rows" in response.text
+    assert "complete" not in response.text
+    _, response = notebook.insert(
         "from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))"
     )
     assert (
         "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 retries"
-        in answer.text
+        in response.text
     )
-    assert "in total; 1 figure." in answer.text
-    assert str(notebook.path.name) in answer.text.splitlines()[-1]
+    assert "in total; 1 figure." in response.text
+    assert str(notebook.path.name) in response.text.splitlines()[-1]
     status = project.json("status")
     assert status["state"] == "complete"
     assert [s["status"] for s in status["steps"]] == ["done", "done"]
@@ -76,11 +76,11 @@ def test_plan_runs_to_completion(project: Project) -> None:
 
 def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> None:
     notebook = project.new("Load")
-    _, answer = notebook.insert("x = 1")
-    assert "The notebook is complete" in answer.text
-    cell_id, answer = notebook.insert("x / 0")
-    assert f"Outside the plan: cell 2 (id {cell_id}) failed." in answer.text, (
-        answer.text
+    _, response = notebook.insert("x = 1")
+    assert "The notebook is complete" in response.text
+    cell_id, response = notebook.insert("x / 0")
+    assert f"Outside the plan: cell 2 (id {cell_id}) failed." in response.text, (
+        response.text
     )
     status = project.json("status")
     assert status["state"] == "failing"
@@ -93,8 +93,8 @@ def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> No
     ), output
     sent = end_turn(notebook, "All done.")["hookSpecificOutput"]["additionalContext"]
     assert "the notebook is not complete" in sent and f"(id {cell_id}) failed" in sent
-    answer = notebook.replace(cell_id, "x / 2")
-    assert "The notebook is complete" in answer.text, answer.text
+    response = notebook.replace(cell_id, "x / 2")
+    assert "The notebook is complete" in response.text, response.text
     assert project.json("status")["state"] == "complete" and not end_turn(
         notebook, "All done."
     )
@@ -116,8 +116,8 @@ def test_skipped_step_can_be_reopened(project: Project) -> None:
         assert step(project, 2)["status"] == "pending"
     refused = project.stepper("plan", "reopen", "1", check=None)
     assert refused.returncode and "step 1 is not skipped" in refused.stderr
-    _, answer = notebook.insert("assert x == 1")
-    assert "The notebook is complete: 2 steps done, 0 skipped" in answer.text
+    _, response = notebook.insert("assert x == 1")
+    assert "The notebook is complete: 2 steps done, 0 skipped" in response.text
 
 
 def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> None:
@@ -127,8 +127,8 @@ def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> 
     assert "skip-execution" in notebook.path.read_text()
     project.stepper("plan", "reopen", "1")
     assert "skip-execution" not in notebook.path.read_text()
-    answer = notebook.replace(cell_id, "x = 1")
-    assert "The notebook is complete: 1 step done, 0 skipped" in answer.text
+    response = notebook.replace(cell_id, "x = 1")
+    assert "The notebook is complete: 1 step done, 0 skipped" in response.text
 
 
 def test_user_skill_named_fix_is_not_suggested(
@@ -141,11 +141,11 @@ def test_user_skill_named_fix_is_not_suggested(
     notebook = untouched.new("Load")
     cell, _ = notebook.insert("1 / 0")
     for number in range(3):
-        answer = notebook.replace(cell, f"1 / 0 + {number}")
+        response = notebook.replace(cell, f"1 / 0 + {number}")
     note = "(/fix is another skill in this project. Instead, run in a terminal: "
-    assert "/fix" in answer.stop and answer.stop.count(note) == 1
-    assert "stepper fix)" in answer.stop
-    assert "(/continue is" not in answer.stop and "(/skip is" not in answer.stop
+    assert "/fix" in response.stop and response.stop.count(note) == 1
+    assert "stepper fix)" in response.stop
+    assert "(/continue is" not in response.stop and "(/skip is" not in response.stop
     skill.write_text(
         skill.read_text() + "\n<!-- notebook-stepper 0123456789abcdef -->\n"
     )
@@ -156,15 +156,15 @@ def test_user_skill_named_fix_is_not_suggested(
 def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")
-    cell_id, answer = notebook.insert("read_in(0)")
-    assert "0 of 3 retries used, 3 left" in answer.text
+    cell_id, response = notebook.insert("read_in(0)")
+    assert "0 of 3 retries used, 3 left" in response.text
     for attempt in (1, 2):
-        answer = notebook.replace(cell_id, f"read_in({attempt})")
-        assert f"{attempt} of 3 retries used, {3 - attempt} left" in answer.text
-        assert not answer.stop
-    answer = notebook.replace(cell_id, "read_in(3)\n")
-    assert answer.data == {"continue": False, "stopReason": answer.stop}
-    lines = answer.stop.split("\n")
+        response = notebook.replace(cell_id, f"read_in({attempt})")
+        assert f"{attempt} of 3 retries used, {3 - attempt} left" in response.text
+        assert not response.stop
+    response = notebook.replace(cell_id, "read_in(3)\n")
+    assert response.data == {"continue": False, "stopReason": response.stop}
+    lines = response.stop.split("\n")
     assert lines[:5] == [
         "❌ Execution stopped at cell 1",
         "TODO: Load",
@@ -186,8 +186,8 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
         assert "stopped" in denied and "/continue" in denied and "NameError" in denied
     assert notebook.before("insert", "# why", cell_id, kind="markdown").denied == ""
     assert notebook.before("delete", "", cell_id).stdout == b""
-    _, answer = notebook.insert("print('no')")  # the client did not ask
-    assert "NOT run" in answer.text and "stopped" in answer.text
+    _, response = notebook.insert("print('no')")  # the client did not ask
+    assert "NOT run" in response.text and "stopped" in response.text
     assert len(project.json("history")) == 4
     assert "NameError" in project.stepper("report").stdout
     assert project.json("report", "2")["outcome"] == "error"
@@ -196,9 +196,12 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
 def test_stop_includes_the_suggestion(project: Project) -> None:
     project.config("max_retries: 0")
     notebook = project.new("Load")
-    _, answer = notebook.insert("prices = {'unit_price': 3}\nprices['price']")
-    assert "Error Type: KeyError" in answer.stop and "Attempted Fixes: 0" in answer.stop
-    suggestion = answer.stop.splitlines()[-1]
+    _, response = notebook.insert("prices = {'unit_price': 3}\nprices['price']")
+    assert (
+        "Error Type: KeyError" in response.stop
+        and "Attempted Fixes: 0" in response.stop
+    )
+    suggestion = response.stop.splitlines()[-1]
     assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, (
         suggestion
     )
@@ -212,14 +215,14 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("a1")
     assert notebook.delete(cell_id).stdout == b""
-    _, answer = notebook.insert("a2")  # re-created: the next attempt
-    assert "1 of 3 retries used" in answer.text
+    _, response = notebook.insert("a2")  # re-created: the next attempt
+    assert "1 of 3 retries used" in response.text
     project.kill_daemon()
-    answer = notebook.write([code("a3", "fresh")])
-    assert "2 of 3 retries used" in answer.text
+    response = notebook.write([code("a3", "fresh")])
+    assert "2 of 3 retries used" in response.text
     other = Notebook(project, notebook.path, session="another session")
-    answer = other.replace("fresh", "a4")
-    assert "Attempted Fixes: 3" in answer.stop
+    response = other.replace("fresh", "a4")
+    assert "Attempted Fixes: 3" in response.stop
     # the Write dropped the plan: it is back
     assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [
         "Load",
@@ -247,9 +250,9 @@ def test_fix_grants_new_retries_and_lists_attempts(project: Project) -> None:
 @pytest.mark.nightly
 def test_skip_marks_step_and_cell_and_names_the_next_step(project: Project) -> None:
     notebook = project.new("Load", "Plot")
-    cell_id, answer = notebook.insert("raise RuntimeError('STOP: which file?')")
-    assert "Error Message: STOP: which file?" in answer.stop
-    assert "Attempted Fixes: 0" in answer.stop
+    cell_id, response = notebook.insert("raise RuntimeError('STOP: which file?')")
+    assert "Error Message: STOP: which file?" in response.stop
+    assert "Attempted Fixes: 0" in response.stop
     output = project.stepper("skip", "no", "data", "yet").stdout
     assert (
         'step 1 of 2 "Load"' in output
@@ -258,9 +261,9 @@ def test_skip_marks_step_and_cell_and_names_the_next_step(project: Project) -> N
     )
     assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
     assert step(project, 1)["status"] == "skipped"
-    _, answer = notebook.insert("1")
-    assert 'Step 2 of 2 "Plot": done' in answer.text
-    assert "1 step done, 1 skipped" in answer.text
+    _, response = notebook.insert("1")
+    assert 'Step 2 of 2 "Plot": done' in response.text
+    assert "1 step done, 1 skipped" in response.text
     assert project.json("plan")["steps"][0]["status"] == "skipped"
 
 
@@ -268,8 +271,8 @@ def test_skip_marks_step_and_cell_and_names_the_next_step(project: Project) -> N
 def test_continue_lifts_a_stop_and_names_the_next_step(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("import math\nrows = [1, 2]\ndef area(r, scale=1):\n    return r")
-    cell_id, answer = notebook.insert("raise ValueError('please STOP here')")
-    assert answer.stop
+    cell_id, response = notebook.insert("raise ValueError('please STOP here')")
+    assert response.stop
     output = project.stepper("continue").stdout
     assert "The notebook is resumed" in output and "The person" not in output
     assert 'Next: step 2 of 2 "Plot"' in output
@@ -327,11 +330,11 @@ def test_failed_cell_blocks_later_cells(project: Project) -> None:
     assert cell_id in denied and "not fixed" in denied
     assert notebook.before("insert", "1", first).stdout == b""  # above: a helper
     assert notebook.before("replace", "1", cell_id).stdout == b""
-    _, answer = notebook.insert("1")
-    assert "NOT run" in answer.text and cell_id in answer.text
-    _, answer = notebook.insert("broken = 1", after=first)
+    _, response = notebook.insert("1")
+    assert "NOT run" in response.text and cell_id in response.text
+    _, response = notebook.insert("broken = 1", after=first)
     assert (
-        "ran ok" in answer.text and "Step" not in answer.text
+        "ran ok" in response.text and "Step" not in response.text
     )  # a helper is in no step
     assert step(project, 1)["status"] == "failed"
     assert 'Step 1 of 2 "Load": done' in notebook.replace(cell_id, "broken\n").text
@@ -352,13 +355,13 @@ def test_failed_cell_stops_the_rest_of_the_batch(
 @pytest.mark.nightly
 def test_directives_assign_a_cell_to_a_step_or_none(project: Project) -> None:
     notebook = project.new("One", "Two")
-    _, answer = notebook.insert("# stepper: step=2\n1")
-    assert 'Step 2 of 2 "Two": done' in answer.text
-    _, answer = notebook.insert("# stepper: scratch\n1")
-    assert "Step" not in answer.text
-    _, answer = notebook.insert("# stepper: timeot=3\n1")
-    assert "`# stepper: timeot=3` is not a valid option" in answer.text
-    assert 'Step 1 of 2 "One": done' in answer.text
+    _, response = notebook.insert("# stepper: step=2\n1")
+    assert 'Step 2 of 2 "Two": done' in response.text
+    _, response = notebook.insert("# stepper: scratch\n1")
+    assert "Step" not in response.text
+    _, response = notebook.insert("# stepper: timeot=3\n1")
+    assert "`# stepper: timeot=3` is not a valid option" in response.text
+    assert 'Step 1 of 2 "One": done' in response.text
 
 
 @pytest.mark.nightly
@@ -371,8 +374,8 @@ def test_replacing_a_done_cell_resets_attempts_and_is_out_of_order(
     notebook.replace(first, "x = 1")
     notebook.insert("y = 2")
     assert step(project, 1)["attempts"] == 1
-    answer = notebook.replace(first, "x = 2")
-    assert "out of order" in answer.text
+    response = notebook.replace(first, "x = 2")
+    assert "out of order" in response.text
     assert step(project, 1)["attempts"] == 0
     assert "0 of 3 retries used" in notebook.replace(first, "bad again").text
 
@@ -383,18 +386,18 @@ def test_attempts_without_a_plan_are_counted_by_cell_and_position(
 ) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.notebook("free.ipynb", [code("x = 1", "aaaa")])
-    cell_id, answer = notebook.insert("nope")
-    assert not answer.stop
+    cell_id, response = notebook.insert("nope")
+    assert not response.stop
     assert project.json("status")["notebook"] == "notebooks/free.ipynb"
     assert project.json("status")["state"] == "failing"
     notebook.replace(cell_id, "nope1")
     notebook.delete(cell_id)
-    cell_id, answer = notebook.insert("nope2")  # re-created in the same place
-    assert not answer.stop
-    answer = notebook.replace(cell_id, "nope3")
-    assert "TODO: (no step)" in answer.stop
-    assert "Attempted Fixes: 3" in answer.stop
-    assert "❌ Execution stopped at cell 2" in answer.stop
+    cell_id, response = notebook.insert("nope2")  # re-created in the same place
+    assert not response.stop
+    response = notebook.replace(cell_id, "nope3")
+    assert "TODO: (no step)" in response.stop
+    assert "Attempted Fixes: 3" in response.stop
+    assert "❌ Execution stopped at cell 2" in response.stop
 
 
 @pytest.mark.nightly
@@ -404,8 +407,8 @@ def test_number_of_code_cells_is_limited(project: Project) -> None:
     assert notebook.before("insert", "3", "bbbb").stdout == b""
     notebook.insert("3")
     assert "limit of 3" in notebook.before("insert", "4", "bbbb").denied
-    _, answer = notebook.insert("print('four')")
-    assert "NOT run" in answer.text
+    _, response = notebook.insert("print('four')")
+    assert "NOT run" in response.text
     content = json.dumps(
         {"cells": [code("1")] * 4, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     )
@@ -447,11 +450,13 @@ def flaky(failures: int) -> Iterator[str]:
 def test_transient_error_is_retried(project: Project) -> None:
     notebook = project.new("Fetch")
     with flaky(1) as url:
-        _, answer = notebook.insert(
+        _, response = notebook.insert(
             f"import urllib.request\nprint(urllib.request.urlopen({url!r}).read())"
         )
-    assert "ran ok" in answer.text.splitlines()[0]
-    assert "HTTPError" in answer.text and "ran the cell again after 1 s" in answer.text
+    assert "ran ok" in response.text.splitlines()[0]
+    assert (
+        "HTTPError" in response.text and "ran the cell again after 1 s" in response.text
+    )
     assert [run["outcome"] for run in project.json("history")] == ["error", "ok"]
     assert step(project, 1) | {"cell_id": None} == {
         "id": 1,
@@ -468,12 +473,12 @@ def test_persistent_transient_error_stops_the_notebook(project: Project) -> None
     project.config("network_retries: 1")
     notebook = project.new("Fetch")
     with flaky(9) as url:
-        _, answer = notebook.insert(
+        _, response = notebook.insert(
             f"import urllib.request\nurllib.request.urlopen({url!r})"
         )
-    assert "Error Type: HTTPError" in answer.stop
-    assert "Attempted Fixes: 1" in answer.stop
-    assert "network" in answer.stop.splitlines()[-1]
+    assert "Error Type: HTTPError" in response.stop
+    assert "Attempted Fixes: 1" in response.stop
+    assert "network" in response.stop.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -503,17 +508,17 @@ def test_unrecoverable_errors_stop_immediately(
 ) -> None:
     project.config("preflight: false")  # else input() is found before it runs
     notebook = project.new("One")
-    _, answer = notebook.insert(source)
-    assert answer.stop.startswith(
+    _, response = notebook.insert(source)
+    assert response.stop.startswith(
         "❌ Execution stopped at cell 1\nTODO: One\nError Type: " + kind
     )
-    assert message in answer.stop
-    assert "Attempted Fixes: 0" in answer.stop
+    assert message in response.stop
+    assert "Attempted Fixes: 0" in response.stop
     if kind == "KernelDied":
-        assert "all variables are lost" in answer.stop
+        assert "all variables are lost" in response.stop
         project.stepper("continue")
-        _, answer = notebook.insert("1")
-        assert "state lost" not in answer.text  # nothing had been there
+        _, response = notebook.insert("1")
+        assert "state lost" not in response.text  # nothing had been there
 
 
 def test_kernel_start_failure_stops_the_notebook(project: Project) -> None:
@@ -522,24 +527,24 @@ def test_kernel_start_failure_stops_the_notebook(project: Project) -> None:
     python.chmod(0o755)
     project.config("python: python")
     project.stepper("trust", "--yes")
-    _, answer = project.new("Load").insert("1")
+    _, response = project.new("Load").insert("1")
     assert (
         "Error Type: KernelStartFailed\nError Message: the cell was NOT run: the kernel died at start (exit code 127)"
-        in answer.stop
+        in response.stop
     )
-    assert "libmissing.so" in answer.stop
+    assert "libmissing.so" in response.stop
     assert project.json("history") == []
 
 
 def test_lost_state_is_reported_first_with_the_next_run(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
-    _, answer = notebook.insert("import os; os._exit(7)")
-    assert "KernelDied" in answer.stop and "exit code 7" in answer.stop
+    _, response = notebook.insert("import os; os._exit(7)")
+    assert "KernelDied" in response.stop and "exit code 7" in response.stop
     project.stepper("continue")
     cell = notebook.raw["cells"][-1]["id"]
-    answer = notebook.replace(cell, "print('x' in globals())")
-    assert "state lost" in answer.text and "| False" in answer.text
+    response = notebook.replace(cell, "print('x' in globals())")
+    assert "state lost" in response.text and "| False" in response.text
 
 
 @pytest.mark.nightly
@@ -655,17 +660,17 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     notebook = project.new(
         "Train :: score > 0.9", "Tell :: it reads well", "Count :: n == 3"
     )
-    cell_id, answer = notebook.insert("score = 0.5")
-    assert answer.text.splitlines()[0].endswith("s.") and "ran ok" in answer.text
+    cell_id, response = notebook.insert("score = 0.5")
+    assert response.text.splitlines()[0].endswith("s.") and "ran ok" in response.text
     assert (
-        "Warning: the step's criterion `score > 0.9` is false" in answer.text
-        and "Next:" not in answer.text
+        "Warning: the step's criterion `score > 0.9` is false" in response.text
+        and "Next:" not in response.text
     )
     assert (
         'Step 1 of 3 "Train": not done. Replace its cell, or give a reason'
-        in answer.text
+        in response.text
     )
-    assert answer.line.startswith(
+    assert response.line.startswith(
         '? step 1 of 3 "Train" · ok, but `score > 0.9` is false'
     )
     assert (step(project, 1)["status"], project.json("status")["state"]) == (
@@ -677,11 +682,12 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
         "is false: replace its cell"
         in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
     )
-    _, answer = notebook.insert("text = ''")  # the work may go on without it
+    _, response = notebook.insert("text = ''")  # the work may go on without it
     assert (
-        "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text
+        "done; criterion: it reads well." in response.text
+        and "Doubt" not in response.text
     )  # prose is the agent's
-    assert 'Next: step 3 of 3 "Count".' in answer.text
+    assert 'Next: step 3 of 3 "Count".' in response.text
     assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
         cell_id, "score = 0.95"
     ).text.replace("Step", "step")
@@ -705,11 +711,11 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     assert (
         bash(notebook, 'stepper confirm "the data allow no more"') == {}
     )  # the agent's own to say
-    _, answer = notebook.insert("m = 3")
+    _, response = notebook.insert("m = 3")
     assert (
-        "done; criterion: n == 3." in answer.text and "Doubt" not in answer.text
+        "done; criterion: n == 3." in response.text and "Doubt" not in response.text
     )  # no such name, so it is treated as prose
-    assert "complete" in answer.text
+    assert "complete" in response.text
     assert project.json("run", str(notebook.path), "--all")["ok"]
     assert (
         project.json("status")["state"] == "complete"
@@ -841,8 +847,8 @@ def test_pending_steps_of_the_plan_can_be_changed(project: Project) -> None:
         "  ✓ 1. One"
         in project.stepper("plan", f"notebooks/{notebook.path.name}").stdout
     )
-    _, answer = notebook.insert("2")
-    assert 'Step 2 of 3 "Third": done' in answer.text
+    _, response = notebook.insert("2")
+    assert 'Step 2 of 3 "Third": done' in response.text
 
 
 def test_run_honours_tags_and_stops(project: Project) -> None:
@@ -878,8 +884,8 @@ def test_rerun_helper_cell_is_assigned_to_no_step(project: Project) -> None:
     notebook = project.new("One", "Two")
     first = notebook.raw["cells"][0]["id"]
     failed, _ = notebook.insert("helper_value")
-    helper, answer = notebook.insert("helper_value = 1", after=first)
-    assert "Step" not in answer.text
+    helper, response = notebook.insert("helper_value = 1", after=first)
+    assert "Step" not in response.text
     assert (
         'Step 1 of 2 "One": done' in notebook.replace(failed, "helper_value + 1").text
     )

@@ -37,17 +37,17 @@ def models(notebook: Notebook) -> dict[str, Any]:
 @pytest.mark.nightly
 def test_output_widget_captures_its_outputs(widget_notebook: Notebook) -> None:
     widget_notebook.insert("import ipywidgets as w\nout = w.Output()\nout")
-    cell, answer = widget_notebook.insert(
+    cell, response = widget_notebook.insert(
         "with out:\n    print('inside')\n    1 / 0\nprint('outside')"
     )
     assert (
         text_of(widget_notebook.cell(cell)) == "outside\n"
         and len(widget_notebook.cell(cell)["outputs"]) == 1
     )
-    assert "ran ok" in answer.text
+    assert "ran ok" in response.text
     assert (
         "In an Output widget:\n| inside\n| ZeroDivisionError: division by zero"
-        in answer.text
+        in response.text
     )
     (held,) = [
         state["state"]["outputs"]
@@ -79,12 +79,12 @@ def test_widget_state_is_bounded_and_omissions_are_reported(
     widget_notebook: Notebook,
 ) -> None:
     widget_notebook.project.config("max_widget_state_bytes: 20000\n")
-    _, answer = widget_notebook.insert(
+    _, response = widget_notebook.insert(
         "import ipywidgets as w\ndisplay(w.IntText(5), w.Textarea('x' * 50_000))"
     )
     assert re.search(
         r"left out of the notebook: the state of 1 widget, 5\d,\d{3} bytes \(max_widget_state_bytes 20,000\)",
-        answer.text,
+        response.text,
     )
     assert "IntTextModel" in {
         state["model_name"] for state in models(widget_notebook).values()
@@ -96,20 +96,20 @@ def test_pager_text_and_unsupported_payloads_are_reported(
     project: Project,
 ) -> None:
     notebook = project.new()
-    cell, answer = notebook.insert("def f(a):\n    'What it does.'\nf?")
-    assert "| Docstring: What it does." in answer.text
+    cell, response = notebook.insert("def f(a):\n    'What it does.'\nf?")
+    assert "| Docstring: What it does." in response.text
     assert [out["output_type"] for out in notebook.cell(cell)["outputs"]] == [
         "display_data"
     ]
-    _, answer = notebook.insert("get_ipython().set_next_input('x = 1\\ny = 2')")
+    _, response = notebook.insert("get_ipython().set_next_input('x = 1\\ny = 2')")
     assert (
         "Jupyter would insert a cell below with this source; stepper does not:\n| x = 1\n| y = 2"
-        in answer.text
+        in response.text
     )
-    _, answer = notebook.insert("get_ipython().run_cell('1 / 0')\nprint('on')")
+    _, response = notebook.insert("get_ipython().run_cell('1 / 0')\nprint('on')")
     assert (
-        "ran ok" in answer.text
-        and "| ZeroDivisionError: division by zero\n| on" in answer.text
+        "ran ok" in response.text
+        and "| ZeroDivisionError: division by zero\n| on" in response.text
     )
 
 
@@ -121,10 +121,10 @@ def test_pager_text_and_unsupported_payloads_are_reported(
 def test_debugger_call_is_reported_and_does_not_hang(
     project: Project, source: str
 ) -> None:
-    _, answer = project.new().insert(source)
+    _, response = project.new().insert(source)
     assert (
-        "StdinNotImplementedError" in answer.stop
-        and "debugger (%debug, %pdb)" in answer.stop
+        "StdinNotImplementedError" in response.stop
+        and "debugger (%debug, %pdb)" in response.stop
     )
 
 
@@ -132,10 +132,10 @@ def test_debugger_call_is_reported_and_does_not_hang(
 def test_debugger_that_prints_its_own_error_leaves_the_cell_ok(
     project: Project,
 ) -> None:
-    _, answer = project.new().insert("%%debug\nx = 1")
+    _, response = project.new().insert("%%debug\nx = 1")
     assert (
-        "ran ok" in answer.text
-        and "| StdinNotImplementedError: raw_input was called" in answer.text
+        "ran ok" in response.text
+        and "| StdinNotImplementedError: raw_input was called" in response.text
     )
 
 
@@ -150,12 +150,12 @@ def test_duplicate_cell_ids_are_replaced_before_cells_run(
     notebook = project.notebook(
         "a.ipynb", cells, kernelspec={"name": "python3", "display_name": "P"}
     )
-    answer = notebook.replace("other", "print('three!')")
+    response = notebook.replace("other", "print('three!')")
     first, second, third = (cell["id"] for cell in notebook.raw["cells"])
     assert (first, third) == ("same", "other") and re.fullmatch("[0-9a-f]{8}", second)
     assert (
         f"two cells had the id 'same': the lower cell has a new id and is now cell 2 (id {second})"
-        in answer.text
+        in response.text
     )
     project.stepper("run", "notebooks/a.ipynb")
     assert [text_of(cell) for cell in notebook.raw["cells"]] == [

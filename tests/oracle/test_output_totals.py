@@ -39,11 +39,11 @@ def test_no_output_is_lost_or_truncated_silently(project: Project, limit: int) -
         notebook.insert("None")
         ear.hears()
         for name, source in CELLS.items():
-            cell, answer = notebook.insert(source)
-            if answer.stop:
+            cell, response = notebook.insert(source)
+            if response.stop:
                 project.stepper("fix")
             elif "late" not in name:
-                note = "\nNote: left out of the notebook: " in answer.text
+                note = "\nNote: left out of the notebook: " in response.text
                 assert note == (
                     "left out by stepper" in str(notebook.cell(cell)["outputs"])
                 ), name

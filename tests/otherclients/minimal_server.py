@@ -58,8 +58,8 @@ def list_notebooks() -> CallToolResult:
 async def lift_stop(ctx: Context, form: bool = True) -> CallToolResult:
     """Ask the person."""
     try:
-        answer = await ctx.elicit("Lift it?", Choice if form else Nothing)
-        told = answer.action
+        response = await ctx.elicit("Lift it?", Choice if form else Nothing)
+        told = response.action
     except Exception as error:  # noqa: BLE001 - the client's refusal is what is looked for
         told = f"not asked: {error}"
     return CallToolResult(content=[TextContent(type="text", text=told)])
