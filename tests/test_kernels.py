@@ -277,7 +277,7 @@ def test_backend_config_is_parsed() -> None:
         (
             "kernels:\n  a: {jupyter: {url: 'http://x/', token_command: ' '}}",
             2,
-            "must be a text on one line",
+            "must be a non-empty string on one line",
             "",
         ),
         (

@@ -340,7 +340,9 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
     copy = Notebook(project, project.folder / "notebooks/copy.ipynb")
     for item in (moved, copy):
         status = project.json("status", name_of(item))
-        assert f"{name_of(item)} looks like the renamed {old}" in status["renamed"]
+        assert (
+            f"{name_of(item)} seems to be {old} under a new name" in status["renamed"]
+        )
         assert status["state"] == "stopped"
         assert "stopped" in item.before("replace", "2", cell).denied
     copy.path.unlink()
@@ -485,8 +487,9 @@ def test_notebook_moved_outside_the_patterns_is_reported(
     old = name_of(notebook)
     top = move(notebook, "top.ipynb")
     message = (
-        f"top.ipynb looks like the renamed {old}, whose kernel and history stay under"
-        f" the old name until top.ipynb is included or renamed back: mv top.ipynb {old}"
+        f"top.ipynb seems to be {old} under a new name. The kernel and the history stay"
+        " under the old name until `notebooks:` includes top.ipynb or you rename it"
+        f" back: mv top.ipynb {old}"
     )
     response = top.insert("x + 1")[1]
     assert (

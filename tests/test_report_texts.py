@@ -220,13 +220,14 @@ def test_same_error_from_other_sources_is_reported(project: Project) -> None:
     cell, first = notebook.insert("d = {'pressure': 1}\nd['presure']")
     second = notebook.replace(cell, "d = {'pressure': 1}\nprint(d)\nd['presure']")
     third = notebook.replace(cell, "d = {'pressure': 2}\n\n\nd['presure']")
-    assert "time KeyError" not in first.text
+    assert "versions of the source" not in first.text
     assert (
-        "Note: second time KeyError: 'presure', same line, from 2 sources."
-        in second.text
+        "Note: `KeyError: 'presure'` for the second time, in the same line, with"
+        " 2 versions of the source." in second.text
     )
     assert (
-        "Note: third time KeyError: 'presure', same line, from 3 sources." in third.text
+        "Note: `KeyError: 'presure'` for the third time, in the same line, with"
+        " 3 versions of the source." in third.text
     )
 
 

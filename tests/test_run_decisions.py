@@ -244,7 +244,7 @@ def test_decision_changes_no_state() -> None:
             run(2, FIXABLE, "y"),
             NextAction.FIX,
             1,
-            "second time KeyError: 'a', from 2 sources",
+            "`KeyError: 'a'` for the second time, with 2 versions of the source",
         ),
         (
             [run(n, FIXABLE) for n in range(1, 4)],
@@ -483,3 +483,11 @@ def test_journal_event_round_trip(kind: str) -> None:
 def test_invalid_journal_event_is_rejected(line: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         journal_events.parse_event(line)
+
+
+def test_cell_with_two_keys_is_found_in_the_order_of_the_plan() -> None:
+    current = state(run(1, FINE, key="id0"), run(2, FINE, key=2), run(3, FINE, key=1))
+    assert list(current.progress) == ["id0", 2, 1]
+    assert current.find_cell_key("id0") == 1
+    assert state(run(1, FINE, key="id0")).find_cell_key("id0") == "id0"
+    assert current.find_cell_key("id1") is None

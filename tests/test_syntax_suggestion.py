@@ -56,11 +56,11 @@ READS_WITH = [
     ),
     ("x = [\n  'a',\n  'b'\n  'c'\n  d\n]", "a comma at the end of line 4"),
     # blocks
-    ("try:\n    x = 3\n\ny = 4", "an `except` or `finally` for the try of line 1"),
-    ("try:\n    x = 3", "an `except` or `finally` for the try of line 1"),
+    ("try:\n    x = 3\n\ny = 4", "an `except` or `finally` for the `try` in line 1"),
+    ("try:\n    x = 3", "an `except` or `finally` for the `try` in line 1"),
     (
         "try:\n    try:\n        x\n    except A:\n        y\n\nz = 3",
-        "for the try of line 1",
+        "for the `try` in line 1",
     ),
     (
         "if a:\n    b\nc = 3\nelif d:\n    e",

@@ -23,8 +23,8 @@ MODULE = "IPython.core.inputtransformer2"
 def get_transformer() -> Callable[[str], str]:
     """Return the function that translates a cell's source to Python.
 
-    The module is imported alone if possible, else with all of IPython. Raise
-    ImportError if IPython is not installed.
+    If possible, import only IPython's module for this, without the rest of IPython.
+    Raise ImportError if IPython is not installed.
     """
     module = _import_alone() or importlib.import_module(MODULE)
     transform: Callable[[str], str] = module.TransformerManager().transform_cell
@@ -34,9 +34,10 @@ def get_transformer() -> Callable[[str], str]:
 def _import_alone() -> ModuleType | None:
     """Import IPython's module without running the code of its packages.
 
-    Empty packages with a path replace the packages during the import. Then they are
-    removed from `sys.modules`, so that a later `import IPython` imports the real
-    package. Return None if the import is not possible.
+    During the import, `sys.modules` contains empty packages instead of IPython's. All
+    of IPython is then removed from `sys.modules`, so that a later `import IPython`
+    imports the real packages. Return None if IPython has already been imported, or if
+    the module cannot be imported in this way.
     """
     if "IPython" in sys.modules:
         return None

@@ -118,7 +118,7 @@ ASYNC = (
 )
 MISSING_BLOCKS = (
     Replacement(
-        r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"
+        r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the `try` in"
     ),
     Replacement(r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (for example `pass`) below"),
 )
@@ -308,10 +308,7 @@ def _apply_nearby(
     index: int,
     rules: Sequence[Replacement],
 ) -> Iterator[Edit]:
-    """Yield edits of the lines nearest to the error, the nearest line first.
-
-    `rules` are the replacements to apply.
-    """
+    """Yield the edits of each rule, first those of the lines nearest to the error."""
 
     def get_distance(number: int) -> int:
         return abs(number - index)

@@ -587,10 +587,9 @@ def _install_skills(project: Path) -> None:
         print_line("skills", f"{change}: {', '.join(names)}")
     edited = changes.get(SKILL_CHANGES["edited"])
     if edited:
+        folders = " ".join([f"{SKILLS}/{name}" for name in edited])
         print_line(
-            "",
-            f"to restore stepper's text, run `rm -r {SKILLS}/{edited[0]}` and install"
-            " again",
+            "", f"to restore stepper's text, run `rm -r {folders}` and install again"
         )
     for name in changes.get(SKILL_CHANGES["foreign"], ()):
         if name in TERMINAL_COMMANDS:

@@ -110,10 +110,10 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
 
 
 def _suggest_tool(name: str) -> CallToolResult:
-    """Return an error result that names the tool to use for a tool of another server.
+    """Return an error result that names the tool to use instead of an unknown tool.
 
     Raises:
-        MCPError: No tool is known for this name.
+        MCPError: The name is not the name of a similar tool of another server.
     """
     tool_name = TOOL_BY_PEER.get(name)
     if tool_name is None:

@@ -39,7 +39,7 @@ def format_changed(
 
 
 def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
-    """Return a message on a notebook that looks like a renamed one.
+    """Return a message on a notebook that seems to have been renamed.
 
     `former` is the old name. `has_kernel` says whether the former name has a kernel.
     """
@@ -48,9 +48,9 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
     subject = "kernel and history are" if has_kernel else "history is"
     run_all = CommandLines(name).shell("run --all")
     sentences = [
-        f"{one_line(name)} looks like the renamed {one_line(former)} (same cell ids),"
-        f" whose {subject} still under the old name. To continue there, rename the file"
-        f" back: mv {new_path} {old_path}",
+        f"{one_line(name)} seems to be {one_line(former)} under a new name (same cell"
+        f" ids). The {subject} still under the old name. To continue there, rename the"
+        f" file back: mv {new_path} {old_path}",
         f"To continue here with a new kernel, run: {run_all}",
     ]
     if has_kernel:
@@ -94,16 +94,16 @@ def format_rename_failed(name: str, reason: str) -> str:
 
 
 def format_renamed_outside(name: str, former: str) -> str:
-    """Return a message on a notebook that looks renamed and is not included.
+    """Return a message on a notebook that seems to be renamed and is not included.
 
     `notebooks:` in the configuration does not include the new name.
     """
     new_path = shell_quote(name)
     old_path = shell_quote(former)
     return (
-        f"{one_line(name)} looks like the renamed {one_line(former)}, whose kernel and"
-        f" history stay under the old name until {one_line(name)} is included or"
-        f" renamed back: mv {new_path} {old_path}"
+        f"{one_line(name)} seems to be {one_line(former)} under a new name. The kernel"
+        f" and the history stay under the old name until `notebooks:` includes"
+        f" {one_line(name)} or you rename it back: mv {new_path} {old_path}"
     )
 
 

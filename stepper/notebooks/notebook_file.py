@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from stepper.common import secure_files
 from stepper.common.errors import NotebookError
+from stepper.common.text import shell_quote
 from stepper.notebooks import background_io, cell_list_writer, jupyter_saves
 from stepper.notebooks.cell_updates import (
     add_language_info_change,
@@ -138,7 +139,7 @@ class IpynbFile:
                 return self.read(pauses[1:])
             raise NotebookError(
                 f"{self.name} is not valid JSON ({error})",
-                f"python -m json.tool {self.path}",
+                f"python -m json.tool {shell_quote(self.path)}",
             ) from None
         validate_notebook(raw, self.name)
         document = Document(data, raw, status)
@@ -154,13 +155,12 @@ class IpynbFile:
         """Return a NotebookError that explains why the notebook cannot be read."""
         if isinstance(error, FileNotFoundError):
             return self._make_missing_error()
+        if isinstance(error, secure_files.UnsafeFileError):
+            return NotebookError(error.message, error.hint)
+        reason = f"{self.name} cannot be read: {error.strerror}"
         if isinstance(error, IsADirectoryError):
             reason = f"{self.name} is a folder, not a notebook"
-        elif isinstance(error, secure_files.UnsafeFileError):
-            return NotebookError(error.message, error.hint)
-        else:
-            reason = f"{self.name} cannot be read: {error.strerror}"
-        return NotebookError(reason, f"ls -l {self.path}")
+        return NotebookError(reason, f"ls -l {shell_quote(self.path)}")
 
     def _make_missing_error(self) -> NotebookError:
         return NotebookError(f"{self.name} no longer exists", "git status")

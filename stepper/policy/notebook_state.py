@@ -194,6 +194,19 @@ class State:
         """Return the progress of a step or cell; add it if the key is new."""
         return self.progress.setdefault(key, Progress())
 
+    def find_cell_key(self, cell_id: str) -> Key | None:
+        """Return the key under which the runs of a cell are counted, or None.
+
+        Of several keys, return the first step in the order of the plan, then a key
+        outside the plan.
+        """
+        # The order of `progress` is the order in which steps and cells ran first.
+        planned = [step.id for step in self.plan.steps]
+        for key in (*planned, *self.progress):
+            if self.get_progress(key).cell_id == cell_id:
+                return key
+        return None
+
     def get_step_status(self, key: Key) -> StepStatus:
         """Return the status of a step in messages and JSON.
 

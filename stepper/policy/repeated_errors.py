@@ -104,9 +104,12 @@ def note_same_error(state: State, run: Run) -> list[str]:
     ordinal = ORDINALS.get(count, f"{count}th")
     lines = {_get_failing_line(same_run) for same_run in same_runs}
     is_same_line = len(lines) == 1 and lines != {""}
-    same_line = ", same line" if is_same_line else ""
+    same_line = ", in the same line" if is_same_line else ""
     message = one_line(": ".join(error), 160)
-    return [f"{ordinal} time {message}{same_line}, from {len(sources)} sources"]
+    return [
+        f"`{message}` for the {ordinal} time{same_line},"
+        f" with {len(sources)} versions of the source"
+    ]
 
 
 def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]:

@@ -38,7 +38,7 @@ from stepper.policy.model import (
     Verdict,
 )
 from stepper.policy.namespace_model import Namespace
-from stepper.policy.notebook_state import Progress, State
+from stepper.policy.notebook_state import State
 
 VARIABLES_KEPT = "the kernel keeps its variables"
 VARIABLES_LOST = ": all variables are lost"
@@ -106,7 +106,7 @@ def decide_on_written_cell(
     if alone:
         repeated_run = repeated_errors.find_repeated_run(state, key, source_hash)
     # A source whose preflight check failed runs if it is written again.
-    progress = state.progress.get(key, Progress())
+    progress = state.get_progress(key)
     is_insisted = progress.preflight_hash == source_hash
     expects_error = changed_cells.RAISES_TAG in cell.tags
     needs_preflight = limits.preflight and not is_insisted and not expects_error

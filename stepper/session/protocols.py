@@ -31,8 +31,8 @@ class LaunchConfig:
     python: str
     cwd: str
     environ: Mapping[str, str]
-    # For an interpreter without ipykernel: the parent folder of stepper's own copies of
-    # ipykernel, with one folder for each Python version, such as `3.12`.
+    # For an interpreter without ipykernel: the path of stepper's copies of ipykernel
+    # without the Python version (such as `3.12`) at its end.
     bundled_ipykernel: str = ""
     backend: BackendConfig | None = None  # None for `python` on this machine
     # The kernel exits with the daemon if the backend supports that.
@@ -305,8 +305,8 @@ class Journal(Protocol):
     def append(
         self, event: dict[str, Any], sync: SyncMode = SyncMode.WAIT, keep: bool = True
     ) -> None:
-        """Write an event after earlier events that could not be written.
+        """Write the pending events, then this event.
 
-        Raise OSError if writing fails. In this case, the event is kept and written
-        before the next event if `keep` is true; otherwise it is discarded.
+        Raise OSError if an event cannot be written. In this case, this event stays
+        pending if `keep` is true; otherwise it is discarded.
         """

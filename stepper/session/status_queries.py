@@ -305,12 +305,12 @@ def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
     if changed_cells.SKIP_TAG in cell.tags:
         return StepStatus.SKIPPED
     last_hash = state.last_sources.get(cell.id)
-    for key, progress in state.progress.items():
-        if progress.cell_id == cell.id:
-            source_hash = changed_cells.hash_source(cell.source)
-            if source_hash in (last_hash, progress.preflight_hash):
-                return state.get_step_status(key)
-            break
+    key = state.find_cell_key(cell.id)
+    if key is not None:
+        source_hash = changed_cells.hash_source(cell.source)
+        preflight_hash = state.get_progress(key).preflight_hash
+        if source_hash in (last_hash, preflight_hash):
+            return state.get_step_status(key)
     return StepStatus.PENDING if last_hash is None else StepStatus.CHANGED
 
 

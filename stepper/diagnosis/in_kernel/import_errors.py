@@ -122,7 +122,9 @@ def describe_plain_module(module: Any, module_name: str) -> str:
 def split_missing_module(module_name: str, missing_name: str) -> tuple[str, str]:
     """Return the innermost loaded package of a missing module, and the missing name.
 
-    `missing_name` is returned if the name of the module contains no dot.
+    The missing name is the part of the module's name that follows the package. If no
+    package is loaded, return the first two parts of the module's name. If the module's
+    name contains no dot, return both arguments unchanged.
     """
     full_name = module_name
     while "." in module_name:

@@ -432,7 +432,7 @@ def list_first_labels(axis: Any) -> list[Any]:
 
 
 def describe_axis_names(lookup: Lookup) -> list[str]:
-    """Return clauses on the axes of a pandas object that are named like the key."""
+    """Return clauses on the axes and levels of a pandas object that the key names."""
     if not lookup.is_plain_key:
         return []
     if get_top_module(type(lookup.value)) != "pandas":
@@ -443,7 +443,8 @@ def describe_axis_names(lookup: Lookup) -> list[str]:
         names = getattr(index, "names", ())
         if contains_label(names, lookup.key):
             label = format_label(lookup.key)
-            notes.append(f"{label} is the name of the {axis}")
+            role = "the name" if len(names) == 1 else "a level"
+            notes.append(f"{label} is {role} of the {axis}")
     return notes
 
 

@@ -226,7 +226,7 @@ def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
         code = None
         output = b""
 
-        def call_back(process: Any) -> Any:
+        def call_and_record(process: Any) -> Any:
             nonlocal code, output
             __tracebackhide__ = True
             result = callback(process)
@@ -234,7 +234,7 @@ def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
             output = result if type(result) is bytes else b""
             return result
 
-        result = original(command, call_back, *arguments, **options)
+        result = original(command, call_and_record, *arguments, **options)
         if code is not None and type(command) is str:
             text = output[-MAX_OUTPUT:].decode("utf-8", "replace")
             position = find_position(sys._getframe(1))

@@ -538,7 +538,7 @@ class Continue(
 ):
     """Resume a stopped notebook, and show the next step.
 
-    The agent reads ANSWER (`-`: from standard input).
+    The agent reads ANSWER. `-` reads ANSWER from standard input.
     """
 
     answer: str = positional(
@@ -556,8 +556,8 @@ class Fix(
 ):
     """Resume a stopped notebook with new retries for the failed step.
 
-    The command shows what failed and what was tried. The agent reads HINT (`-`: from
-    standard input).
+    The command shows what failed and what was tried. The agent reads HINT. `-` reads
+    HINT from standard input.
     """
 
     hint: str = positional(
@@ -575,7 +575,7 @@ class Skip(
 ):
     """Skip the failed step, or the next one if none failed.
 
-    REASON is recorded (`-`: from standard input).
+    REASON is recorded. `-` reads REASON from standard input.
     """
 
     reason: str = positional(

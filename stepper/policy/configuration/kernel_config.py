@@ -99,7 +99,7 @@ class Rule(NamedTuple):
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is a non-empty text on one line."""
+    """Return whether a value is a non-empty string on one line."""
     return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
@@ -158,7 +158,7 @@ def _is_absolute_path(value: Any) -> bool:
     return is_text(value) and value.startswith(("/", "~"))
 
 
-TEXT = Rule("a text on one line", is_text)
+TEXT = Rule("a non-empty string on one line", is_text)
 SHELL = Rule("shell code", _is_shell_code)
 FLAGS = Rule("a list of flags", _is_list_of_flags)
 COUNT = Rule("a whole number above 0", is_count)

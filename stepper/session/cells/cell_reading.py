@@ -108,13 +108,10 @@ def _describe_cells(
     """Yield a description of each cell, without its outputs."""
     state = session.state
     last_runs = {(run.cell_id, run.source_hash): run for run in state.runs}
-    # The lowest execution count and the first step of a cell take precedence.
+    # The lowest execution count of a cell takes precedence.
     execution_counts = {
         cell_id: count
         for count, cell_id in reversed(state.cells_by_execution_count.items())
-    }
-    steps = {
-        progress.cell_id: key for key, progress in reversed(state.progress.items())
     }
     for cell in cells:
         source_hash = hash_source(cell.source)
@@ -134,7 +131,7 @@ def _describe_cells(
         figures: Sequence[str] = ()
         if run and output_amount != "none":
             figures = session.language.diagnosis.list_saved_figures(run.run)
-        step = steps.get(cell.id)
+        step = state.find_cell_key(cell.id)
         yield replace(
             description,
             execution_count=execution_count or execution_counts.get(cell.id),

@@ -153,7 +153,7 @@ class ProvisionerProcess(RemoteProcess):
         elif now > self.heartbeat_at + SILENT_SECONDS:
             self.death = Death(
                 "the kernel does not respond, and the provisioner"
-                f" {self.provisioner_name} does not know its process",
+                f" {self.provisioner_name} does not know the kernel's process",
                 self.read_log_tail(),
             )
 

@@ -70,8 +70,8 @@ def build_ipykernel_command(
 ) -> KernelCommand:
     """Return the command that starts ipykernel with Unix sockets.
 
-    `bundled_ipykernel` is the path of stepper's copies of ipykernel without the version
-    of Python, or an empty string if the interpreter has its own ipykernel.
+    `bundled_ipykernel` is the path of stepper's copies of ipykernel without the Python
+    version at its end. If it is empty, the interpreter uses its own ipykernel.
     """
     ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
     sockets = get_socket_path(runtime, kernel_id)

@@ -95,6 +95,7 @@ class SshConnection:
         Raise KernelError if the connection cannot be opened.
         """
         self.ports = ports
+        self.is_connected = False
         await self._stop_master()
         self.error_output = b""
         self.master = await _start_process(
@@ -290,18 +291,18 @@ class SshConnection:
             self.error_output = (self.error_output + data)[-OUTPUT_SIZE:]
 
     async def _create_error(self) -> KernelError:
-        """Return the error for a connection that could not be opened.
-
-        Also mark the connection as closed.
-        """
-        self.is_connected = False
-        has_exited = self.master is not None and self.master.returncode is not None
-        if has_exited and self.reading is not None:
+        """Return the error for a connection that could not be opened."""
+        exit_code = self.master.returncode if self.master is not None else None
+        if exit_code is not None and self.reading is not None:
             await self.reading
         output = self.error_output
         if not output:
-            seconds = f"{CONNECT_SECONDS:.0f} s"
-            output = f"the host could not be reached within {seconds}".encode()
+            reason = "ssh did not forward the kernel's ports"
+            if exit_code is not None:
+                reason = f"ssh exited with code {exit_code}"
+            elif not Path(self.control).exists():
+                reason = f"ssh did not connect within {CONNECT_SECONDS:.0f} s"
+            output = reason.encode()
         error = explain_error(output, self.settings, is_ssh_error=True)
         return KernelUnreachableError(error.message, error.hint)
 
