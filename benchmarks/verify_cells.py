@@ -39,7 +39,7 @@ from stepper.policy.comparison.output_comparison import (
     Difference,
     compare_outputs,
 )
-from tests.oracle.cell_corpus import NAMES, sheets
+from tests.oracle.cell_corpus import NAMES, load_cells
 from tests.verify.pairs import Pair
 
 LEFT_OUT = (
@@ -223,7 +223,7 @@ def main() -> None:
     sheets_of_sources = [
         [
             sheet.source
-            for sheet in sheets(name)
+            for sheet in load_cells(name)
             if not any(word in sheet.source for word in LEFT_OUT)
         ]
         for name in NAMES

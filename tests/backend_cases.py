@@ -26,15 +26,18 @@ from tests.services import service
 
 @dataclass(frozen=True)
 class Cells:
-    """What a cell of the contract is in a language. Those that take a path leave something on this machine's disk."""
+    """The cells of the contract tests in one language.
+
+    Cells with a path read or write a file of this machine.
+    """
 
     assign: str  # binds x to 20
     say: str  # prints x
     value: str  # prints `said` and has the value of x + 1
-    shows: str  # … as its text is
+    shows: str  # the text of that value
     fails: Callable[
         [int], str
-    ]  # prints `before` and fails, on its second line: as often as there are numbers
+    ]  # prints `before` and fails on its second line; a number makes the source unique
     error: tuple[str, str]  # the error's name and a part of its message
     both: str  # writes `out` to one stream, `err` to the other, `out` again
     many: str  # prints `line 1` to `line 2000`
@@ -113,7 +116,7 @@ BASH = Cells(
 
 HELPER = "stepper's helper is Python and IPython's: another language's kernel runs without it"
 WATCHED = "what runs there is no process of this machine: its own limits hold, and nobody samples it"
-# What a place can't do → why; its tests do not run there. `without` is what a place says of that in its first report.
+# What a backend cannot do → why. Tests that need it do not run there.
 BY_SERVER = "its server carries its messages"
 LACKS: dict[str, dict[str, str]] = {
     "local": {},
@@ -144,12 +147,12 @@ def contract(
     by_day: tuple[str, ...] = (),
     always: tuple[str, ...] = ("local", "fake"),
 ) -> pytest.MarkDecorator:
-    """Run a test in each place that has what it needs (and lacks that, where a test is of those that do without).
+    """Run a test with each backend that has all of `needs` and lacks `lacks`.
 
-    By night; by day on the local kernel and the fake one, and in the places that are named.
+    The backends in `always` and `by_day` also run by day.
     """
     assert {*needs} <= {need for lack in LACKS.values() for need in lack}
-    places = [
+    backends = [
         name
         for name, lack in LACKS.items()
         if not {*needs} & {*lack} and (not lacks or lacks in lack)
@@ -158,14 +161,14 @@ def contract(
         name
         if name in (*always, *by_day)
         else pytest.param(name, marks=pytest.mark.nightly)
-        for name in places
+        for name in backends
     ]
     return pytest.mark.parametrize("place", values, indirect=True, scope="module")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place that is there: its definition in the configuration (none for the project's own Python)."""
+class Backend:
+    """A backend that can be used. `definition` is None for the project's own Python."""
 
     name: str
     cells: Cells = PYTHON
@@ -173,11 +176,11 @@ class Place:
     environ: Mapping[str, str] = field(
         default_factory=dict
     )  # of the caller that requests a kernel
-    died: str = "SIGKILL"  # in the words on a kernel that was killed there
+    died: str = "SIGKILL"  # in the message about a kernel that was killed
 
     @property
     def at(self) -> kernel_config.BackendConfig | None:
-        """The place as the configuration's reader has it."""
+        """The parsed definition of the backend."""
         return (
             backend_registry.parse_backends({"there": self.definition})["there"]
             if self.definition
@@ -186,69 +189,72 @@ class Place:
 
     @property
     def lacks(self) -> dict[str, str]:
-        """What it can't do, and why."""
+        """The capabilities that the backend lacks, and why."""
         return LACKS[self.name]
 
 
 @contextlib.contextmanager
-def start_backend(name: str, folder: Path) -> Iterator[Place]:
-    """A place with its service, and what it needs in this process's environment; its cells run in that folder if they can."""
-    place = MAKERS[name](name, folder)
+def start_backend(name: str, folder: Path) -> Iterator[Backend]:
+    """Yield a backend with its service running and its environment variables set.
+
+    Cells run in `folder` if the backend allows it.
+    """
+    backend = MAKERS[name](name, folder)
     with pytest.MonkeyPatch.context() as patch:
-        for variable, value in place.environ.items():
+        for variable, value in backend.environ.items():
             patch.setenv(variable, value)
-        yield place
+        yield backend
 
 
-def _plain(name: str, folder: Path) -> Place:
-    return Place(name)
+def _plain(name: str, folder: Path) -> Backend:
+    return Backend(name)
 
 
-def _slurm(name: str, folder: Path) -> Place:
+def _slurm(name: str, folder: Path) -> Backend:
     facts = service("slurm")
-    where = {
+    definition = {
         "partition": "batch",
         "time": "10",
         "mem": "400M",
         "python": sys.executable,
     }
-    return Place(
+    return Backend(
         name,
         PYTHON,
-        {"slurm": where},
+        {"slurm": definition},
         {"SLURM_CONF": facts["conf"]},
         "FAILED|CANCELLED",
     )
 
 
-def _ssh(name: str, folder: Path) -> Place:
-    where = {
+def _ssh(name: str, folder: Path) -> Backend:
+    definition = {
         "host": "box",
         "python": sys.executable,
         "folder": str(folder),
         "extra": ["-F", service("ssh")["config"]],
     }
-    return Place(name, PYTHON, {"ssh": where}, {}, "has exited")
+    return Backend(name, PYTHON, {"ssh": definition}, {}, "has exited")
 
 
-def _jupyter(name: str, folder: Path) -> Place:
+def _jupyter(name: str, folder: Path) -> Backend:
     facts = service(name)
-    return Place(name, PYTHON, facts["definition"], facts["environ"], "process died")
+    return Backend(name, PYTHON, facts["definition"], facts["environ"], "process died")
 
 
-def _bash(name: str, folder: Path) -> Place:
+def _bash(name: str, folder: Path) -> Backend:
     spec = folder / "jupyter" / "kernels" / "bash"
     spec.mkdir(parents=True, exist_ok=True)
     home = {"HOME": str(folder)}  # no ~/.bashrc is read
     (spec / "kernel.json").write_text(
         json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}})
     )
-    return Place(
+    return Backend(
         name, BASH, {"kernelspec": "bash"}, {"JUPYTER_PATH": str(folder / "jupyter")}
     )
 
 
-def _r(name: str, folder: Path) -> Place:
+def _r(name: str, folder: Path) -> Backend:
     try:
         apt_packages.find_or_unpack_program(
             "R",
@@ -258,7 +264,7 @@ def _r(name: str, folder: Path) -> Place:
         )
     except Unavailable as reason:
         unavailable(reason)
-    return Place(name, R, {"kernelspec": "ir"})
+    return Backend(name, R, {"kernelspec": "ir"})
 
 
 BASH_KERNEL: dict[str, Any] = {
@@ -267,7 +273,7 @@ BASH_KERNEL: dict[str, Any] = {
     "language": "bash",
     "env": {"PS1": "$", "GREETING": "hello ${HOME}"},
 }
-MAKERS: dict[str, Callable[[str, Path], Place]] = {
+MAKERS: dict[str, Callable[[str, Path], Backend]] = {
     "local": _plain,
     "fake": _plain,
     "slurm": _slurm,

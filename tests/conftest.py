@@ -40,12 +40,12 @@ from tests.slurm.lab import cluster  # noqa: F401 (a fixture for all)
 if TYPE_CHECKING:
     from tests.chromium import Browser
 
-# What this user's installs record is kept apart from the person's own, for this process and all that it starts.
+# Installations of the tests are recorded apart from the user's own.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 os.environ.pop(
     "PYTHONDONTWRITEBYTECODE", None
-)  # else each daemon and each kernel compiles all that it imports
+)  # else each daemon and kernel compiles its imports
 forked_kernels.fork_kernels()
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
@@ -56,15 +56,15 @@ CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process im
 
 
 class Project:
-    """A repository in which stepper is set up, as Claude Code and a person would use it."""
+    """A repository in which stepper is installed."""
 
     session = "session-1"  # of the client
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.paths = Paths(str(folder))
-        self.compiled = ""  # the compiled client, if it is the hook
-        self.daemons = True  # as forks, if a command starts them
+        self.compiled = ""  # the path of the compiled client, if it is used
+        self.daemons = True  # daemons started by commands are forks
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
         trust.save_record(self.paths, {"python": sys.executable})
@@ -117,7 +117,7 @@ class Project:
         return Notebook(self, path)
 
     def ask(self, command: str, **arguments: Any) -> None:
-        """Ask the running daemon for something, whatever the answer is."""
+        """Send a request to the running daemon; ignore the response."""
         payload = json.dumps(arguments).encode()
         with contextlib.suppress(StepperError, OSError):
             daemon_client.send_request(
@@ -125,7 +125,7 @@ class Project:
             )
 
     def kill_kernels(self) -> None:
-        """Kill all kernels, and have the daemon notice their death."""
+        """Kill all kernels and make the daemon notice it."""
         for record in Path(self.paths.kernels).rglob("*.json"):
             with contextlib.suppress(OSError, ValueError, psutil.Error):
                 pid = json.loads(record.read_text())["provisioner"]["pid"]
@@ -140,7 +140,7 @@ class Project:
                 self.ask("continue", notebook=journal.stem)
 
     def kill_daemon(self) -> None:
-        """Kill it as `kill -9` does, and wait: one that dies may still take a connection."""
+        """Kill the daemon and wait. A dying daemon may still accept connections."""
         process = psutil.Process(self.json("status")["daemon"]["pid"])
         process.kill()
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -148,7 +148,7 @@ class Project:
                 time.sleep(0.01)
 
     def client(self, event: str) -> list[str]:
-        """Return the command that the hook script becomes."""
+        """Return the command that the hook script executes."""
         if self.compiled:
             return [self.compiled, sys.executable, str(ROOT), str(self.folder), event]
         return [
@@ -180,7 +180,7 @@ class Project:
 
 
 class Answer:
-    """What the hook printed."""
+    """The output of the hook."""
 
     def __init__(self, stdout: bytes) -> None:
         self.stdout = stdout
@@ -208,14 +208,14 @@ class Notebook:
 
     @property
     def name(self) -> str:
-        """Its name in the project, as texts have it."""
+        """The notebook's path relative to the project."""
         return str(self.path.relative_to(self.project.folder))
 
     @property
     def commands(self) -> CommandLines:
-        """How texts write its commands: with its name, where the project has others by now."""
-        others = [*self.path.parent.glob("*.ipynb")]
-        return CommandLines(self.name if len(others) > 1 else "")
+        """The notebook's command lines, with its name if there are several notebooks."""
+        notebooks = [*self.path.parent.glob("*.ipynb")]
+        return CommandLines(self.name if len(notebooks) > 1 else "")
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Notebook:
         return next(cell for cell in self.raw["cells"] if cell.get("id") == cell_id)
 
     def payload(
-        self, event: str, tool: str, given: dict[str, Any], **extra: Any
+        self, event: str, tool: str, tool_input: dict[str, Any], **extra: Any
     ) -> dict[str, Any]:
         return {
             "session_id": self.session,
@@ -234,7 +234,7 @@ class Notebook:
             "hook_event_name": event,
             "permission_mode": "default",
             "tool_name": tool,
-            "tool_input": given,
+            "tool_input": tool_input,
             "tool_use_id": f"toolu_{uuid.uuid4().hex}",
             **extra,
         }
@@ -257,7 +257,7 @@ class Notebook:
             if cell_id
             else -1
         )
-        answered: dict[str, Any] = {
+        tool_response: dict[str, Any] = {
             "new_source": source,
             "cell_type": kind,
             "language": "python",
@@ -268,29 +268,33 @@ class Notebook:
             tool_input["cell_id"] = cell_id
         if mode == "insert":
             tool_input |= {"cell_type": kind, "edit_mode": "insert"}
-            made: dict[str, Any] = {"cell_type": kind, "source": source, "metadata": {}}
+            new_cell: dict[str, Any] = {
+                "cell_type": kind,
+                "source": source,
+                "metadata": {},
+            }
             if raw["nbformat_minor"] >= 5:
-                made = {
+                new_cell = {
                     "cell_type": kind,
                     "id": uuid.uuid4().hex[:8],
                     "source": source,
                     "metadata": {},
                 }
-                answered["cell_id"] = made["id"]
+                tool_response["cell_id"] = new_cell["id"]
             if kind == "code":
-                made |= {"execution_count": None, "outputs": []}
-            cells.insert(index + 1, made)
+                new_cell |= {"execution_count": None, "outputs": []}
+            cells.insert(index + 1, new_cell)
         elif mode == "replace":
             cells[index]["source"] = source
             cells[index] |= {"execution_count": None, "outputs": []}
-            answered["cell_id"] = cell_id
+            tool_response["cell_id"] = cell_id
         else:
             tool_input["edit_mode"] = "delete"
             del cells[index]
-            answered["cell_id"] = cell_id
+            tool_response["cell_id"] = cell_id
         after = json.dumps(raw, indent=1, ensure_ascii=False)
         self.path.write_text(after, encoding="utf-8")
-        answered |= {
+        tool_response |= {
             "notebook_path": str(self.path),
             "original_file": before,
             "updated_file": after,
@@ -299,7 +303,7 @@ class Notebook:
             "PostToolUse",
             "NotebookEdit",
             tool_input,
-            tool_response=answered,
+            tool_response=tool_response,
             duration_ms=8,
         )
 
@@ -327,16 +331,18 @@ class Notebook:
         )
         self.path.write_text(text)
         tool_input = {"file_path": str(self.path), "content": text}
-        answered = {"type": "update", "filePath": str(self.path), "content": text}
+        tool_response = {"type": "update", "filePath": str(self.path), "content": text}
         return self.project.hook(
             "PostToolUse",
-            self.payload("PostToolUse", "Write", tool_input, tool_response=answered),
+            self.payload(
+                "PostToolUse", "Write", tool_input, tool_response=tool_response
+            ),
         )
 
     def before(
         self, mode: str, source: str, cell_id: str | None = None, kind: str = "code"
     ) -> Answer:
-        """Ask the gate, without changing anything."""
+        """Run the PreToolUse hook for an edit, without making the edit."""
         tool_input = {
             "notebook_path": str(self.path),
             "new_source": source,
@@ -350,7 +356,7 @@ class Notebook:
         )
 
     def batch_end(self, *tools: str) -> Answer:
-        """End the message: the last tools that touched this notebook."""
+        """Run the PostToolBatch hook for a message with these tools."""
         key = {
             "Read": "file_path",
             "Write": "file_path",
@@ -366,7 +372,10 @@ class Notebook:
 
 
 def make_env(env: str | Path, stepper: Path = ROOT) -> None:
-    """Make an environment as install.sh does, without the network: this one's packages, stepper from a checkout."""
+    """Create an environment as install.sh does, without network access.
+
+    It has the packages of this environment, and stepper from a checkout.
+    """
     venv.create(env, symlinks=True)
     (site,) = Path(env).glob("lib/python3*/site-packages")
     (site / "here.pth").write_text(f"{stepper}\n{sysconfig.get_path('purelib')}\n")
@@ -374,7 +383,7 @@ def make_env(env: str | Path, stepper: Path = ROOT) -> None:
 
 @functools.cache
 def compiled_client() -> str:
-    """Return the client that install.sh makes where there is a C compiler, made once for all tests of a process."""
+    """Return the compiled client. It is compiled once per process."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     if not installer.compile_client(Path(folder, "hook")):
@@ -386,7 +395,7 @@ def compiled_client() -> str:
 
 
 def bare_env(paths: Paths) -> Path:
-    """Make the folder of a project's environment, and its name in the project; return it, for what a test puts there."""
+    """Create the empty environment folder of a project and the link to it."""
     env = Path(paths.env)
     (env / "bin").mkdir(parents=True)
     installer.link(Path(paths.env_link), env)
@@ -394,7 +403,7 @@ def bare_env(paths: Paths) -> Path:
 
 
 def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, Any]:
-    """A code cell as it stands in a file."""
+    """Return a code cell as JSON."""
     cell = {
         "cell_type": "code",
         "source": source,
@@ -406,7 +415,7 @@ def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, 
 
 
 def text_of(cell: dict[str, Any]) -> str:
-    """All stream text of a cell's outputs."""
+    """Return all stream text of a cell's outputs."""
     return "".join(
         "".join(out["text"])
         for out in cell["outputs"]
@@ -436,17 +445,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
 
 
-def mark_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:
-    """Return the values of a parameter: those that `make test` runs, and others of the same kind each night."""
+def mark_nightly(values: Iterable[Any], *daytime: Any) -> list[Any]:
+    """Return the values of a parameter, all but the daytime ones marked as nightly."""
     values = [*values]
-    assert {*quick} <= {*values}
+    assert {*daytime} <= {*values}
     return [
-        value if value in quick else pytest.param(value, marks=pytest.mark.nightly)
+        value if value in daytime else pytest.param(value, marks=pytest.mark.nightly)
         for value in values
     ]
 
 
-# Where the two clients can't differ but by their own code, `make test` asks the one that install.sh prefers.
+# If a test only checks the client itself, `make test` uses the compiled one.
 ONE_CLIENT = pytest.mark.parametrize(
     "project", mark_nightly(CLIENTS, "compiled"), indirect=True
 )
@@ -454,7 +463,7 @@ ONE_CLIENT = pytest.mark.parametrize(
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    """A scratch project; whatever of stepper's runs in it is ended afterwards."""
+    """A scratch project. Its daemon and kernels are shut down after the test."""
     yield from scratch(tmp_path / "repo", usual_client())
 
 
@@ -465,15 +474,16 @@ def module_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project
 
 
 @pytest.fixture
-def untouched(tmp_path: Path) -> Iterator[Project]:
-    """A scratch project for a module whose `project` is a lasting one."""
+def fresh_project(tmp_path: Path) -> Iterator[Project]:
+    """A scratch project for one test, in modules whose `project` is shared."""
     yield from scratch(tmp_path / "repo", usual_client())
 
 
 def reuse_project(module_project: Project) -> Iterator[Project]:
-    """Yield it for one test, which makes notebooks of its own; its kernels are ended after it, its config goes.
+    """Yield the shared project for one test, which uses its own notebooks.
 
-    So does what the cells of the test before wrote beside its notebook: another test may wait for a file of that name.
+    Files that cells of earlier tests wrote are removed before the test. Kernels are
+    killed and the configuration is removed after it.
     """
     for path in (module_project.folder / "notebooks").glob("*"):
         if path.is_file() and path.suffix != ".ipynb":
@@ -490,12 +500,12 @@ def reuse_project(module_project: Project) -> Iterator[Project]:
 
 
 def usual_client() -> str:
-    """Return which of the two clients a hook is for most people: the compiled one, where there is a compiler."""
+    """Return the client that install.sh chooses on this machine."""
     return "compiled" if shutil.which("cc") else "python"
 
 
 def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
-    """Yield a project in that folder, for fixtures of any scope; its hooks are run by one of the CLIENTS."""
+    """Yield a project in `folder` whose hooks use `client`, one of CLIENTS."""
     new_project = Project(folder)
     new_project.compiled = compiled_client() if client == "compiled" else ""
     try:
@@ -513,21 +523,21 @@ def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real browser, for all tests of a module."""
+    """A real browser, shared by the tests of a module."""
     from tests import chromium
     from tests.npm_packages import Unavailable, unavailable
 
     try:
-        made = chromium.Browser()
+        new_browser = chromium.Browser()
     except Unavailable as reason:
         unavailable(reason)
-    yield made
-    made.close()
+    yield new_browser
+    new_browser.close()
 
 
 @pytest.fixture
 def spawned_kernels() -> Iterator[None]:
-    """Start kernels as for users: with all imports, and with a random order of sets."""
+    """Start kernels as for users, not as forks: with imports and random set order."""
     forked_kernels.spawn_kernels()
     yield
     forked_kernels.fork_kernels()

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests import forked_kernels
 
-# What all tests with packages need, in one environment: each further one costs a fresh machine half a minute.
+# The packages of the shared environment. Each further environment costs a new machine
+# 30 s.
 HOUSE = (
     "ipykernel>=7",
     "ipywidgets>=8",
@@ -38,12 +39,15 @@ HOUSE = (
 
 
 def name(requirement: str) -> str:
-    """Return the distribution's name."""
+    """Return the name of the distribution in a requirement."""
     return re.split(r"[<>=]", requirement)[0]
 
 
 def environment(python: str, *requirements: str) -> str:
-    """The interpreter of an environment with these packages, made once and kept in the cache; HOUSE's if it has them."""
+    """Return the interpreter of a cached environment with these packages.
+
+    It is the shared environment if that has them.
+    """
     if python == sys.executable and {*requirements} <= {*HOUSE, *map(name, HOUSE)}:
         requirements = HOUSE
     version = subprocess.run(
@@ -63,7 +67,7 @@ def environment(python: str, *requirements: str) -> str:
     with (cache / f"{key}.lock").open("w") as lock:
         fcntl.flock(
             lock, fcntl.LOCK_EX
-        )  # let go when the file closes, or the process dies
+        )  # released when the file is closed or the process dies
         if not path.exists() or not os.path.exists(
             inner
         ):  # the Python that created it may have been deleted
@@ -83,7 +87,7 @@ def environment(python: str, *requirements: str) -> str:
 def list_install_commands(
     python: str, home: Path, requirements: tuple[str, ...]
 ) -> list[list[list[str]]]:
-    """The commands that make an environment: uv's, which take a tenth of the time, and pip's, which may know an index."""
+    """Return the commands that create an environment, with uv and with pip."""
     inner = str(home / "bin" / "python")
     results = [
         [
@@ -105,7 +109,7 @@ def list_install_commands(
 
 
 def failure(commands: list[list[str]]) -> str:
-    """Run the commands; return what the first that fails says, or ''."""
+    """Run the commands; return the error output of the first that fails, or ''."""
     for command in commands:
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
@@ -114,15 +118,13 @@ def failure(commands: list[list[str]]) -> str:
 
 
 def old_python() -> str:
-    """A Python 3.9 of this machine, or ''."""
+    """Return the path of a Python 3.9 on this machine, or ''."""
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     candidates = [
         shutil.which("python3.9"),
         *map(str, sorted(versions.glob("3.9*/bin/python3.9"))),
     ]
-    for python in filter(
-        None, candidates
-    ):  # pyenv's shim is on the PATH, but need not work
+    for python in filter(None, candidates):  # a pyenv shim on the PATH may not work
         if (
             subprocess.run(
                 [python, "-c", "import venv"], capture_output=True

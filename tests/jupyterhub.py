@@ -27,7 +27,7 @@ from tests.environments import environment
 from tests.jupyterserver import SERVERS, VARIABLE, free_port, stop_process
 from tests.npm_packages import fetched, node
 
-# An environment of its own: it serves the users' servers, too.
+# The environment of the hub and of the users' servers.
 PACKAGES = ("jupyterhub>=6,<7", *SERVERS[:1], *SERVERS[2:])
 PROXY = (
     "proxy",
@@ -58,7 +58,10 @@ c.JupyterHub.load_roles = [{{"name": "tests", "services": ["tests"], "scopes": [
 
 
 class Hub:
-    """A hub with a folder of its own for all that it keeps; it has two users, and no server runs."""
+    """A hub with two users, whose servers are not running.
+
+    All its files are in one folder.
+    """
 
     def __init__(self) -> None:
         command, python = (
@@ -66,7 +69,7 @@ class Hub:
             environment(sys.executable, *PACKAGES),
         )
         self.folder = Path(tempfile.mkdtemp(prefix="stepper-hub-"))
-        self.tokens: list[str] = []  # that its users have been given
+        self.tokens: list[str] = []  # issued to its users
         self.port = free_port()
         self.root = f"http://127.0.0.1:{self.port}/"
         (self.folder / "config.py").write_text(
@@ -88,8 +91,8 @@ class Hub:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        end = time.monotonic() + 60
-        while time.monotonic() < end and self.process.poll() is None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError):
                 for user in (USER, OTHER):
                     self.ask(f"users/{user}", "POST")
@@ -102,16 +105,16 @@ class Hub:
 
     @property
     def url(self) -> str:
-        """Where the user's server is, as one writes it in `kernels:`."""
+        """The URL of the user's server for `kernels:`."""
         return f"{self.root}user/{USER}/"
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What stands in `kernels:` for it."""
+        """The backend definition for `kernels:`."""
         return {"jupyter": {"url": self.url, "token_env": VARIABLE}}
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
-        """Ask its REST interface; return what it says."""
+        """Send a request to the hub's REST API; return the parsed response."""
         data = json.dumps(body or {}).encode() if method == "POST" else None
         request = urllib.request.Request(
             f"{self.root}hub/api/{path}",
@@ -124,33 +127,35 @@ class Hub:
         return json.loads(text) if text else None
 
     def server(self, method: str) -> None:
-        """Have the user's server run (POST) or not (DELETE), as their page at the hub does; return when it is so."""
-        end = time.monotonic() + 60
+        """Start (POST) or stop (DELETE) the user's server and wait for it."""
+        deadline = time.monotonic() + 60
         while self._ready() is not (method == "POST"):
-            assert time.monotonic() < end
-            with contextlib.suppress(urllib.error.HTTPError):  # it is at it
+            assert time.monotonic() < deadline
+            with contextlib.suppress(
+                urllib.error.HTTPError
+            ):  # the server is starting or stopping
                 self.ask(f"users/{USER}/server", method)
             time.sleep(0.1)
 
     def _ready(self) -> bool | None:
-        """Whether the user's server runs; None while it starts or stops."""
-        there = self.ask(f"users/{USER}")["servers"].get("")
+        """Whether the user's server is running; None while it starts or stops."""
+        server = self.ask(f"users/{USER}")["servers"].get("")
         return (
             False
-            if not there
+            if not server
             else True
-            if there["ready"] and not there["pending"]
+            if server["ready"] and not server["pending"]
             else None
         )
 
     def token(self, user: str = USER) -> tuple[str, str]:
-        """Return the id and the text of a new token of the user's."""
-        made = self.ask(f"users/{user}/tokens", "POST", {"note": "for stepper"})
-        self.tokens.append(made["token"])
-        return made["id"], made["token"]
+        """Return the id and the text of a new token of the user."""
+        response = self.ask(f"users/{user}/tokens", "POST", {"note": "for stepper"})
+        self.tokens.append(response["token"])
+        return response["id"], response["token"]
 
     def kill_proxy(self) -> None:
-        """Have it killed; none is there until `proxy_again`."""
+        """Kill the proxy; the hub starts no other one until `proxy_again`."""
         (proxy,) = (
             child
             for child in psutil.Process(self.process.pid).children()
@@ -160,11 +165,11 @@ class Hub:
         proxy.kill()
 
     def proxy_again(self) -> None:
-        """Have the hub go on, which then starts another."""
+        """Continue the hub, which then starts a new proxy."""
         self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it, the servers of its users with it, and remove what it kept."""
+        """Stop the hub, its proxy and its users' servers, and remove its files."""
         self.proxy_again()
         with contextlib.suppress(OSError, AssertionError):
             self.server("DELETE")
@@ -174,7 +179,7 @@ class Hub:
             else []
         )
         stop_process(self.process)
-        for child in children:  # its proxy, if it could not
+        for child in children:  # its proxy, if it is still running
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

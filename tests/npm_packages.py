@@ -16,31 +16,31 @@ from typing import NoReturn
 import pytest
 
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-HERE = f"{sys.platform}-{MACHINES.get(platform.machine().lower(), 'unknown')}"  # as npm's packages name it: linux-x64
+HERE = f"{sys.platform}-{MACHINES.get(platform.machine().lower(), 'unknown')}"  # npm's name, such as linux-x64
 NODE = "24.21.0"
 
 
-class Unavailable(Exception):  # noqa: N818 - an answer, not an error
-    """The client, npm or tmux cannot be had here."""
+class Unavailable(Exception):  # noqa: N818 - skips a test, is not an error
+    """The client, npm or tmux is not available on this machine."""
 
 
 def unavailable(reason: Unavailable) -> NoReturn:
-    """Skip the test, or fail where all tests must run."""
+    """Skip the test, or fail it if CI=true."""
     if os.environ.get("CI") == "true":
         pytest.fail(str(reason), pytrace=False)
     pytest.skip(str(reason))
 
 
 def fetched(name: str, package: str, version: str, file: str) -> Path:
-    """The path of a file below the `node_modules` of a package in this version, fetched if it is not yet in the cache."""
+    """Return the path of a file of an npm package, which is downloaded once."""
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         / "stepper-tests"
         / name
     )
-    wanted = cache / version / "node_modules" / file
-    if wanted.exists():
-        return wanted
+    path = cache / version / "node_modules" / file
+    if path.exists():
+        return path
     npm = shutil.which("npm")
     if npm is None:
         raise Unavailable("npm is not on the PATH")
@@ -48,9 +48,9 @@ def fetched(name: str, package: str, version: str, file: str) -> Path:
     with (cache / "lock").open("w") as lock:
         fcntl.flock(
             lock, fcntl.LOCK_EX
-        )  # let go when the file closes, or the process dies
-        if wanted.exists():
-            return wanted
+        )  # released when the file is closed or the process dies
+        if path.exists():
+            return path
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder, version)
             fresh.mkdir()
@@ -84,13 +84,13 @@ def fetched(name: str, package: str, version: str, file: str) -> Path:
                 raise Unavailable(f"{package}@{version} holds no {file}")
             shutil.rmtree(
                 cache / version, ignore_errors=True
-            )  # without that file it is of no use
+            )  # the package is useless without the file
             fresh.rename(cache / version)
-    return wanted
+    return path
 
 
 def node(at_least: int = 20) -> Path:
-    """A node of this major version or a newer one: the PATH's, else one from npm."""
+    """Return a node of at least this major version: from the PATH, else from npm."""
     executable = shutil.which("node")
     if executable:
         output = subprocess.run(

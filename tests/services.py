@@ -110,9 +110,11 @@ def shared(name: str) -> dict[str, Any]:
                     stderr=log_file,
                     start_new_session=True,
                 )
-            end = time.monotonic() + START_SECONDS
+            deadline = time.monotonic() + START_SECONDS
             while (
-                not path.exists() and keeper.poll() is None and time.monotonic() < end
+                not path.exists()
+                and keeper.poll() is None
+                and time.monotonic() < deadline
             ):
                 time.sleep(0.05)
             keeper.returncode = 0  # it outlives this worker

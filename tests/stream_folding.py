@@ -9,16 +9,16 @@ from __future__ import annotations
 def folded(text: str) -> str:
     """A text after `\\r`, `\\b` and `\\n` did their work, character by character."""
     outputs: list[str] = []
-    begin = at = 0  # of the last line; the position of the next character
+    line_start = position = 0  # of the last line; the position of the next character
     for character in text:
         if character == "\r":
-            at = begin
+            position = line_start
         elif character == "\b":
-            at = max(begin, at - 1)
+            position = max(line_start, position - 1)
         elif character == "\n":
             outputs.append("\n")
-            begin = at = len(outputs)
+            line_start = position = len(outputs)
         else:
-            outputs[at : at + 1] = character
-            at += 1
+            outputs[position : position + 1] = character
+            position += 1
     return "".join(outputs)

@@ -465,13 +465,13 @@ def test_lost_idle_of_external_execution_does_not_block_cells(tmp_path: Path) ->
 
 @pytest.mark.nightly
 def test_jupyter_server_without_reload_is_reported(
-    untouched: Project, monkeypatch: pytest.MonkeyPatch
+    fresh_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = Served("server", f"--ServerApp.root_dir={untouched.folder}")
+    served = Served("server", f"--ServerApp.root_dir={fresh_project.folder}")
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.folder / "run"))
     try:
-        untouched.new()
-        jupyter = untouched.json("status")["jupyter"]
+        fresh_project.new()
+        jupyter = fresh_project.json("status")["jupyter"]
         assert (
             f"http://127.0.0.1:{served.port}/" in jupyter
             or f"http://localhost:{served.port}/" in jupyter
@@ -479,14 +479,17 @@ def test_jupyter_server_without_reload_is_reported(
         assert "does not reload an open notebook" in jupyter
         assert "jupyter-collaboration" in jupyter
         assert TOKEN not in jupyter
-        assert jupyter in untouched.stepper("status").stdout
-        output = untouched.stepper("doctor", check=1).stdout
+        assert jupyter in fresh_project.stepper("status").stdout
+        output = fresh_project.stepper("doctor", check=1).stdout
         assert f"BAD  jupyter: {jupyter}" in output
         assert "pip install jupyter-collaboration" in output
     finally:
         served.close()
-    assert untouched.json("status")["jupyter"] == ""
-    assert "jupyter-collaboration" not in untouched.stepper("doctor", check=None).stdout
+    assert fresh_project.json("status")["jupyter"] == ""
+    assert (
+        "jupyter-collaboration"
+        not in fresh_project.stepper("doctor", check=None).stdout
+    )
 
 
 def test_jupyter_server_of_other_folder_is_not_reported(

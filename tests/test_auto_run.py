@@ -70,9 +70,11 @@ def test_cell_runs_if_its_edit_was_accepted(
     notebook = shared.notebook(
         f"{how.__name__ if runs else name}.ipynb"
     )  # tests that run cells share a kernel
-    ran = shared.folder / "notebooks" / f"{name}.ran"
-    answer = how(notebook, f"open({ran.name!r}, 'a').write('x'); print('it ran')", mode)
-    assert ran.exists() == runs, answer.text
+    marker = shared.folder / "notebooks" / f"{name}.ran"
+    answer = how(
+        notebook, f"open({marker.name!r}, 'a').write('x'); print('it ran')", mode
+    )
+    assert marker.exists() == runs, answer.text
     if runs:
         assert "| it ran" in answer.text
         return
@@ -88,15 +90,15 @@ def test_cell_runs_if_its_edit_was_accepted(
     if (auto_run, mode) == ("ask", "default"):
         assert (
             shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1
-            and ran.read_text() == "x"
+            and marker.read_text() == "x"
         )
 
 
 def read(notebook: Notebook, mode: str, session: str) -> str:
     """Return the line that the user sees as the agent reads a notebook."""
     payload = notebook.payload("PreToolUse", "Read", {"file_path": str(notebook.path)})
-    about = {"permission_mode": mode, "session_id": session}
-    return notebook.project.hook("BeforeRead", payload | about).line
+    session_payload = {"permission_mode": mode, "session_id": session}
+    return notebook.project.hook("BeforeRead", payload | session_payload).line
 
 
 @pytest.mark.parametrize("auto_run", ["always", "ask"])
@@ -105,17 +107,17 @@ def test_manual_mode_explains_approval_once_per_session(
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     notebook = shared.notebook("read.ipynb")
-    told = read(notebook, "default", f"{auto_run} one")
+    reasons = read(notebook, "default", f"{auto_run} one")
     if auto_run == "ask":  # no cell runs then
-        assert told == ""
+        assert reasons == ""
         return
-    assert told == (
+    assert reasons == (
         "stepper: approving an edit of a code cell runs the cell immediately, in the"
         " notebook's kernel. New Markdown cells run nothing."
     )
     assert read(notebook, "default", f"{auto_run} one") == ""
     assert read(notebook, "auto", f"{auto_run} two") == ""
-    assert read(notebook, "default", f"{auto_run} two") == told
+    assert read(notebook, "default", f"{auto_run} two") == reasons
     outside = Notebook(shared, shared.folder / "outside.ipynb")
     outside.path.write_text(notebook.path.read_text())
     assert read(outside, "default", f"{auto_run} three") == ""
@@ -165,12 +167,12 @@ def get_permission_decision(
     """What PreToolUse says of an edit in a mode of the client's: decision, reason, line."""
     path = {"NotebookEdit": "notebook_path", "Write": "file_path"}[tool]
     payload = notebook.payload("PreToolUse", tool, {path: str(notebook.path), **values})
-    said = notebook.project.hook("PreToolUse", payload | {"permission_mode": mode})
-    told = said.data.get("hookSpecificOutput", {})
+    response = notebook.project.hook("PreToolUse", payload | {"permission_mode": mode})
+    output = response.data.get("hookSpecificOutput", {})
     return (
-        told.get("permissionDecision"),
-        told.get("permissionDecisionReason", ""),
-        said.line,
+        output.get("permissionDecision"),
+        output.get("permissionDecisionReason", ""),
+        response.line,
     )
 
 
@@ -219,10 +221,10 @@ def test_auto_mode_asks_the_user_before_a_cell_runs(
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     text = {"id": "text", "cell_type": "markdown", "source": "# a", "metadata": {}}
-    said, reason, _ = get_permission_decision(
+    decision, reason, _ = get_permission_decision(
         shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **values
     )
-    assert said == ("ask" if needs_approval else None)
+    assert decision == ("ask" if needs_approval else None)
     assert (
         "if you approve this edit, the cell runs immediately" in reason
     ) == needs_approval
@@ -235,11 +237,11 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         {**INSERT, "cell_type": "markdown"},
         shared.new("Load", problem="asked once"),
     )
-    said, reason, line = get_permission_decision(
+    decision, reason, line = get_permission_decision(
         planned, "default", "NotebookEdit", **text
     )
     assert (
-        said == "allow"
+        decision == "allow"
         and "approving a code cell runs it immediately" in reason == line
     )
     assert get_permission_decision(planned, "default", "NotebookEdit", **text) == (
@@ -247,7 +249,7 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         reason,
         "",
     )  # reported once per session
-    for mode, given in [
+    for mode, expected in [
         ("default", {**INSERT, "cell_type": "code"}),
         (
             "default",
@@ -267,7 +269,8 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         ),
     ]:
         assert (
-            get_permission_decision(planned, mode, "NotebookEdit", **given)[0] is None
+            get_permission_decision(planned, mode, "NotebookEdit", **expected)[0]
+            is None
         )
     assert (
         get_permission_decision(

@@ -83,9 +83,9 @@ def edit(project: Project, path: str) -> dict:
         "cell_type": "code",
         "edit_mode": "insert",
     }
-    answered = {**tool_input, "cell_id": "abc", "error": ""}
+    tool_response = {**tool_input, "cell_id": "abc", "error": ""}
     return Notebook(project, project.folder).payload(
-        "PostToolUse", "NotebookEdit", tool_input, tool_response=answered
+        "PostToolUse", "NotebookEdit", tool_input, tool_response=tool_response
     )
 
 

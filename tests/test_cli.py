@@ -569,8 +569,8 @@ def complete(project: Project, *words: str) -> list[str]:
     return [line.partition(",")[2] for line in result.stdout.splitlines()]
 
 
-def test_completion_without_a_daemon(untouched: Project) -> None:
-    project = untouched
+def test_completion_without_a_daemon(fresh_project: Project) -> None:
+    project = fresh_project
     project.notebook(
         "deep/analysis.ipynb", [code("first = 1", "abc1"), code("second", "abd2")]
     )
@@ -602,16 +602,16 @@ def test_completion_without_a_daemon(untouched: Project) -> None:
 
 
 @pytest.fixture
-def shell_room(untouched: Project, tmp_path: Path) -> Project:
+def shell_room(fresh_project: Project, tmp_path: Path) -> Project:
     """A project with a notebook, and `stepper` on the PATH."""
-    untouched.notebook("analysis.ipynb", [code("first = 1", "abc1")])
+    fresh_project.notebook("analysis.ipynb", [code("first = 1", "abc1")])
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "stepper"
     script.write_text(
         f'#!/bin/sh\nexec {sys.executable} -I -c {shlex.quote(COMMAND)} "$@"\n'
     )
     script.chmod(0o755)
-    return untouched
+    return fresh_project
 
 
 @pytest.mark.parametrize("shell", mark_nightly(SHELLS, "bash"))

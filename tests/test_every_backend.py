@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from tests import backend_cases
-from tests.backend_cases import Cells, Place
+from tests.backend_cases import Backend, Cells
 from tests.conftest import (
     Answer,
     Notebook,
@@ -48,7 +48,7 @@ whole = functools.partial(
 class Elsewhere:
     """A project whose notebooks' kernels run in a place."""
 
-    def __init__(self, project: Project, at: Place) -> None:
+    def __init__(self, project: Project, at: Backend) -> None:
         self.project, self.at, self.cells = project, at, at.cells
         self.config()
         if at.definition:

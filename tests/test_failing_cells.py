@@ -8,7 +8,7 @@ from tests.faults.corpus import (
     HERE,
     Bench,
     Case,
-    Seen,
+    CaseResult,
     examples,
     load,
     python,
@@ -32,7 +32,7 @@ def test_example_notebooks_have_no_warnings_and_no_stops() -> None:
             result = bench.run(case)
         finally:
             bench.close()
-        assert (result.stopped, result.doubts, result.held) == ((), (), False)
+        assert (result.stopped, result.warnings, result.blocked) == ((), (), False)
         assert result.report.ok, result.report.text
         assert "Warning: " not in result.report.text
 
@@ -42,17 +42,18 @@ DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by nig
 
 def sample(size: int = 12) -> list[Case]:
     """A fixed part of each class, by its share of the corpus, spread over its file."""
-    whole = {
+    complete = {
         name: [case for case in cases if case.name not in DEAR]
         for name, cases in load().items()
     }
-    total = sum(map(len, whole.values()))
+    total = sum(map(len, complete.values()))
     parts = {
-        name: max(1, round(size * len(cases) / total)) for name, cases in whole.items()
+        name: max(1, round(size * len(cases) / total))
+        for name, cases in complete.items()
     }
     return [
         cases[n * len(cases) // parts[name]]
-        for name, cases in whole.items()
+        for name, cases in complete.items()
         for n in range(parts[name])
     ]
 
@@ -102,20 +103,20 @@ def test_state_reports_are_true(group: str) -> None:
     is_true(list(run_corpus(python(), (group,), "states")))
 
 
-def is_true(results: list[Seen]) -> None:
+def is_true(results: list[CaseResult]) -> None:
     """Each story went as it was written, and each report holds the fact and nothing that is known to be false."""
     assert [result.stopped for result in results if result.stopped] == []
     assert [
         result.case.name for result in results if result.ename != result.case.ename
     ] == [], "it ended otherwise"
     wrong = {
-        result.case.name: result.report.text for result in results if not result.holds
+        result.case.name: result.report.text for result in results if not result.passed
     }
     assert not wrong, "\n\n".join(f"{name}: {text}" for name, text in wrong.items())
     assert [result.swallowed for result in results if result.swallowed] == []
 
 
-def assert_most_facts_reported(results: list[Seen]) -> None:
+def assert_most_facts_reported(results: list[CaseResult]) -> None:
     """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
     assert [result.stopped for result in results if result.stopped] == [], (
         "a preparing cell did not run ok, or was stopped before"
@@ -123,9 +124,9 @@ def assert_most_facts_reported(results: list[Seen]) -> None:
     assert [
         result.case.name
         for result in results
-        if result.held and result.ename != result.case.ename
+        if result.blocked and result.ename != result.case.ename
     ] == [], "it would have run"
-    missed = [result.case.name for result in results if not result.holds]
+    missed = [result.case.name for result in results if not result.passed]
     allowed = max(
         1, len(results) // 4
     )  # of a class; of all, 88 % must hold it, by `make faults`
@@ -134,6 +135,6 @@ def assert_most_facts_reported(results: list[Seen]) -> None:
         "the helper failed, and kept it quiet"
     )
     assert max(len(result.report.text) for result in results) <= 6000
-    assert [result.case.name for result in results if result.look > 1.0] == [], (
-        "the look takes a second at most"
-    )
+    assert [
+        result.case.name for result in results if result.helper_seconds > 1.0
+    ] == [], "the look takes a second at most"

@@ -337,8 +337,8 @@ def test_interrupted_cell_changes_are_recorded(empty_folder_lab: Lab) -> None:
 # ------------------------------------------------------------------------------------------
 
 
-def test_kernel_without_file_writes_has_no_audit_hook(untouched: Project) -> None:
-    notebook = untouched.new("One", "Two", "Three")
+def test_kernel_without_file_writes_has_no_audit_hook(fresh_project: Project) -> None:
+    notebook = fresh_project.new("One", "Two", "Three")
     notebook.insert("import copy\nx = copy.deepcopy([1])\n" + HOOKS + "print(hooks)")
     second, _ = notebook.insert(HOOKS + "print(hooks)")
     assert printed(notebook, second) == "0"
@@ -351,26 +351,26 @@ def printed(notebook: Notebook, cell: str) -> str:
 
 
 def test_writes_by_project_modules_are_attributed(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
-    (untouched.folder / "notebooks" / "steps.py").write_text(
+    (fresh_project.folder / "notebooks" / "steps.py").write_text(
         "def go():\n    with open('made.csv', 'w') as stream: stream.write('x')\n"
     )
-    notebook = untouched.new("One")
+    notebook = fresh_project.new("One")
     _, answer = notebook.insert("import steps\nsteps.go()\n1 / 0")
     assert f"{CELL}wrote notebooks/made.csv (1 byte)" in answer.text
 
 
 def test_new_helper_takes_over_the_audit_hook(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
-    notebook = untouched.new("One", "Two", "Three")
+    notebook = fresh_project.new("One", "Two", "Three")
     notebook.insert(
         "open('a.txt', 'w').close()\nimport sys\n"
         "helper = sys.modules['_stepper_helper']\n"
         "table, helper.version = helper.audit_handlers, 'an older one'"
     )
-    untouched.kill_daemon()
+    fresh_project.kill_daemon()
     second, _ = notebook.insert(
         "helper_is_new = sys.modules['_stepper_helper'] is not helper\n"
         "print(helper_is_new, len(table))"
@@ -393,12 +393,12 @@ def notes(answer: Answer) -> list[str]:
 
 
 def test_report_separates_cell_writes_from_other_changes(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
-    folder = untouched.folder / "notebooks"
+    folder = fresh_project.folder / "notebooks"
     for name in ("same.csv", "old.csv", "gone.csv"):
         (folder / name).write_text("x")
-    notebook = untouched.new("One", "Two")
+    notebook = fresh_project.new("One", "Two")
     notebook.insert("log = open('run.log', 'w')\nimport os, time, subprocess")
     by_test = threading.Thread(target=write_other_file, args=(folder,))
     by_test.start()
@@ -435,10 +435,10 @@ def write_other_file(folder: Path) -> None:
 
 
 def test_concurrent_notebooks_are_not_confused(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
     names = ("left", "right")
-    notebooks = {name: untouched.new("One", problem=name) for name in names}
+    notebooks = {name: fresh_project.new("One", problem=name) for name in names}
     answers: dict[str, Answer] = {}
 
     def play(name: str, other: str) -> None:

@@ -162,18 +162,18 @@ def test_child_of_the_interrupted_cell_is_interrupted(
 
 @pytest.mark.nightly
 def test_new_daemon_spares_children_of_earlier_cells(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
-    notebook = untouched.new()
+    notebook = fresh_project.new()
     (notebook.path.parent / "child.py").write_text(CHILD)
     notebook.insert(START + "early = start('early')")
     payload = notebook.edited("insert", "own = start('own')\ntime.sleep(60)")
-    thread = threading.Thread(target=untouched.hook, args=("PostToolUse", payload))
+    thread = threading.Thread(target=fresh_project.hook, args=("PostToolUse", payload))
     thread.start()
     wait_until(lambda: has(notebook, "own", "ready"))
-    untouched.kill_daemon()
-    wait_until(lambda: untouched.json("status")["running"])
-    untouched.stepper("interrupt")
+    fresh_project.kill_daemon()
+    wait_until(lambda: fresh_project.json("status")["running"])
+    fresh_project.stepper("interrupt")
     thread.join(30)
     wait_until(lambda: has(notebook, "own", "interrupted"))
     assert not has(notebook, "early", "interrupted")

@@ -32,7 +32,7 @@ from stepper.session.protocols import (
     LaunchConfig,
 )
 from tests import backend_cases
-from tests.backend_cases import Cells, Place, contract
+from tests.backend_cases import Backend, Cells, contract
 from tests.fake_kernel import FakeKernelLauncher
 
 # What the fake kernel's cells find, defined where a real one runs.
@@ -54,7 +54,7 @@ GAP = re.compile(
 class Room:
     """A place for one notebook's kernel, and the daemon that asks it: an event loop."""
 
-    def __init__(self, at: Place, folder: Path) -> None:
+    def __init__(self, at: Backend, folder: Path) -> None:
         self.folder, self.at = folder, at
         self.cells, self.left = self.at.cells, dict[str, Any]()
         self.loop = asyncio.new_event_loop()

@@ -254,9 +254,9 @@ def test_truncated_middle_is_counted(many: int) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_half_a_gigabyte_in_one_cell(untouched: Project) -> None:
+def test_half_a_gigabyte_in_one_cell(fresh_project: Project) -> None:
     """As it was seen: 2.4 million lines, 484,923,423 characters, on both streams."""
-    notebook = untouched.new()
+    notebook = fresh_project.new()
     many = 2_400_000
     source = (
         "# stepper: timeout=10m wait=none\n"

@@ -38,10 +38,10 @@ print("after")"""
 
 
 @pytest.fixture
-def project(untouched: Project) -> Iterator[Project]:
+def project(fresh_project: Project) -> Iterator[Project]:
     """One of its own for each test: what is handed on is told later, to whoever asks then."""
-    untouched.config(SOON)
-    yield untouched
+    fresh_project.config(SOON)
+    yield fresh_project
     while STARTED:
         with STARTED.pop() as process:
             process.kill()

@@ -43,10 +43,10 @@ WORDS = {"cell_type": "markdown", "id": "words", "metadata": {}, "source": "Word
 
 
 @pytest.fixture
-def project(untouched: Project) -> Iterator[Project]:
+def project(fresh_project: Project) -> Iterator[Project]:
     """One of its own for each test: what is handed on is told later, to whoever asks then."""
-    untouched.config(SOON)
-    yield untouched
+    fresh_project.config(SOON)
+    yield fresh_project
     while STARTED:
         with STARTED.pop() as process:
             process.kill()

@@ -637,7 +637,7 @@ def test_interrupt_overtakes_waiting_calls(
 
 
 @pytest.mark.nightly
-def test_daemon_killed_during_a_call(untouched: Project) -> None:
+def test_daemon_killed_during_a_call(fresh_project: Project) -> None:
     async def story(client: Client) -> None:
         await create_notebook(client, "killed")
         await client.call_tool("run_cell", {"source": "n = 0"})
@@ -652,7 +652,7 @@ def test_daemon_killed_during_a_call(untouched: Project) -> None:
         assert [cell["source"] for cell in read].count(source) == 1
         assert "| 1" in text(await client.call_tool("execute_code", {"code": "n"}))
 
-    run_story(untouched, story)
+    run_story(fresh_project, story)
 
 
 def test_daemon_killed_while_creating_a_notebook(

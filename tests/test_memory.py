@@ -317,12 +317,12 @@ while True:
 @pytest.mark.nightly
 @pytest.mark.parametrize("dies", mark_nightly([False, True], False))
 def test_largest_variables_are_from_the_stated_time(
-    untouched: Project, dies: bool
+    fresh_project: Project, dies: bool
 ) -> None:
     now = present()
     percent = now.percent + 100 * 500_000_000 / now.total
-    untouched.config(f"max_memory_percent: {percent:.3f}")
-    notebook = untouched.new()
+    fresh_project.config(f"max_memory_percent: {percent:.3f}")
+    notebook = fresh_project.new()
     notebook.insert("x = b'x' * 30_000_000; small = 1")
     source = f"held = []\n{SWALLOWS if dies else GROWS}"
     cell, response = notebook.insert(source)
@@ -337,7 +337,7 @@ def test_largest_variables_are_from_the_stated_time(
     assert re.search(after, response.stop), response.stop
     assert "before this run" not in response.stop
     # the cell's earlier run had made the name: it is not new any more
-    untouched.stepper("fix")
+    fresh_project.stepper("fix")
     again = notebook.replace(cell, GROWS).stop
     grown = r"after this run: held [\d,]+\.\d MB \([\d,]+\.\d MB before\), x 30.0 MB;"
     assert re.search(grown, again), again

@@ -66,11 +66,11 @@ def full_cluster(cluster: Lab) -> Iterator[Full]:
 
 
 @pytest.fixture
-def project(full_cluster: Full, untouched: Project) -> Iterator[Project]:
-    untouched.config(PLACE % sys.executable)
-    untouched.stepper("trust", "--yes")
-    yield untouched
-    untouched.stepper("shutdown", check=None)
+def project(full_cluster: Full, fresh_project: Project) -> Iterator[Project]:
+    fresh_project.config(PLACE % sys.executable)
+    fresh_project.stepper("trust", "--yes")
+    yield fresh_project
+    fresh_project.stepper("shutdown", check=None)
     while STARTED:
         with STARTED.pop() as process:
             process.kill()

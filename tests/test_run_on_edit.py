@@ -373,9 +373,9 @@ def test_interrupt_that_kills_the_kernel_is_reported(project: Project) -> None:
     "number", mark_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
 )
 def test_client_disconnect_cancels_its_cell(
-    untouched: Project, number: signal.Signals
+    fresh_project: Project, number: signal.Signals
 ) -> None:
-    notebook = untouched.new("One", "Sleep")
+    notebook = fresh_project.new("One", "Sleep")
     notebook.insert("x = 1")
     payload = notebook.edited(
         "insert", "import time\nfor _ in range(600): time.sleep(0.1)"
@@ -387,20 +387,20 @@ def test_client_disconnect_cancels_its_cell(
         "-c",
         CLIENT,
         str(ROOT),
-        str(untouched.folder),
+        str(fresh_project.folder),
         "PostToolUse",
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as hook:
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
-        wait_until(lambda: untouched.json("status")["kernel"]["state"] == "busy")
+        wait_until(lambda: fresh_project.json("status")["kernel"]["state"] == "busy")
         hook.send_signal(number)
-    wait_until(lambda: len(untouched.json("history")) == 2)
+    wait_until(lambda: len(fresh_project.json("history")) == 2)
     wait_until(
-        lambda: not (untouched.folder / ".stepper" / "batch").exists()
+        lambda: not (fresh_project.folder / ".stepper" / "batch").exists()
     )  # there is no PostToolBatch event
-    assert untouched.json("history")[-1]["outcome"] == "cancelled"
-    assert untouched.json("status")["steps"][1]["attempts"] == 0
+    assert fresh_project.json("history")[-1]["outcome"] == "cancelled"
+    assert fresh_project.json("status")["steps"][1]["attempts"] == 0
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
 
 
@@ -483,12 +483,14 @@ def test_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> 
 
 
 @pytest.mark.nightly
-def test_file_mode_is_kept_and_no_temporary_file_remains(untouched: Project) -> None:
-    notebook = untouched.new()
+def test_file_mode_is_kept_and_no_temporary_file_remains(
+    fresh_project: Project,
+) -> None:
+    notebook = fresh_project.new()
     notebook.path.chmod(0o640)
     payload = notebook.edited("insert", "1")
     notebook.path.chmod(0o640)
-    untouched.hook("PostToolUse", payload)
+    fresh_project.hook("PostToolUse", payload)
     assert notebook.path.stat().st_mode & 0o777 == 0o640
     # it goes in the background
     wait_until(
@@ -560,9 +562,9 @@ def test_daemon_of_another_version_is_replaced_and_kernel_kept(
 
 
 def test_concurrent_clients_start_one_daemon_and_one_kernel(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
-    notebook = untouched.notebook(
+    notebook = fresh_project.notebook(
         "many.ipynb",
         [code("import os; print(os.getpid())", f"cell{n}") for n in range(6)],
     )
@@ -573,7 +575,9 @@ def test_concurrent_clients_start_one_daemon_and_one_kernel(
     responses: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda p=p: responses.append(untouched.hook("PostToolUse", p).text)
+            target=lambda p=p: responses.append(
+                fresh_project.hook("PostToolUse", p).text
+            )
         )
         for p in payloads
     ]
@@ -588,14 +592,14 @@ def test_concurrent_clients_start_one_daemon_and_one_kernel(
         if line.startswith("| ")
     }
     assert len(responses) == 6 and pids == {
-        str(untouched.json("status")["kernel"]["pid"])
+        str(fresh_project.json("status")["kernel"]["pid"])
     }
-    log = (untouched.folder / ".stepper" / "daemon.log").read_text()
+    log = (fresh_project.folder / ".stepper" / "daemon.log").read_text()
     assert log.count(") is listening") == 1
 
 
 @pytest.mark.nightly
-def test_idle_daemon_exits(untouched: Project) -> None:
+def test_idle_daemon_exits(fresh_project: Project) -> None:
     source = (
         "import os, sys, threading, time, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1\n"
         "def impatient():\n"
@@ -605,25 +609,25 @@ def test_idle_daemon_exits(untouched: Project) -> None:
         "sys.argv = ['d', sys.argv[1]]; d.main()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", source, str(untouched.folder)]
+        [sys.executable, "-c", source, str(fresh_project.folder)]
     ) as daemon:
-        wait_until(lambda: os.path.exists(untouched.paths.socket))
-        notebook = untouched.new()
+        wait_until(lambda: os.path.exists(fresh_project.paths.socket))
+        notebook = fresh_project.new()
         notebook.insert("1")
-        (untouched.folder / "a kernel lives").touch()
+        (fresh_project.folder / "a kernel lives").touch()
         time.sleep(2.5)
         assert daemon.poll() is None  # a kernel lives
-        untouched.stepper("interrupt")
-        untouched.config("kernel_idle_hours: 0.0001")
+        fresh_project.stepper("interrupt")
+        fresh_project.config("kernel_idle_hours: 0.0001")
         assert daemon.wait(20) == 0
-    assert not os.path.exists(untouched.paths.socket)
+    assert not os.path.exists(fresh_project.paths.socket)
     assert "idle for" in notebook.insert("1")[1].text
 
 
 @pytest.mark.nightly
-def test_log_contains_the_kernel_start_phases(untouched: Project) -> None:
-    untouched.new().insert("1")
-    logged = Path(untouched.paths.log).read_text()
+def test_log_contains_the_kernel_start_phases(fresh_project: Project) -> None:
+    fresh_project.new().insert("1")
+    logged = Path(fresh_project.paths.log).read_text()
     phases = re.findall(
         r"INFO kernel (?:start|connection): (.*?)(?: after \d+\.\d\d s|, record .*)$",
         logged,
@@ -641,44 +645,44 @@ def test_log_contains_the_kernel_start_phases(untouched: Project) -> None:
 
 @pytest.mark.nightly
 def test_longest_idle_kernels_are_shut_down_beyond_max_kernels(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
     """Several at once: what each of their notebooks reports is true of each."""
     source = "import sys, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1; sys.argv = ['d', sys.argv[1]]; d.main()"
-    untouched.config("max_kernels: 3")
+    fresh_project.config("max_kernels: 3")
     names = ("first", "second", "third")
     notebooks = {
-        name: untouched.notebook(f"{name}.ipynb", [code(f"x = '{name}'; x", "a")])
+        name: fresh_project.notebook(f"{name}.ipynb", [code(f"x = '{name}'; x", "a")])
         for name in names
     }
 
     def states() -> list[str]:
-        return [untouched.json("status", name)["kernel"]["state"] for name in names]
+        return [fresh_project.json("status", name)["kernel"]["state"] for name in names]
 
     with subprocess.Popen(
-        [sys.executable, "-c", source, str(untouched.folder)]
+        [sys.executable, "-c", source, str(fresh_project.folder)]
     ) as daemon:
         try:
-            wait_until(lambda: os.path.exists(untouched.paths.socket))
+            wait_until(lambda: os.path.exists(fresh_project.paths.socket))
             for name in names:
-                untouched.stepper("run", name, check=0)
+                fresh_project.stepper("run", name, check=0)
             time.sleep(0.5)
             assert states() == ["idle", "idle", "idle"]
-            untouched.config("max_kernels: 1")
+            fresh_project.config("max_kernels: 1")
             wait_until(lambda: states()[:2] == ["none", "none"])
             time.sleep(0.5)
             assert states()[2] == "idle"
-            untouched.config("max_kernels: 9")
+            fresh_project.config("max_kernels: 9")
             for name, others in (
                 ("first", "2 idle kernels were"),
                 ("second", "1 idle kernel was"),
             ):
                 why = f"the kernel was shut down because {others} used more recently and max_kernels is 1"
-                assert why in untouched.stepper("status", name).stdout
+                assert why in fresh_project.stepper("status", name).stdout
                 _, response = notebooks[name].insert("1")
                 assert why in response.text
         finally:
-            untouched.stepper("shutdown")
+            fresh_project.stepper("shutdown")
             daemon.kill()
 
 
@@ -759,10 +763,10 @@ def test_tag_given_as_string_is_a_tag(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_unwritable_journal_is_reported(untouched: Project) -> None:
-    notebook = untouched.new()
+def test_unwritable_journal_is_reported(fresh_project: Project) -> None:
+    notebook = fresh_project.new()
     notebook.insert("1")
-    (journal,) = (untouched.folder / ".stepper" / "journal").glob("*.jsonl")
+    (journal,) = (fresh_project.folder / ".stepper" / "journal").glob("*.jsonl")
     content = journal.read_bytes()
     journal.unlink()
     journal.mkdir()

@@ -233,7 +233,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
 
 
 @pytest.fixture
-def untouched(project: Quick) -> Quick:
+def fresh_project(project: Quick) -> Quick:
     return project
 
 

@@ -604,7 +604,7 @@ def test_invalid_job_requests_are_reported(
 
 @pytest.mark.nightly
 def test_kernels_command_marks_only_checked_backends(
-    cluster: Lab, untouched: Project
+    cluster: Lab, fresh_project: Project
 ) -> None:
     usual = {"partition": "batch", "python": sys.executable}
     rows = {
@@ -615,9 +615,9 @@ def test_kernels_command_marks_only_checked_backends(
         "held": {"jobid": 4711, "python": sys.executable},
     }
     kernels = {name: {"slurm": where} for name, where in rows.items()}
-    untouched.config(f"kernels: {json.dumps(kernels)}\n")
-    untouched.stepper("trust", "--yes")
-    found = {row["name"]: row for row in untouched.json("kernels")}
+    fresh_project.config(f"kernels: {json.dumps(kernels)}\n")
+    fresh_project.stepper("trust", "--yes")
+    found = {row["name"]: row for row in fresh_project.json("kernels")}
     marks = {name: found[name]["reachable"] for name in rows}
     fine, wrong, unknown = True, False, None
     assert marks == {
@@ -627,16 +627,16 @@ def test_kernels_command_marks_only_checked_backends(
         "old": unknown,
         "held": wrong,
     }
-    text = untouched.stepper("kernels").stdout
+    text = fresh_project.stepper("kernels").stdout
     assert re.search(r"(?m)^✓ fine .*\n(?: .+\n)* +not checked: python /", text)
     assert re.search(r"(?m)^✗ nowhere .*\n +sbatch: .*invalid partition", text)
     assert re.search(r"(?m)^✗ large .*\n +sbatch: .*not available", text)
     absent = "/usr/bin/python3.99 cannot be executed on this machine; it may exist on the compute nodes"
     assert re.search(rf"(?m)^· old .*\n +{absent}$", text)
     assert re.search(r"(?m)^✗ held .*\n +SLURM does not know job 4711$", text)
-    assert jobs_of(cluster, untouched.paths.runtime) == {}
+    assert jobs_of(cluster, fresh_project.paths.runtime) == {}
     with cluster.frozen():
-        text = untouched.stepper("kernels").stdout
+        text = fresh_project.stepper("kernels").stdout
     silent = r"SLURM's controller does not answer \(no answer since [\d:]{8}\)"
     assert re.search(rf"(?m)^✗ fine .*\n +{silent}$", text), text
 
@@ -893,7 +893,7 @@ def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
     room.begin(make_backend())
     assert failing_cluster.node_of(room.kernel.process.job_id) != node
     room.close()
-    failing_cluster.mend(node)
+    failing_cluster.repair(node)
 
 
 @pytest.mark.nightly

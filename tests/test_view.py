@@ -984,28 +984,28 @@ def test_page_is_accessible_in_light_and_dark_on_a_phone_and_by_keyboard(
 
 @pytest.mark.nightly
 def test_empty_project_shows_instructions_and_starts_no_daemon(
-    untouched: Project, browser: Browser
+    fresh_project: Project, browser: Browser
 ) -> None:
-    view = View(untouched, "--no-browser")
+    view = View(fresh_project, "--no-browser")
     page = browser.page()
     page.go(view.address)
     page.until(
         "document.querySelector('.empty')?.innerText.includes('stepper new \"PROBLEM\"')"
     )
-    notebook = untouched.notebook("by_hand.ipynb", [code("1 + 1", "a")])
+    notebook = fresh_project.notebook("by_hand.ipynb", [code("1 + 1", "a")])
     page.until("document.querySelector('#shelf')?.innerText.includes('by_hand')")
     show(page, view, notebook)
     page.until("document.querySelector('.cell.pending')?.innerText.includes('not run')")
     assert page.errors() == []
     view.end()
-    assert not os.path.exists(untouched.paths.socket) and not os.path.exists(
-        untouched.paths.daemon_json
+    assert not os.path.exists(fresh_project.paths.socket) and not os.path.exists(
+        fresh_project.paths.daemon_json
     )
-    assert not os.path.exists(untouched.paths.journals)
+    assert not os.path.exists(fresh_project.paths.journals)
     page.until(
         "document.querySelector('#notices').innerText.includes('stepper view')"
     )  # it reports that it was stopped
-    again = View(untouched, "--no-browser", "--port", view.port)
+    again = View(fresh_project, "--no-browser", "--port", view.port)
     page.events.clear()
     other = browser.page(page.context)
     other.go(again.address)  # whoever started it anew has opened it
@@ -1023,23 +1023,23 @@ server.main()
 
 
 @pytest.mark.nightly
-def test_viewer_does_not_keep_the_daemon_alive(untouched: Project) -> None:
-    notebook = untouched.notebook("a.ipynb", [code("1 + 1", "a")])
+def test_viewer_does_not_keep_the_daemon_alive(fresh_project: Project) -> None:
+    notebook = fresh_project.notebook("a.ipynb", [code("1 + 1", "a")])
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", IMPATIENT, str(untouched.folder)],
+        [sys.executable, "-I", "-c", IMPATIENT, str(fresh_project.folder)],
         stderr=subprocess.DEVNULL,
     ) as daemon:
-        wait_until(lambda: os.path.exists(untouched.paths.socket))
-        sock = daemon_client.connect(untouched.paths)
-        about = b"look", b"0.0", b"", os.fsencode(untouched.folder), b"{}"
-        assert [*daemon_client.exchange(untouched.paths, sock, *about)][-1][
+        wait_until(lambda: os.path.exists(fresh_project.paths.socket))
+        sock = daemon_client.connect(fresh_project.paths)
+        about = b"look", b"0.0", b"", os.fsencode(fresh_project.folder), b"{}"
+        assert [*daemon_client.exchange(fresh_project.paths, sock, *about)][-1][
             0
         ] == wire_format.STALE
-        other = DaemonClient(str(untouched.folder))
+        other = DaemonClient(str(fresh_project.folder))
         looks = 0
         while daemon.poll() is None:  # as the page does while it is open
             found = other.request_snapshot(
-                str(notebook.path.relative_to(untouched.folder)), 0, 0, True
+                str(notebook.path.relative_to(fresh_project.folder)), 0, 0, True
             )
             looks += found is not None
             assert looks < 400, "it is kept alive"
@@ -1050,7 +1050,7 @@ def test_viewer_does_not_keep_the_daemon_alive(untouched: Project) -> None:
         assert other.request_snapshot(
             "a.ipynb", 0, 0, False
         ) is None and other.error.startswith("No daemon is running")
-    assert not [*Path(untouched.paths.kernels).rglob("*.json")]
+    assert not [*Path(fresh_project.paths.kernels).rglob("*.json")]
 
 
 # --- pictures of it, for docs/ (`make pictures`) ----------------------------------------------------------------
@@ -1081,10 +1081,10 @@ def keep(page: Page, path: Path) -> None:
 
 @pytest.mark.nightly
 def test_screenshots_for_the_docs(
-    untouched: Project, browser: Browser, tmp_path: Path
+    fresh_project: Project, browser: Browser, tmp_path: Path
 ) -> None:
     """Made from a real session; they land in docs/ where PICTURES is set."""
-    untouched.folder.rename(folder := untouched.folder.with_name("weather"))
+    fresh_project.folder.rename(folder := fresh_project.folder.with_name("weather"))
     new_project = Project(folder)
     trust.save_record(
         new_project.paths,
@@ -1094,8 +1094,8 @@ def test_screenshots_for_the_docs(
             )
         },
     )
-    new_project.compiled, untouched.folder, untouched.paths = (
-        untouched.compiled,
+    new_project.compiled, fresh_project.folder, fresh_project.paths = (
+        fresh_project.compiled,
         new_project.folder,
         new_project.paths,
     )

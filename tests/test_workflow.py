@@ -132,13 +132,13 @@ def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> 
 
 
 def test_user_skill_named_fix_is_not_suggested(
-    untouched: Project,
+    fresh_project: Project,
 ) -> None:
     """Their `/fix` stays theirs: the stop names what works in its place."""
-    skill = untouched.folder / ".claude/skills/fix/SKILL.md"
+    skill = fresh_project.folder / ".claude/skills/fix/SKILL.md"
     skill.parent.mkdir(parents=True)
     skill.write_text("---\nname: fix\ndescription: mine\n---\nMine.\n")
-    notebook = untouched.new("Load")
+    notebook = fresh_project.new("Load")
     cell, _ = notebook.insert("1 / 0")
     for number in range(3):
         response = notebook.replace(cell, f"1 / 0 + {number}")
@@ -762,20 +762,22 @@ def test_sessions_do_not_control_each_others_notebook(
     assert project.json("status")["notebook"].endswith(second.path.name)
 
 
-def test_hooks_are_silent_without_a_notebook_in_progress(untouched: Project) -> None:
-    notebook = Notebook(untouched, untouched.folder / "notebooks" / "x.ipynb")
+def test_hooks_are_silent_without_a_notebook_in_progress(
+    fresh_project: Project,
+) -> None:
+    notebook = Notebook(fresh_project, fresh_project.folder / "notebooks" / "x.ipynb")
     assert start_session(notebook) == ""
     assert say(notebook, "continue notebook") == ""
     assert end_turn(notebook) == {}
-    assert not os.path.exists(untouched.paths.socket)
+    assert not os.path.exists(fresh_project.paths.socket)
 
 
 @pytest.mark.nightly
-def test_context_for_other_agents(untouched: Project) -> None:
-    assert untouched.json("context")["current_notebook"] is None
-    notebook = untouched.new("One", "Two")
+def test_context_for_other_agents(fresh_project: Project) -> None:
+    assert fresh_project.json("context")["current_notebook"] is None
+    notebook = fresh_project.new("One", "Two")
     notebook.insert("import math\ndef f(a, *, b=2): ...\nx = [1, 2]")
-    response = untouched.json("context")
+    response = fresh_project.json("context")
     assert set(response) == {
         "current_notebook",
         "imported_modules",

@@ -1,7 +1,8 @@
-"""How many of the true edges of notebooks `policy/dataflow/cell_dependencies` finds.
+"""Measure how many true edges `policy/dataflow/cell_dependencies` finds.
 
-`python -m tests.dataflow.score FOLDER [look|held|all] [-v]` tells it of the traces in a folder (`tracer.py` makes one a
-notebook); `-v` names the edges that are wrong, for those that are for looking at.
+`python -m tests.dataflow.score FOLDER [look|held|all] [-v]` reads the traces in a
+folder (`tracer.py` writes one per notebook). `-v` prints the wrong edges of the `look`
+part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stepper.policy.dataflow.cell_dependencies import BindingTable
 from stepper.policy.dataflow.name_effects import NameUsage
 
 Edge = tuple[int, int, str]  # provider, reader, name
-# Whose source distributions hold notebooks that need neither a network nor minutes.
+# Packages whose source distributions contain quick notebooks without network access.
 PACKAGES = (
     "control==0.10.2",
     "emcee==3.1.6",
@@ -52,7 +53,7 @@ NEEDED = (
 
 @dataclass
 class Score:
-    """Edges that are true and found, found in vain, and missed."""
+    """Counts of edges: correct, false and missed."""
 
     good: int = 0
     vain: int = 0
@@ -62,12 +63,12 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """The share of those found that are true."""
+        """The share of reported edges that are true."""
         return self.good / max(1, self.good + self.vain)
 
     @property
     def recall(self) -> float:
-        """The share of the true ones that are found."""
+        """The share of true edges that are reported."""
         return self.good / max(1, self.good + self.missed)
 
     def __str__(self) -> str:
@@ -76,7 +77,7 @@ class Score:
 
 
 def part(notebook: str) -> str:
-    """Return which part a notebook belongs to: a third is for looking at, the rest is held out."""
+    """Return the part of a notebook: a third is `look`, the rest is `held` out."""
     name = "/".join(Path(notebook).parts[-2:])
     return (
         "look" if int(hashlib.md5(name.encode()).hexdigest(), 16) % 3 == 0 else "held"
@@ -84,17 +85,17 @@ def part(notebook: str) -> str:
 
 
 def find_edges(flows: Iterable[NameUsage]) -> set[Edge]:
-    """Return who reads what of whom, when the cells run from the top."""
+    """Return the edges if the cells run from the top."""
     order = BindingTable()
     return {
-        (bound.origin, at, name)
-        for at, flow in enumerate(flows)
-        for name, bound in order.apply(at, flow).items()
+        (bound.origin, index, name)
+        for index, flow in enumerate(flows)
+        for name, bound in order.apply(index, flow).items()
     }
 
 
 def compare_edges(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
-    """Return the true edges and those found, of readers that ended well."""
+    """Return the true and the reported edges, only of readers that succeeded."""
     flows, ok = (
         [
             name_analysis.analyze_source(source, ipython_syntax.get_transformer())
@@ -115,22 +116,22 @@ def compare_edges(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
 
 
 def compute_scores(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
-    """Return the scores of traced notebooks: from cell to cell, and by name."""
+    """Return the scores of traced notebooks, by cell pair and by name."""
     cells, names = Score(), Score()
     for traced in traces:
-        true, found = compare_edges(traced)
-        pairs = ({edge[:2] for edge in true}, {edge[:2] for edge in found})
-        for score, (right, told) in ((cells, pairs), (names, (true, found))):
-            score.good += len(right & told)
-            score.vain += len(told - right)
-            score.missed += len(right - told)
+        true, analyzed = compare_edges(traced)
+        pairs = ({edge[:2] for edge in true}, {edge[:2] for edge in analyzed})
+        for score, (right, selected) in ((cells, pairs), (names, (true, analyzed))):
+            score.good += len(right & selected)
+            score.vain += len(selected - right)
+            score.missed += len(right - selected)
             score.cells += sum(traced["ok"])
             score.notebooks += 1
     return cells, names
 
 
 def unpack_notebooks(python: str, folder: Path) -> list[Path]:
-    """Return the notebooks that the packages' source distributions hold."""
+    """Return the notebooks in the source distributions of the packages."""
     command = [
         python,
         "-m",
@@ -154,7 +155,7 @@ def unpack_notebooks(python: str, folder: Path) -> list[Path]:
 
 
 def trace(python: str, notebook: Path, seconds: float) -> dict[str, Any] | None:
-    """Return a notebook's trace, None where it takes longer or can't be run."""
+    """Return a notebook's trace, or None after a timeout or an error."""
     command = [python, str(Path(__file__).with_name("tracer.py")), str(notebook)]
     try:
         result = subprocess.run(
@@ -166,7 +167,7 @@ def trace(python: str, notebook: Path, seconds: float) -> dict[str, Any] | None:
 
 
 def read(folder: Path, which: str) -> Iterator[dict[str, Any]]:
-    """Yield the traces in a folder that are of a part."""
+    """Yield the traces in a folder that belong to a part."""
     origins = json.loads((folder / "origin.json").read_text())
     for file in sorted(folder.glob("????????????.json")):
         text = file.read_text()
@@ -176,18 +177,18 @@ def read(folder: Path, which: str) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Tell the figures of traces."""
-    folder, which = Path(sys.argv[1]), (sys.argv[2:3] or ["look"])[0]
-    traces = [*read(folder, which)]
-    for traced in traces if "-v" in sys.argv and which == "look" else ():
-        true, found = compare_edges(traced)
-        for title, some in (("vain", found - true), ("missed", true - found)):
-            for provider, reader, name in sorted(some):
+    """Print the scores of traces."""
+    folder, command = Path(sys.argv[1]), (sys.argv[2:3] or ["look"])[0]
+    traces = [*read(folder, command)]
+    for traced in traces if "-v" in sys.argv and command == "look" else ():
+        true, analyzed = compare_edges(traced)
+        for title, edges in (("vain", analyzed - true), ("missed", true - analyzed)):
+            for provider, reader, name in sorted(edges):
                 sys.stdout.write(
                     f"{title} {provider}→{reader} {name}  {traced['path']}\n"
                 )
     cells, names = compute_scores(traces)
-    sys.stdout.write(f"{which}, cell to cell: {cells}\n{which}, by name: {names}\n")
+    sys.stdout.write(f"{command}, cell to cell: {cells}\n{command}, by name: {names}\n")
 
 
 if __name__ == "__main__":

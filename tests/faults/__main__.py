@@ -7,12 +7,12 @@ import sys
 
 import click
 
-from tests.faults.corpus import Bench, Case, Seen, examples, python, run_corpus
+from tests.faults.corpus import Bench, Case, CaseResult, examples, python, run_corpus
 
 SHARE = 0.88  # of the cells' facts that reports must hold
 
 
-def table(results: list[Seen]) -> list[str]:
+def table(results: list[CaseResult]) -> list[str]:
     """Return the figures as lines of Markdown: a row a class, and all."""
     rows = [
         "| class | cells | fact in the report | look, median ms | largest | words, median |",
@@ -21,11 +21,13 @@ def table(results: list[Seen]) -> list[str]:
     groups = list(dict.fromkeys(result.case.group for result in results))
     for group in [*groups, "all"]:
         of = [result for result in results if group in (result.case.group, "all")]
-        holds = sum(result.holds for result in of)
-        looks = [result.look * 1000 for result in of if not result.held] or [0.0]
-        words = statistics.median(result.words for result in of)
+        passed = sum(result.passed for result in of)
+        looks = [
+            result.helper_seconds * 1000 for result in of if not result.blocked
+        ] or [0.0]
+        words = statistics.median(result.word_count for result in of)
         rows.append(
-            f"| {group} | {len(of)} | {holds} ({100 * holds / len(of):.0f} %) | {statistics.median(looks):.1f}"
+            f"| {group} | {len(of)} | {passed} ({100 * passed / len(of):.0f} %) | {statistics.median(looks):.1f}"
             f" | {max(looks):.0f} | {words:.0f} |"
         )
     return rows
@@ -58,7 +60,7 @@ def main(
             print(
                 f"!! {item.case.name}: {item.stopped or item.ename + ': ' + item.evalue}"
             )
-        if item.case.name == show or (misses and not item.holds):
+        if item.case.name == show or (misses and not item.passed):
             print(
                 f"\n== {item.case.name}: needs {item.case.needs} (/{item.case.fact}/)\n{item.case.cell}\n--\n{item.report.text}"
             )
@@ -69,19 +71,19 @@ def main(
             f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(entry.report.ok for entry in played)}"
         )
         results += played
-    held = [result for result in results if result.held]
+    held = [result for result in results if result.blocked]
     wrong = [entry.case.name for entry in held if entry.ename != entry.case.ename]
     print(
         f"Found before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}"
     )
-    doubts = sum(len(result.doubts) for result in results)
+    doubts = sum(len(result.warnings) for result in results)
     cells = sum(len(result.case.prepare) for result in results)
     print(
         f"Cells that are to run ok: {cells}; stopped before they ran, or failed: {sum(len(result.stopped) for result in results)};"
     )
     print(f"doubts raised about them: {doubts}")
     for item in results:
-        for doubt in item.doubts:
+        for doubt in item.warnings:
             print(f"  {item.case.name}: {doubt}")
     failures = [
         f"{result.case.name}: {text}" for result in results for text in result.swallowed
@@ -94,16 +96,16 @@ def main(
     print(
         "Missed: "
         + (
-            ", ".join(result.case.name for result in results if not result.holds)
+            ", ".join(result.case.name for result in results if not result.passed)
             or "none"
         )
     )
-    share = sum(result.holds for result in results) / max(1, len(results))
+    share = sum(result.passed for result in results) / max(1, len(results))
     if failures or (not classes and share < SHARE):
         sys.exit(1)
 
 
-def run_case(case: Case) -> Seen:
+def run_case(case: Case) -> CaseResult:
     """Run one case in a kernel of its own."""
     bench = Bench(python())
     try:

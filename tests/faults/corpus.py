@@ -49,7 +49,7 @@ PACKAGES = (
     "requests",
     "vega_datasets",
 )
-# Between two faults in one kernel: no name, no module of a project, no figure of the one before is left.
+# Removes names, project modules and figures of the previous case from the kernel.
 FRESH = """
 import os as _os, sys as _sys, gc as _gc
 _os.chdir({folder!r})
@@ -77,36 +77,36 @@ class Case:
     timeout: float | None = None
     needs: str = ""
     group: str = ""
-    # What happened to the notebook before, in order (see `Story`), in place of `prepare`.
+    # Earlier steps of the notebook in order, instead of `prepare` (see `Bench.step`).
     story: tuple[Mapping[str, Any], ...] = ()
-    at: int = 0  # the cell's place among the others, 0: below them
+    at: int = 0  # the position of the cell; 0: the last
     replaces: int = 0  # the cell that it replaces
     absent: str = ""  # a regular expression for false statements: no report matches it
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What stepper made of a case."""
+class CaseResult:
+    """What stepper reported for a case."""
 
     case: Case
     report: Report
     ename: str
     evalue: str
     stopped: tuple[str, ...]  # preparing cells that did not run ok
-    doubts: tuple[str, ...]  # about preparing cells
-    look: float  # seconds, in the kernel
-    held: bool  # did not run (preflight check)
-    swallowed: tuple[str, ...] = ()  # failures of the helper's own
+    warnings: tuple[str, ...]  # about preparing cells
+    helper_seconds: float  # the inspection in the kernel
+    blocked: bool  # did not run (preflight check)
+    swallowed: tuple[str, ...] = ()  # errors in the helper
 
     @property
-    def holds(self) -> bool:
-        """Whether the report holds the fact, and nothing that is known to be false."""
+    def passed(self) -> bool:
+        """Whether the report contains the fact and no false statement."""
         text = self.report.text
         false = bool(self.case.absent and re.search(self.case.absent, text))
         return bool(re.search(self.case.fact, text)) and not false
 
     @property
-    def words(self) -> int:
+    def word_count(self) -> int:
         return len(self.report.text.split())
 
 
@@ -133,7 +133,7 @@ def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]
 
 
 def examples() -> list[Case]:
-    """Return the example notebooks as cases without a failing cell: all their cells must run, and raise no doubt."""
+    """Return the example notebooks as cases whose cells must run without warnings."""
     _, files = json.loads(
         subprocess.run(
             [python(), "-c", demo.PROBE], capture_output=True, check=True
@@ -161,8 +161,8 @@ def examples() -> list[Case]:
     return results
 
 
-class Kept:
-    """A kernel provider that hands the same kernel to session after session."""
+class ReusedKernel:
+    """A kernel manager that gives each session the same kernel."""
 
     queue_status = None
 
@@ -170,9 +170,9 @@ class Kept:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
         self.swallowed: list[str] = []  # errors of the helper that it suppressed
 
-    async def start(self, place: LaunchConfig) -> Kernel:
+    async def start(self, config: LaunchConfig) -> Kernel:
         if self.kernel is None or await self.kernel.check_death() is not None:
-            self.kernel = await self.kernels.start(place)
+            self.kernel = await self.kernels.start(config)
             execute = self.kernel.execute
 
             async def watched(*values: Any, **options: Any) -> Execution:
@@ -202,23 +202,23 @@ class Bench:
             for name, value in os.environ.items()
             if not name.lower().endswith("_proxy")
         }
-        self.place = LaunchConfig(
+        self.launch_config = LaunchConfig(
             python,
             str(self.root),
             {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"},
         )
-        self.provider = Kept(
+        self.provider = ReusedKernel(
             LocalLauncher(
                 str(self.root / "kernel.json"), str(self.root), diagnosis.PARTS
             )
         )
         self.preflight = preflight
 
-    def run(self, case: Case) -> Seen:
-        """Run a case; its files are written before, its preparing cells run as edits."""
+    def run(self, case: Case) -> CaseResult:
+        """Write the files of a case, run its preparing cells and its failing cell."""
         return self.loop.run_until_complete(self._run(case))
 
-    async def _run(self, case: Case) -> Seen:
+    async def _run(self, case: Case) -> CaseResult:
         project = self.root / uuid.uuid4().hex[:8]
         folder = project / "notebooks"
         folder.mkdir(parents=True)
@@ -236,7 +236,7 @@ class Bench:
             preflight=self.preflight,
         )
         notebook = folder / "fault.ipynb"
-        place = replace(self.place, cwd=str(folder))
+        launch_config = replace(self.launch_config, cwd=str(folder))
         session = Session(
             "notebooks/fault.ipynb",
             file := IpynbFile(str(notebook)),
@@ -244,7 +244,7 @@ class Bench:
             JournalFile(str(project / ".stepper" / "journal.jsonl")),
             self.provider,
             lambda: limits,
-            lambda environ, kernel: place,
+            lambda environ, kernel: launch_config,
             Diagnoser(
                 str(notebook),
                 ProjectEnvironment(str(project)),
@@ -254,7 +254,7 @@ class Bench:
             recover_run,
         )
         cells: list[dict[str, Any]] = []
-        kernel = await self.provider.start(place)
+        kernel = await self.provider.start(launch_config)
         self.provider.swallowed.clear()
         await kernel.execute(
             FRESH.format(folder=str(folder), root=str(self.root)),
@@ -262,14 +262,14 @@ class Bench:
             Limits(),
             scratch=True,
         )
-        stopped, doubts = [], []
+        stopped, warnings = [], []
         for source in case.unrun:
             self.add(notebook, cells, source)
         for number, source in enumerate(case.prepare):
             report = await run_edited_cell(
                 session, self.add(notebook, cells, source), Caller()
             )
-            doubts += (
+            warnings += (
                 [
                     line
                     for line in report.text.splitlines()
@@ -283,15 +283,15 @@ class Bench:
                     f"preparing cell {number + 1}: {report.text if report else 'did not run'}"
                 )
         for number, step in enumerate(case.story, 1):
-            why = await self.step(session, notebook, cells, step)
-            stopped += [f"step {number}: {why}"] if why else []
-        if (
-            case.ename == "MemoryLimit"
-        ):  # what this machine passes when the kernel takes 120 MB more than now
-            now = get_memory_usage(kernel.describe().pid)
+            problem = await self.step(session, notebook, cells, step)
+            stopped += [f"step {number}: {problem}"] if problem else []
+        if case.ename == "MemoryLimit":  # exceeded if the kernel allocates 120 MB
+            memory = get_memory_usage(kernel.describe().pid)
             limits = replace(
                 limits,
-                max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total),
+                max_memory_percent=min(
+                    99.0, 100 * (memory.used + 120e6) / memory.total
+                ),
             )
         before = len(session.state.runs)
         if case.replaces:
@@ -299,23 +299,23 @@ class Bench:
         else:
             edit = self.add(notebook, cells, case.cell, case.at)
         report = await run_edited_cell(session, edit, Caller())
-        held = len(session.state.runs) == before
-        fault = self.fault(session, "held" if held else "run") or {}
-        return Seen(
+        blocked = len(session.state.runs) == before
+        fault = self.fault(session, "held" if blocked else "run") or {}
+        return CaseResult(
             case,
             report or Report(""),
             fault.get("ename", ""),
             fault.get("evalue", ""),
             tuple(stopped),
-            tuple(doubts),
+            tuple(warnings),
             self.provider.last.diagnosis_data.get("seconds", 0.0),
-            held,
+            blocked,
             tuple(self.provider.swallowed),
         )
 
     @staticmethod
     def fault(session: Session, event: str) -> dict[str, Any] | None:
-        """Return the fault of the last such event in the journal."""
+        """Return the fault of the last event of this kind in the journal."""
         events = session.journal.load_events()
         return next(
             (line["fault"] for line in reversed(events) if line["event"] == event), None
@@ -328,12 +328,13 @@ class Bench:
         cells: list[dict[str, Any]],
         step: Mapping[str, Any],
     ) -> str:
-        """Do one step of a case's story; return what went otherwise than it should.
+        """Do one step of a case's story; return what is unexpected, or ''.
 
-        `run`, `fail`: a cell is added and runs, well or not. `unrun`: it is added by other means, and does not run.
-        `text`: a Markdown cell. `redo`: cell number N gets the source `to` and runs (`fails`: not well). `edit`: it gets
-        it by other means. `delete`: cell number N goes. `eval`: code runs outside of the cells. `restart`: the kernel is
-        restarted.
+        `run`, `fail`: add a cell and run it; it must succeed or fail. `unrun`: add a
+        cell by an external change, so it does not run. `text`: add a Markdown cell.
+        `redo`: replace the source of cell N by `to` and run it (`fails`: it must fail).
+        `edit`: replace it by an external change. `delete`: delete cell N. `eval`:
+        execute code outside the cells. `restart`: restart the kernel.
         """
         if "text" in step:
             self.add(notebook, cells, step["text"])
@@ -370,8 +371,8 @@ class Bench:
         before = len(session.state.runs)
         report = await run_edited_cell(session, edit, Caller())
         if report is not None and report.ok is not fails:
-            ran = len(session.state.runs) > before
-            return "" if ran else f"did not run: {report.text}"
+            has_run = len(session.state.runs) > before
+            return "" if has_run else f"did not run: {report.text}"
         return report.text if report else "did not run"
 
     @staticmethod
@@ -382,9 +383,9 @@ class Bench:
 
     @staticmethod
     def add(
-        notebook: Path, cells: list[dict[str, Any]], source: str, at: int = 0
+        notebook: Path, cells: list[dict[str, Any]], source: str, position: int = 0
     ) -> CellEdit:
-        """Write the notebook with one more code cell; return the edit."""
+        """Add a code cell to the notebook and write it; return the edit."""
         source = source.rstrip("\n")
         cell = {
             "cell_type": "code",
@@ -394,14 +395,14 @@ class Bench:
             "execution_count": None,
             "outputs": [],
         }
-        cells.insert(at - 1 if at else len(cells), cell)
+        cells.insert(position - 1 if position else len(cells), cell)
         return Bench.edit(notebook, cells, cell, "insert")
 
     @staticmethod
     def replace(
         notebook: Path, cells: list[dict[str, Any]], number: int, source: str
     ) -> CellEdit:
-        """Write the notebook with another source in a cell; return the edit."""
+        """Replace the source of a cell and write the notebook; return the edit."""
         cell = cells[number - 1]
         cell["source"] = source.rstrip("\n")
         return Bench.edit(notebook, cells, cell, "replace")
@@ -412,11 +413,11 @@ class Bench:
     ) -> CellEdit:
         """Write the notebook; return the edit of a cell."""
         Bench.write(notebook, cells)
-        where = (str(notebook), cell["id"], None, "code", mode, cell["source"])
-        return CellEdit(*where, None, "s", "default")
+        edit_fields = (str(notebook), cell["id"], None, "code", mode, cell["source"])
+        return CellEdit(*edit_fields, None, "s", "default")
 
     def close(self) -> None:
-        """End the kernel."""
+        """Shut down the kernel."""
         if self.provider.kernel is not None:
             self.loop.run_until_complete(self.provider.kernel.shutdown())
         self.loop.close()
@@ -425,8 +426,8 @@ class Bench:
 
 def run_corpus(
     python: str, names: tuple[str, ...] = (), folder: str = ".", preflight: bool = True
-) -> Iterator[Seen]:
-    """Run the corpus, a kernel a class."""
+) -> Iterator[CaseResult]:
+    """Run the corpus, with one kernel per class."""
     for cases in load(names, folder).values():
         bench = Bench(python, preflight)
         try:
@@ -437,7 +438,7 @@ def run_corpus(
 
 
 def python() -> str:
-    """Return the interpreter with the corpus's packages, made once."""
+    """Return the interpreter of the corpus's environment."""
     from tests.test_kernel_helper import environment
 
     return environment(sys.executable, *PACKAGES)

@@ -14,9 +14,9 @@ import nbformat
 
 FOLDER = Path(__file__).parent / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
-BEGINNINGS = "beginnings"  # a notebook of the first cells of each: later ones build on earlier ones
-EACH = 5
-# Why a cell's outputs may differ from nbclient's, or from its own of another time.
+FIRST_CELLS = "beginnings"  # a notebook of the first cells of all notebooks
+CELLS_PER_NOTEBOOK = 5
+# Why a cell's outputs may differ from nbclient's or between two runs.
 FLAGS = {
     "digits": "contains times or process ids",
     "svg": "matplotlib gives the parts of an SVG random ids",
@@ -29,36 +29,38 @@ FLAG = re.compile(r"\n# ([a-z]+)$")
 
 
 @dataclass(frozen=True)
-class Sheet:
+class CorpusCell:
     """A cell's source, and its flags."""
 
     source: str
     flags: frozenset[str]
 
 
-def sheets(name: str) -> list[Sheet]:
+def load_cells(name: str) -> list[CorpusCell]:
     """Return the cells of a notebook."""
-    if name == BEGINNINGS:
-        return [sheet for item in NAMES for sheet in sheets(item)[:EACH]]
+    if name == FIRST_CELLS:
+        return [
+            cell for item in NAMES for cell in load_cells(item)[:CELLS_PER_NOTEBOOK]
+        ]
     results = []
     for text in (FOLDER / f"{name}.txt").read_text().split("# %%\n")[1:]:
         source, flags = text.rstrip("\n"), set()
         while (flag := FLAG.search(source)) and flag[1] in FLAGS:
             source, flags = source[: flag.start()], flags | {flag[1]}
-        results.append(Sheet(source, frozenset(flags)))
+        results.append(CorpusCell(source, frozenset(flags)))
     return results
 
 
 def notebook(name: str) -> Any:
     """Return a notebook without outputs."""
     cells = []
-    for number, sheet in enumerate(sheets(name)):
+    for number, corpus_cell in enumerate(load_cells(name)):
         tags = {
             "tags": ["raises-exception"]
-        }  # the next cell runs whatever the outcome of this one
+        }  # the next cell runs even if this one fails
         cells.append(
             nbformat.v4.new_code_cell(
-                sheet.source, id=f"{name}-{number}", metadata=tags
+                corpus_cell.source, id=f"{name}-{number}", metadata=tags
             )
         )
     spec = {

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tests.oracle.cell_corpus import Sheet
+from tests.oracle.cell_corpus import CorpusCell
 from tests.stream_folding import folded
 
-CHANCE = (
+RANDOM_PARTS = (
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
     (
         re.compile(
@@ -51,8 +51,8 @@ def normalize(value: Any, flags: frozenset[str], folder: str) -> Any:
         return [normalize(part, flags, folder) for part in value]
     if isinstance(value, str):
         value = value.replace(folder, "FOLDER")
-        for pattern, instead in CHANCE:
-            value = pattern.sub(instead, value)
+        for pattern, replacement in RANDOM_PARTS:
+            value = pattern.sub(replacement, value)
         return (
             "…"
             if "connection" in flags
@@ -86,7 +86,7 @@ def render_as_jupyterlab(outputs: Outputs) -> Outputs:
     ]
 
 
-def contains_all(have: Outputs, want: Outputs) -> bool:
+def contains_all(actual: Outputs, expected: Outputs) -> bool:
     """Whether all is there in some order: nbclient loses what a child wrote last, when its end comes first."""
 
     def text(outputs: Outputs, name: str) -> Counter[str]:
@@ -94,36 +94,40 @@ def contains_all(have: Outputs, want: Outputs) -> bool:
             "".join(out["text"] for out in outputs if out.get("name") == name)
         )
 
-    def others(outputs: Outputs) -> Outputs:
+    def list_displays(outputs: Outputs) -> Outputs:
         return [out for out in outputs if out["output_type"] != "stream"]
 
-    lost = [text(want, name) - text(have, name) for name in ("stdout", "stderr")]
-    return not any(lost) and others(have) == others(want)
+    missing = [
+        text(expected, name) - text(actual, name) for name in ("stdout", "stderr")
+    ]
+    return not any(missing) and list_displays(actual) == list_displays(expected)
 
 
 def describe_difference(
-    ours: Sequence[Any],
-    theirs: Sequence[Sequence[Any]],
-    sheet: Sheet,
+    outputs_of_stepper: Sequence[Any],
+    outputs_of_nbclient: Sequence[Sequence[Any]],
+    cell: CorpusCell,
     folders: Sequence[str],
 ) -> str:
     """Return how outputs differ from all that nbclient had in its runs, '' where they are those of one of them."""
-    mine = normalize(join_streams(ours), sheet.flags, folders[0])
-    whys = []
-    for outputs, folder in zip(theirs, folders[1:], strict=True):
-        want = normalize(
-            render_as_jupyterlab(join_streams(outputs)), sheet.flags, folder
+    normalized = normalize(join_streams(outputs_of_stepper), cell.flags, folders[0])
+    differences = []
+    for outputs, folder in zip(outputs_of_nbclient, folders[1:], strict=True):
+        expected = normalize(
+            render_as_jupyterlab(join_streams(outputs)), cell.flags, folder
         )
-        have = [*mine]
+        actual = [*normalized]
         if (
-            "pager" in sheet.flags
-            and have
-            and have[-1]["output_type"] == "display_data"
+            "pager" in cell.flags
+            and actual
+            and actual[-1]["output_type"] == "display_data"
         ):
-            have.pop()
-        if "late" in sheet.flags:
-            have = have[: len(want)]
-        if have == want or ("race" in sheet.flags and contains_all(have, want)):
+            actual.pop()
+        if "late" in cell.flags:
+            actual = actual[: len(expected)]
+        if actual == expected or (
+            "race" in cell.flags and contains_all(actual, expected)
+        ):
             return ""
-        whys.append(f"ours:   {have}\ntheirs: {want}")
-    return whys[0]
+        differences.append(f"ours:   {actual}\ntheirs: {expected}")
+    return differences[0]

@@ -20,9 +20,9 @@ CONFIG = "cell_timeout_seconds: 60\nmax_cells: 1000\n"
 
 
 def run_with_nbclient(python: str, name: str, folder: Path) -> Any:
-    """Return the notebook as nbclient leaves it."""
+    """Run a notebook with nbclient and return it."""
     folder.mkdir(parents=True)
-    made = notebook(name)
+    document = notebook(name)
     os.environ.pop(
         "PYTEST_CURRENT_TEST", None
     )  # ipykernel would not read the output of child processes
@@ -30,18 +30,18 @@ def run_with_nbclient(python: str, name: str, folder: Path) -> Any:
     argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager._kernel_spec = KernelSpec(argv=argv, display_name="", language="python")
     client = NotebookClient(
-        made,
+        document,
         km=manager,
         timeout=60,
         allow_errors=True,
         resources={"metadata": {"path": str(folder)}},
     )
     client.execute(cleanup_kc=True)
-    return nbformat.reads(nbformat.writes(made), 4)
+    return nbformat.reads(nbformat.writes(document), 4)
 
 
 def project(python: str, name: str, folder: Path) -> Notebook:
-    """Return a project with the notebook in it."""
+    """Create a project with the notebook."""
     new_project = Project(folder)
     trust.save_record(new_project.paths, {"python": python})
     new_project.config(CONFIG)
@@ -51,24 +51,24 @@ def project(python: str, name: str, folder: Path) -> Notebook:
 
 
 def run_with_stepper(python: str, name: str, folder: Path) -> Notebook:
-    """Return the notebook as `stepper run` leaves it."""
-    opened = project(python, name, folder)
-    opened.project.stepper("run", "notebooks/n.ipynb", check=None)
-    return opened
+    """Run a notebook with `stepper run` and return it."""
+    notebook_in_project = project(python, name, folder)
+    notebook_in_project.project.stepper("run", "notebooks/n.ipynb", check=None)
+    return notebook_in_project
 
 
 def run_with_hook(python: str, name: str, folder: Path) -> tuple[Notebook, list[str]]:
-    """Return the notebook as the hook leaves it, cell by cell, and the reports."""
-    opened = project(python, name, folder)
+    """Edit a notebook cell by cell with the hook; return it and the reports."""
+    notebook_in_project = project(python, name, folder)
     messages = []
-    for cell in opened.raw["cells"]:
-        answer = opened.replace(cell["id"], "".join(cell["source"]))
+    for cell in notebook_in_project.raw["cells"]:
+        answer = notebook_in_project.replace(cell["id"], "".join(cell["source"]))
         messages.append(answer.text + answer.stop)
-    return opened, messages
+    return notebook_in_project, messages
 
 
-def wait_for_late_outputs(opened: Notebook) -> Any:
-    """Return the notebook when all that was late is there."""
+def wait_for_late_outputs(notebook_in_project: Notebook) -> Any:
+    """Wait for late outputs and return the notebook."""
     time.sleep(1)
-    opened.project.stepper("shutdown")
-    return nbformat.read(opened.path, 4)
+    notebook_in_project.project.stepper("shutdown")
+    return nbformat.read(notebook_in_project.path, 4)

@@ -20,7 +20,7 @@ import pytest
 from stepper.notebooks.widget_state import STATE
 from tests.conftest import ROOT, Notebook
 from tests.oracle import run
-from tests.oracle.cell_corpus import BEGINNINGS, FLAGS, NAMES, sheets
+from tests.oracle.cell_corpus import FIRST_CELLS, FLAGS, NAMES, load_cells
 from tests.oracle.compare import describe_difference, normalize
 from tests.test_kernel_helper import environment
 
@@ -38,7 +38,7 @@ PACKAGES = (
 
 @dataclass
 class Ran:
-    """A notebook run by nbclient some times: the results, and in which folders."""
+    """The results of several nbclient runs of a notebook, and their folders."""
 
     name: str
     python: str
@@ -49,7 +49,7 @@ class Ran:
 @pytest.fixture(
     scope="module",
     params=[
-        BEGINNINGS,
+        FIRST_CELLS,
         *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES),
     ],
 )
@@ -72,26 +72,29 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-def same(ours: Any, theirs: Ran, folder: Path) -> None:
-    """Every cell has what nbclient gave it in one of its runs, whatever is not by chance."""
+def assert_same_outputs(actual: Any, expected: Ran, folder: Path) -> None:
+    """Assert that each cell has the outputs of one of nbclient's runs."""
     results = []
-    for number, sheet in enumerate(sheets(theirs.name)):
-        wants = [result.cells[number].outputs for result in theirs.results]
-        why = describe_difference(
-            ours.cells[number].outputs, wants, sheet, [str(folder), *theirs.folders]
+    for number, corpus_cell in enumerate(load_cells(expected.name)):
+        expected_outputs = [result.cells[number].outputs for result in expected.results]
+        difference = describe_difference(
+            actual.cells[number].outputs,
+            expected_outputs,
+            corpus_cell,
+            [str(folder), *expected.folders],
         )
-        if why:
-            results.append(f"cell {number}: {sheet.source}\n{why}")
+        if difference:
+            results.append(f"cell {number}: {corpus_cell.source}\n{difference}")
     assert not results, "\n\n".join(results)
-    assert models(ours) == models(theirs.results[0])
-    timed = [set(cell.metadata.get("execution", {})) for cell in ours.cells]
+    assert models(actual) == models(expected.results[0])
+    timed = [set(cell.metadata.get("execution", {})) for cell in actual.cells]
     assert timed == [
-        set(cell.metadata.get("execution", {})) for cell in theirs.results[0].cells
+        set(cell.metadata.get("execution", {})) for cell in expected.results[0].cells
     ]
 
 
 def models(notebook: Any) -> list[str]:
-    """What the notebook tells of widgets, without names that are by chance; '' where there are none."""
+    """Return the widget states of a notebook without random names."""
     states = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
     messages = [
         normalize(
@@ -101,16 +104,16 @@ def models(notebook: Any) -> list[str]:
         )
         for state in states.values()
     ]
-    held = [
+    captured = [
         [out["output_type"] for out in state["state"]["outputs"]]
         for state in states.values()
         if state["model_name"] == "OutputModel"
     ]
-    return sorted(map(str, [*messages, *held]))
+    return sorted(map(str, [*messages, *captured]))
 
 
-def assert_saved_like_jupyter(opened: Notebook) -> None:
-    data = opened.path.read_bytes()
+def assert_saved_like_jupyter(notebook_in_project: Notebook) -> None:
+    data = notebook_in_project.path.read_bytes()
     assert (
         nbformat.writes(nbformat.reads(data.decode(), nbformat.NO_CONVERT)) + "\n"
     ).encode() == data
@@ -122,9 +125,15 @@ def assert_saved_like_jupyter(opened: Notebook) -> None:
 def test_stepper_run_matches_the_oracle(
     nbclient_run: Ran, folder: Path, time: int
 ) -> None:
-    opened = run.run_with_stepper(nbclient_run.python, nbclient_run.name, folder)
-    same(run.wait_for_late_outputs(opened), nbclient_run, folder / "notebooks")
-    assert_saved_like_jupyter(opened)
+    notebook_in_project = run.run_with_stepper(
+        nbclient_run.python, nbclient_run.name, folder
+    )
+    assert_same_outputs(
+        run.wait_for_late_outputs(notebook_in_project),
+        nbclient_run,
+        folder / "notebooks",
+    )
+    assert_saved_like_jupyter(notebook_in_project)
 
 
 @pytest.mark.timeout(600)
@@ -132,26 +141,32 @@ def test_stepper_run_matches_the_oracle(
 def test_hook_matches_the_oracle_edit_by_edit(
     nbclient_run: Ran, folder: Path, time: int
 ) -> None:
-    opened, told = run.run_with_hook(nbclient_run.python, nbclient_run.name, folder)
-    same(run.wait_for_late_outputs(opened), nbclient_run, folder / "notebooks")
-    assert all(text.startswith("stepper: ") for text in told)
+    notebook_in_project, reports = run.run_with_hook(
+        nbclient_run.python, nbclient_run.name, folder
+    )
+    assert_same_outputs(
+        run.wait_for_late_outputs(notebook_in_project),
+        nbclient_run,
+        folder / "notebooks",
+    )
+    assert all(text.startswith("stepper: ") for text in reports)
     partial = ("left out of the notebook", "contains only part of this output")
-    assert not [text for text in told if any(word in text for word in partial)]
+    assert not [text for text in reports if any(phrase in text for phrase in partial)]
 
 
 def test_corpus_is_large_and_each_flag_is_needed() -> None:
-    cells = [sheet for name in NAMES for sheet in sheets(name)]
+    cells = [cell for name in NAMES for cell in load_cells(name)]
     assert len(cells) >= 400
-    assert {flag for sheet in cells for flag in sheet.flags} == set(FLAGS)
-    assert sum(bool(sheet.flags) for sheet in cells) < len(cells) / 5
+    assert {flag for cell in cells for flag in cell.flags} == set(FLAGS)
+    assert sum(bool(cell.flags) for cell in cells) < len(cells) / 5
 
 
 def test_differences_match_the_documentation() -> None:
-    cells = [sheet for name in NAMES for sheet in sheets(name)]
+    cells = [cell for name in NAMES for cell in load_cells(name)]
     text = (ROOT / "docs" / "development" / "outputs.md").read_text()
     assert f"Seven notebooks of {len(cells)} cells" in text and len(NAMES) == 7
-    for flag, why in FLAGS.items():
+    for flag, reason in FLAGS.items():
         assert (
-            f"| {flag} | {sum(flag in sheet.flags for sheet in cells)} | {why} |"
+            f"| {flag} | {sum(flag in cell.flags for cell in cells)} | {reason} |"
             in text
         )

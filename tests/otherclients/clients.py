@@ -30,7 +30,7 @@ TRIPLE = (
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a client printed."""
+    """The exit code and the output of a client."""
 
     returncode: int
     stdout: str
@@ -40,8 +40,8 @@ class RunSummary:
 def run(
     command: list[str], cwd: Path, env: Mapping[str, str], timeout: float
 ) -> RunSummary:
-    """Run a client to its end; kill it and what it left where it takes longer."""
-    # files, not pipes: a process that a client left behind may hold them open
+    """Run a client until it exits; after the timeout, kill it and its children."""
+    # files, not pipes: a child process may keep a pipe open
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             command,
@@ -52,30 +52,35 @@ def run(
             stderr=err,
             start_new_session=True,
         )
-        late = False
+        timed_out = False
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
-            late = True  # raised below with the output so far
+            timed_out = True  # raised below with the output so far
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         out.seek(0)
         err.seek(0)
-        ended = RunSummary(process.returncode, out.read().decode(), err.read().decode())
-    assert not late, (
-        f"the client was killed after {timeout} s; it had printed\n{ended.stdout}\n{ended.stderr}"
+        summary = RunSummary(
+            process.returncode, out.read().decode(), err.read().decode()
+        )
+    assert not timed_out, (
+        f"the client was killed after {timeout} s; it had printed\n{summary.stdout}\n{summary.stderr}"
     )
-    return ended
+    return summary
 
 
 class Client:
-    """A client in a project's folder, with the MCP servers that its settings name; a prompt is a process."""
+    """A client in a project folder with configured MCP servers.
+
+    Each prompt starts a process.
+    """
 
     name = ""
     model_type: type[ScriptedModel] = ScriptedModel
-    settings = ""  # the file below its home that names the servers, or says that the project's own are trusted
+    settings = ""  # the settings file below its home folder
 
     def __init__(
         self, project: Path, home: Path, model: ScriptedModel, servers: str
@@ -92,24 +97,24 @@ class Client:
         }
         path = home / self.settings
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.merged(servers))
+        path.write_text(self.merge_config(servers))
 
     @staticmethod
     def install() -> list[str]:
-        """The command that starts it; raise Unavailable."""
+        """Return the command that starts the client; raise Unavailable."""
         raise NotImplementedError
 
-    def merged(self, servers: str) -> str:
-        """The settings: the servers, and where the model is."""
+    def merge_config(self, servers: str) -> str:
+        """Return the settings with the servers and the address of the model."""
         raise NotImplementedError
 
-    def prompt(self, words: str, timeout: float = 120) -> RunSummary:
-        """Run one prompt to its end."""
+    def prompt(self, text: str, timeout: float = 120) -> RunSummary:
+        """Run one prompt and wait for the end."""
         raise NotImplementedError
 
 
 class Codex(Client):
-    """`codex exec`; it asks for nothing, in no sandbox of its own."""
+    """`codex exec` without approvals and without its sandbox."""
 
     name = "codex"
     model_type = ResponsesModel
@@ -123,7 +128,7 @@ class Codex(Client):
         )
         return [str(binary)]
 
-    def merged(self, servers: str) -> str:
+    def merge_config(self, servers: str) -> str:
         return f"""\
 model = "scripted"
 model_provider = "scripted"
@@ -136,15 +141,18 @@ base_url = "{self.model.url}/v1"
 wire_api = "responses"
 {servers}"""
 
-    def prompt(self, words: str, timeout: float = 120) -> RunSummary:
+    def prompt(self, text: str, timeout: float = 120) -> RunSummary:
         return self.exec(
-            "--dangerously-bypass-approvals-and-sandbox", words, timeout=timeout
+            "--dangerously-bypass-approvals-and-sandbox", text, timeout=timeout
         )
 
     def exec(self, *arguments: str, timeout: float = 120) -> RunSummary:
-        """Run `codex exec` with these arguments besides; without any, in its default approval and sandbox."""
+        """Run `codex exec` with these arguments.
+
+        The default is Codex's own approval policy and sandbox.
+        """
         command = [*self.install(), "exec", "--json"]
-        # else the first request goes out before the server is there
+        # else the first request is sent before the server is ready
         command += [
             "--skip-git-repo-check",
             "-c",
@@ -169,7 +177,7 @@ class Gemini(Client):
             str(fetched("gemini", package, GEMINI, f"{package}/bundle/gemini.js")),
         ]
 
-    def merged(self, servers: str) -> str:
+    def merge_config(self, servers: str) -> str:
         self.env |= {
             "GEMINI_API_KEY": "a-dummy-key",
             "GOOGLE_GEMINI_BASE_URL": self.model.url,
@@ -187,11 +195,11 @@ class Gemini(Client):
             {"security": security, **quiet, **general, **json.loads(servers)}
         )
 
-    def prompt(self, words: str, timeout: float = 120) -> RunSummary:
+    def prompt(self, text: str, timeout: float = 120) -> RunSummary:
         command = [
             *self.install(),
             "--prompt",
-            words,
+            text,
             "--model",
             "gemini-2.5-pro",
             "--yolo",

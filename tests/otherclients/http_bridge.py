@@ -10,7 +10,10 @@ from types import TracebackType
 
 
 class Bridge(socketserver.ThreadingTCPServer):
-    """Passes each request on with the key. Use it as a context manager; `url` is what stands for the server."""
+    """Forwards each request with the key.
+
+    Use it as a context manager with the address `url`.
+    """
 
     daemon_threads = True
 
@@ -27,13 +30,13 @@ class Bridge(socketserver.ThreadingTCPServer):
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
         self.server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """One side that hangs up is no news."""
+        """Ignore connections that are closed early."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -45,7 +48,7 @@ class _Handler(socketserver.StreamRequestHandler):
             head += line
         length = re.search(rb"(?im)^content-length: *(\d+)", head)
         body = self.rfile.read(int(length[1])) if length else b""
-        # our own address stands for the server's; any other Host or Origin goes as it is
+        # replace the bridge's address; forward any other Host or Origin unchanged
         head = head.replace(b":%d\r\n" % self.server.own, b":%d\r\n" % self.server.port)
         head = re.sub(rb"(?im)^connection: .*\r\n", b"", head)
         more = (

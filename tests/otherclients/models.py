@@ -21,7 +21,7 @@ Body: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """The model calls a tool of stepper's."""
+    """The model calls a tool of stepper."""
 
     tool: str
     arguments: dict[str, Any]
@@ -29,30 +29,30 @@ class Call:
 
 @dataclass(frozen=True)
 class Result:
-    """What a tool's result showed to the model."""
+    """A tool result as the model gets it."""
 
     text: str
     images: int = 0
 
 
-Said: TypeAlias = Call | str
-Turn: TypeAlias = Said | Callable[[Sequence[Result]], Said]
+Message: TypeAlias = Call | str
+Turn: TypeAlias = Message | Callable[[Sequence[Result]], Message]
 
 
-def get_turn(turn: Turn, results: Sequence[Result]) -> Said:
-    """What the model says in a turn."""
+def get_turn(turn: Turn, results: Sequence[Result]) -> Message:
+    """Return the message of a turn."""
     return turn(results) if callable(turn) else turn
 
 
 class ScriptedModel:
-    """Answers the turns of its script one after the other, then "done"; keeps what it was sent.
+    """Responds with the turns of its script, then "done", and records the requests.
 
-    Use it as a context manager. A subclass knows one protocol.
+    Use it as a context manager. Each subclass implements one protocol.
     """
 
     def __init__(self, *script: Turn) -> None:
-        self.requests: list[Body] = []  # those that offered stepper's tools
-        self.other_requests: list[str] = []  # "POST /path": anything else
+        self.requests: list[Body] = []  # requests that offer stepper's tools
+        self.other_requests: list[str] = []  # all others, as "POST /path"
         self.errors: list[Exception] = []  # errors raised by the script's callables
         self._script = list(script)
         self._lock = threading.Lock()
@@ -76,39 +76,39 @@ class ScriptedModel:
 
     @property
     def unsaid(self) -> int:
-        """How many turns of the script are still to come."""
+        """The number of remaining turns."""
         return len(self._script)
 
     @property
     def results(self) -> list[Result]:
-        """The results of all calls that the last request holds, oldest first."""
+        """The results of all calls in the last request, oldest first."""
         return self.results_in(self.requests[-1])
 
-    def offered(self) -> dict[str, Body]:
-        """Stepper's tools as the last request offers them, by their bare names."""
+    def list_tools(self) -> dict[str, Body]:
+        """Return stepper's tools in the last request, by name without prefix."""
         return self.offered_in(self.requests[-1])
 
-    def says(self, body: Body) -> Said:
-        """The answer to one main request."""
+    def get_message(self, body: Body) -> Message:
+        """Return the next message of the script."""
         with self._lock:
             self.requests.append(body)
             turn = self._script.pop(0) if self._script else "done"
         try:
             return get_turn(turn, self.results_in(body))
-        except Exception as error:  # noqa: BLE001 - told by the fixture; the client only sees the model give up
+        except Exception as error:  # noqa: BLE001 - reported by the fixture
             self.errors.append(error)
             return f"the script failed: {error!r}"
 
     def answer(self, path: str, body: Body) -> tuple[str, bytes]:
-        """The content type and body that answer a request of the client."""
+        """Return the content type and the body of the response to a request."""
         raise NotImplementedError
 
     def results_in(self, body: Body) -> list[Result]:
-        """The results of all calls that a request holds."""
+        """Return the results of all calls in a request."""
         raise NotImplementedError
 
     def offered_in(self, body: Body) -> dict[str, Body]:
-        """Stepper's tools that a request offers."""
+        """Return stepper's tools in a request."""
         raise NotImplementedError
 
 
@@ -123,13 +123,13 @@ def _events(*events: Body, named: bool) -> tuple[str, bytes]:
 
 
 class ResponsesModel(ScriptedModel):
-    """OpenAI's Responses, as Codex asks for them."""
+    """OpenAI's Responses API, as Codex uses it."""
 
     def answer(self, path: str, body: Body) -> tuple[str, bytes]:
         if not path.endswith("/responses") or not self.offered_in(body):
             self.other_requests.append(f"POST {path}")
             return _events(*self._response("ok"), named=True)
-        return _events(*self._response(self.says(body)), named=True)
+        return _events(*self._response(self.get_message(body)), named=True)
 
     def results_in(self, body: Body) -> list[Result]:
         results = []
@@ -158,7 +158,7 @@ class ResponsesModel(ScriptedModel):
                 tools[tool["name"].removeprefix("mcp__stepper__")] = tool
         return tools
 
-    def _response(self, message: Said) -> list[Body]:
+    def _response(self, message: Message) -> list[Body]:
         number = next(_numbers)
         if isinstance(message, Call):
             item: Body = {
@@ -190,7 +190,7 @@ class GeminiModel(ScriptedModel):
 
     def answer(self, path: str, body: Body) -> tuple[str, bytes]:
         if ":streamGenerateContent" in path and self.offered_in(body):
-            return _events(self._content(self.says(body)), named=False)
+            return _events(self._content(self.get_message(body)), named=False)
         self.other_requests.append(f"POST {path}")
         if ":streamGenerateContent" in path:
             return _events(self._content("ok"), named=False)
@@ -234,7 +234,7 @@ class GeminiModel(ScriptedModel):
             if t["name"].startswith("mcp_stepper_")
         }
 
-    def _content(self, message: Said) -> Body:
+    def _content(self, message: Message) -> Body:
         part: Body = {"text": message} if isinstance(message, str) else {}
         if isinstance(message, Call):
             part = {
@@ -264,7 +264,7 @@ class _Server(ThreadingHTTPServer):
         self.model = model
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up in the middle of an answer is no news."""
+        """Ignore clients that disconnect during a response."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -282,7 +282,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("application/json", b"{}")
 
     def log_message(self, *_: Any) -> None:
-        """The requests are in the model; nothing is printed."""
+        """Print nothing; the model records the requests."""
 
     def _send(self, kind: str, body: bytes) -> None:
         self.send_response(200)

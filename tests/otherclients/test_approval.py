@@ -19,7 +19,7 @@ from .test_seven_steps import write_client_config
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first one may fetch a client
+]  # the first test may download the client
 DOCS = ROOT / "docs/development/mcp.md"
 GUIDE = ROOT / "docs/mcp.md"
 REFUSAL = "MCP tool call requires approval, but approval policy is never"
@@ -62,18 +62,18 @@ def test_codex_exec_runs_no_code_without_approval(
     )
     assert isinstance(client, Codex)
 
-    ended = client.exec("Work in a notebook.")
+    summary = client.exec("Work in a notebook.")
 
-    assert (ended.returncode, client.model.unsaid) == (0, 0), ended
-    listed, plan, *refused = client.model.results
-    assert "canary.ipynb" in listed.text  # reading tools are allowed
+    assert (summary.returncode, client.model.unsaid) == (0, 0), summary
+    notebooks, plan, *denials = client.model.results
+    assert "canary.ipynb" in notebooks.text  # reading tools are allowed
     assert "no plan" in plan.text
-    assert len(refused) == len(NEEDS_APPROVAL)
+    assert len(denials) == len(NEEDS_APPROVAL)
     assert not [*installed_project.rglob("canary.txt")], [
-        result.text for result in refused
+        result.text for result in denials
     ]
     # exactly the text that the documentation quotes
-    assert all(result.text.endswith(REFUSAL) for result in refused), refused
+    assert all(result.text.endswith(REFUSAL) for result in denials), denials
     assert f'("{REFUSAL}")' in " ".join(DOCS.read_text().split())
 
 
@@ -94,12 +94,14 @@ def test_documented_setting_approves_calls(
     client = start(installed_project, TRUSTED.format(installed_project), *calls)
     assert isinstance(client, Codex)
 
-    ended = client.exec("Work in a notebook.")
+    summary = client.exec("Work in a notebook.")
 
-    assert (ended.returncode, client.model.unsaid) == (0, 0), ended
-    ran, restarted = client.model.results
-    assert "1 of 1 cell ran ok" in ran.text or "ran ok" in ran.text, ran
-    assert "a new kernel is running" in restarted.text, restarted
+    assert (summary.returncode, client.model.unsaid) == (0, 0), summary
+    run_result, restart_result = client.model.results
+    assert "1 of 1 cell ran ok" in run_result.text or "ran ok" in run_result.text, (
+        run_result
+    )
+    assert "a new kernel is running" in restart_result.text, restart_result
     assert [*installed_project.rglob("canary.txt")]
 
 
@@ -109,9 +111,9 @@ def test_untrusted_project_has_no_server(start: Start, installed_project: Path) 
     client = start(installed_project, "", "Done.")
     assert isinstance(client, Codex)
 
-    # with the server required it would not even begin
+    # if the server were required, the client would not start
     command = [*client.install(), "exec", "--json", "--skip-git-repo-check"]
     run([*command, "Work in a notebook."], client.project, client.env, 120)
 
-    assert client.model.requests == []  # no request offered a tool of stepper
+    assert client.model.requests == []  # no request offered stepper's tools
     assert client.model.other_requests != []

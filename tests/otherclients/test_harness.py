@@ -18,12 +18,12 @@ from .models import Call
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first one may fetch a client
+]  # the first test may download the client
 SERVER = str(Path(__file__).with_name("minimal_server.py"))
 
 
 def servers(kind: type[Client]) -> str:
-    """The small server, as the client's settings name it."""
+    """The small server in the client's settings."""
     if kind is Codex:
         return f'[mcp_servers.stepper]\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
     return json.dumps(
@@ -47,20 +47,24 @@ def test_client_passes_each_kind_of_response_to_the_model(
     ended = client.prompt("Go.")
 
     assert (ended.returncode, client.model.unsaid) == (0, 0), ended
-    assert {"run_cell", "list_notebooks", "lift_stop"} <= client.model.offered().keys()
-    ran, data, failed, asked, agreed = client.model.results
-    assert ("Cell 1 ran: 1" in ran.text, ran.images) == (True, 1)
+    assert {
+        "run_cell",
+        "list_notebooks",
+        "lift_stop",
+    } <= client.model.list_tools().keys()
+    run_result, data, failed, approval, approved = client.model.results
+    assert ("Cell 1 ran: 1" in run_result.text, run_result.images) == (True, 1)
     assert "Cell 1 ran: error" in failed.text
     if kind is Codex:
         assert (
             "as data" in data.text and "as text" not in data.text
-        )  # structured content wins
+        )  # structured content has priority
         assert failed.images == 1
-        assert "decline" in asked.text  # nobody was asked
+        assert "decline" in approval.text  # the user was not asked
         assert (
-            "accept" in agreed.text
-        )  # nobody was asked: a form without a required field is no consent
+            "accept" in approved.text
+        )  # the user was not asked; an empty form is no consent
     else:
         assert "as text" in data.text
-        assert "iVBOR" in failed.text  # an error's pictures become text
-        assert "not asked" in asked.text
+        assert "iVBOR" in failed.text  # images of an error become text
+        assert "not asked" in approval.text

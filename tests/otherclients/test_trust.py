@@ -15,7 +15,7 @@ from .test_seven_steps import write_client_config
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first one may fetch a client
+]  # the first test may download the client
 
 
 @pytest.mark.parametrize("kind", [Gemini], indirect=True, ids=["gemini"])
@@ -39,4 +39,4 @@ def test_project_config_requires_a_trusted_folder(
     if trusted:
         assert "There is no notebook yet" in client.model.results[0].text
     else:
-        assert client.model.requests == []  # no request offered a tool of stepper
+        assert client.model.requests == []  # no request offered stepper's tools

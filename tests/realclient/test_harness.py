@@ -132,7 +132,7 @@ def test_turn_can_use_cell_ids_from_tool_results(
         "execution_count": None,
         "outputs": [],
     }
-    cells = [{**cell, "id": word, "source": word} for word in ("one", "two")]
+    cells = [{**cell, "id": name, "source": name} for name in ("one", "two")]
     notebook.write_text(json.dumps({**EMPTY, "cells": cells}))
 
     def after_the_first(messages: list[Message]) -> list[Block]:
@@ -187,17 +187,17 @@ def test_session_continues_over_several_prompts(
 def test_permissions_can_be_left_to_the_client(
     project: Path, scripted_model: Model, claude: ClaudeFactory, trusted: bool
 ) -> None:
-    notebook, elsewhere = project / "notebooks" / "a.ipynb", project / "b.ipynb"
+    notebook, other_notebook = project / "notebooks" / "a.ipynb", project / "b.ipynb"
     (project / ".claude").mkdir()
     allowed = {"permissions": {"allow": ["Edit(notebooks/**)"]}}
     (project / ".claude" / "settings.json").write_text(json.dumps(allowed))
-    model = scripted_model([write(notebook)], [write(elsewhere)])
+    model = scripted_model([write(notebook)], [write(other_notebook)])
 
     result = claude(model, trusted=trusted).prompt(
         "Write two notebooks.", permissions="default"
     )
 
-    assert (notebook.exists(), elsewhere.exists()) == (trusted, False)
+    assert (notebook.exists(), other_notebook.exists()) == (trusted, False)
     assert "permission" in tool_results(model.requests[-1])[-1]
     assert ("this workspace has not been trusted" in result.stderr) is not trusted
 
@@ -340,10 +340,12 @@ def test_screenshots_can_be_regenerated(claude_binary: Path) -> None:
 
     def shown_in(name: str) -> str:
         scene = session.SCENES[name]
-        picture = session.drawn(session.played(scene), scene.until)
-        return "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
+        screenshot = session.drawn(session.played(scene), scene.until)
+        return "".join(ElementTree.fromstring(screenshot).itertext()).replace(
+            "\xa0", " "
+        )
 
     assert "▶ 2/2 Fit a model · 3 s of 30" in shown_in("statusline")
-    shown = shown_in("session")
-    assert '✗ step 2 of 2 "Mean price in Oslo" · KeyError' in shown
-    assert '✓ step 2 of 2 "Mean price in Oslo" · ok' in shown
+    screenshot = shown_in("session")
+    assert '✗ step 2 of 2 "Mean price in Oslo" · KeyError' in screenshot
+    assert '✓ step 2 of 2 "Mean price in Oslo" · ok' in screenshot

@@ -438,13 +438,13 @@ def test_matching_line_notifies_the_agent_and_the_cell_continues(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    said = LONG.format(f"{notebook}.go").replace("2h", '2h wake="loss.*nan"')
-    said = said.replace(
+    source = LONG.format(f"{notebook}.go").replace("2h", '2h wake="loss.*nan"')
+    source = source.replace(
         "while", "time.sleep(3)\nprint('epoch 2/2: loss nan', flush=True)\nwhile"
     )
     model = scripted_model(
         [read(notebook)],
-        [insert(notebook, said, "cell-0")],
+        [insert(notebook, source, "cell-0")],
         [text("It trains.")],
         [text("It may go on.")],
         second(notebook),
@@ -527,9 +527,9 @@ def exit_client(client: InteractiveClaude, project: Path, how: str) -> None:
 
 def sleepers(project: Path) -> list[psutil.Process]:
     """The hook processes that wait to wake the agent."""
-    waits = [
+    processes = [
         p
         for p in psutil.process_iter(["cmdline"])
         if (p.info["cmdline"] or [""])[-1] in ("Wake", "Rearm")
     ]
-    return [process for process in waits if str(project) in process.info["cmdline"]]
+    return [process for process in processes if str(project) in process.info["cmdline"]]

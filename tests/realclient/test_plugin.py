@@ -78,8 +78,8 @@ def project(tmp_path: Path) -> Iterator[Path]:
 def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
     """`manage("install", …)`: `claude plugin install …`, as a person types it; what it printed."""
 
-    def call(*words: object) -> str:
-        command = [claude_binary, "plugin", *map(str, words)]
+    def call(*arguments: object) -> str:
+        command = [claude_binary, "plugin", *map(str, arguments)]
         env = {**environment(home, NOBODY)}
         result = subprocess.run(
             command,

@@ -304,7 +304,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
 
     client.send("/fix take no samples")
     screen = client.wait_for("That is the end.", 60)
-    cluster.mend(node)
+    cluster.repair(node)
     assert (
         model.unsaid == 0
         and "Nothing in it ended the kernel: replaced, if only by the same"

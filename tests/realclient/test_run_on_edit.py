@@ -52,10 +52,10 @@ def project(
     """A repository (its path with a space and a letter that is not ASCII), set up, with packages and data."""
     folder = tmp_path_factory.mktemp("main") / "a répo"
     folder.mkdir()
-    beside = Path(sys.executable).parent
+    bin_folder = Path(sys.executable).parent
     with pytest.MonkeyPatch.context() as patch:
-        if (beside / "uv").exists():  # three times as fast as pip
-            patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
+        if (bin_folder / "uv").exists():  # three times as fast as pip
+            patch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
         subprocess.run(
             [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
         )
@@ -121,7 +121,7 @@ def write(notebook: Path, *cells: str, minor: int = 5) -> Block:
 
 def content(*cells: str, minor: int = 5) -> str:
     """A notebook of code cells as it stands in a file; their ids are a, b, c … where the format has ids."""
-    made = [
+    inserted = [
         {
             "cell_type": "code",
             "source": source,
@@ -133,7 +133,7 @@ def content(*cells: str, minor: int = 5) -> str:
         for number, source in enumerate(cells)
     ]
     return json.dumps(
-        {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": minor}
+        {"cells": inserted, "metadata": {}, "nbformat": 4, "nbformat_minor": minor}
     )
 
 
@@ -174,7 +174,7 @@ def test_analysis_from_slash_command_to_finished_notebook(
     path: list[Path] = []
     failed: list[str] = []
 
-    def look(messages: list[Message]) -> list[Block]:
+    def inspect_data(messages: list[Message]) -> list[Block]:
         path.append(project / json.loads(tool_results(messages)[-1])["notebook"])
         return [read(path[0])]
 
@@ -192,7 +192,7 @@ def test_analysis_from_slash_command_to_finished_notebook(
     command = f'stepper new "{demo.PROBLEM}" {steps} --json'
     script: list[Any] = [
         [tool("Bash", {"command": command, "description": "Make the notebook"})],
-        look,
+        inspect_data,
     ]
     for number, step in enumerate(demo.STEPS, 1):
         script.append(
@@ -215,8 +215,8 @@ def test_analysis_from_slash_command_to_finished_notebook(
 
     assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
     skill = (project / ".claude" / "skills" / "new-notebook" / "SKILL.md").read_text()
-    (asked,) = (line for line in skill.splitlines() if "$ARGUMENTS" in line)
-    assert asked.replace("$ARGUMENTS", demo.PROBLEM) in get_new_text(model, 0)
+    (question,) = (line for line in skill.splitlines() if "$ARGUMENTS" in line)
+    assert question.replace("$ARGUMENTS", demo.PROBLEM) in get_new_text(model, 0)
     assert status.replace(".stepper/env/bin/", "") in get_new_text(
         model, 0
     )  # the skill's injected command
@@ -253,21 +253,26 @@ def test_analysis_from_slash_command_to_finished_notebook(
     # The notebook on disk.
     document = nbformat.read(path[0], as_version=4)
     nbformat.validate(document)
-    ran = [cell for cell in document.cells if cell.cell_type == "code"]
-    assert [cell.source for cell in ran] == [step.code for step in demo.STEPS]
-    assert [cell.execution_count for cell in ran] == [1, 2, 3, 4, 6, 7, 8]
-    assert ran[4].id == failed[0]
+    code_cells = [cell for cell in document.cells if cell.cell_type == "code"]
+    assert [cell.source for cell in code_cells] == [step.code for step in demo.STEPS]
+    assert [cell.execution_count for cell in code_cells] == [1, 2, 3, 4, 6, 7, 8]
+    assert code_cells[4].id == failed[0]
     assert all(
         {"iopub.status.busy", "shell.execute_reply"} <= cell.metadata.execution.keys()
-        for cell in ran
+        for cell in code_cells
     )
-    (figure,) = (out for out in ran[5].outputs if "image/png" in out.get("data", {}))
+    (figure,) = (
+        out for out in code_cells[5].outputs if "image/png" in out.get("data", {})
+    )
     assert base64.b64decode(figure.data["image/png"]).startswith(b"\x89PNG")
     assert len(path[0].with_name(demo.RESULT).read_text().splitlines()) == 13
 
-    standing = json.loads(stepper(project, "status", "--json"))
-    assert (standing["state"], standing["steps"][4]["attempts"]) == ("complete", 1)
-    assert project / standing["notebook"] == path[0]
+    status_response = json.loads(stepper(project, "status", "--json"))
+    assert (status_response["state"], status_response["steps"][4]["attempts"]) == (
+        "complete",
+        1,
+    )
+    assert project / status_response["notebook"] == path[0]
     assert [run["outcome"] for run in history(path[0])] == [
         "ok",
         "ok",
@@ -289,7 +294,7 @@ def test_analysis_from_slash_command_to_finished_notebook(
 def test_edits_of_one_message_run_in_order(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory, messages: str
 ) -> None:
-    made, script = 0, [[read(notebook)]]
+    count, script = 0, [[read(notebook)]]
     for message in messages.split():
         script.append([])
         for call in message:
@@ -303,11 +308,11 @@ def test_edits_of_one_message_run_in_order(
                 script[-1].append(
                     insert(
                         notebook,
-                        f"n = {'n + 1' if made else 1}\nprint(n)",
-                        f"cell-{made}",
+                        f"n = {'n + 1' if count else 1}\nprint(n)",
+                        f"cell-{count}",
                     )
                 )
-                made += 1
+                count += 1
     model = scripted_model(*script)
 
     claude(model).prompt("Count.")
@@ -317,20 +322,20 @@ def test_edits_of_one_message_run_in_order(
         for result in tool_results(model.requests[-1])
         if not result.startswith(("<cell", "notebooks/"))
     ]
-    assert [result[:13] for result in results] == ["Inserted cell"] * made, results
-    assert [printed for _, printed in code(notebook)] == [
-        f"{n + 1}\n" for n in range(made)
+    assert [result[:13] for result in results] == ["Inserted cell"] * count, results
+    assert [output for _, output in code(notebook)] == [
+        f"{n + 1}\n" for n in range(count)
     ]
-    ran = history(notebook)
-    assert [run["cell_id"] for run in ran] == [
+    runs = history(notebook)
+    assert [run["cell_id"] for run in runs] == [
         cell["id"] for cell in cells(notebook)[1:]
     ]
-    assert model.shown().count("ran ok in") == made
+    assert model.shown().count("ran ok in") == count
     # editors that look at the time of the file notice what was written
     assert (
         notebook.stat().st_mtime
         > datetime.fromisoformat(
-            ran[-1]["started_at"].replace("Z", "+00:00")
+            runs[-1]["started_at"].replace("Z", "+00:00")
         ).timestamp()
     )
 
@@ -341,7 +346,9 @@ def test_replaced_cell_reruns_and_markdown_and_deletion_are_silent(
 ) -> None:
     ids: list[str] = []
 
-    def then(make: Callable[[str], Block]) -> Callable[[list[Message]], list[Block]]:
+    def edit_next(
+        make: Callable[[str], Block],
+    ) -> Callable[[list[Message]], list[Block]]:
         def turn(messages: list[Message]) -> list[Block]:
             ids.append(find_last_edited_cell(messages))
             return [make(ids[0])]
@@ -351,9 +358,9 @@ def test_replaced_cell_reruns_and_markdown_and_deletion_are_silent(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "x = 1\nprint('x is', x)", "cell-0")],
-        then(lambda first: insert(notebook, "print('seen', x)", first)),
-        then(lambda first: replace(notebook, "x += 41\nprint('x is', x)", first)),
-        then(lambda first: insert(notebook, "words", first, "markdown")),
+        edit_next(lambda first: insert(notebook, "print('seen', x)", first)),
+        edit_next(lambda first: replace(notebook, "x += 41\nprint('x is', x)", first)),
+        edit_next(lambda first: insert(notebook, "words", first, "markdown")),
         [delete(notebook, "cell-3")],
     )
 
@@ -520,7 +527,10 @@ def log_process_starts(project: Path) -> Iterator[Path]:
 def test_edits_of_other_files_start_nothing(
     project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    script, elsewhere = project / "notebooks" / "tool.py", project / "elsewhere.ipynb"
+    script, other_notebook = (
+        project / "notebooks" / "tool.py",
+        project / "elsewhere.ipynb",
+    )
     model = scripted_model(
         [tool("Write", {"file_path": str(script), "content": "x = 1\n"})],
         [
@@ -536,13 +546,17 @@ def test_edits_of_other_files_start_nothing(
         assert script.read_text() == "x = 2\n"
         assert not of_edits & set(log.read_text().split()), log.read_text()
 
-        model.then([write(elsewhere, "x = 1")], [insert(elsewhere, "x = 2", "a")])
+        model.then(
+            [write(other_notebook, "x = 1")], [insert(other_notebook, "x = 2", "a")]
+        )
         claude(model).prompt("And a notebook that nothing covers.")
         assert (
-            len(cells(elsewhere)) == 2
+            len(cells(other_notebook)) == 2
             and model.shown().count("NOT run: elsewhere.ipynb does not match") == 1
         )
-        assert all(cell.get("execution_count") is None for cell in cells(elsewhere))
+        assert all(
+            cell.get("execution_count") is None for cell in cells(other_notebook)
+        )
 
         # the spy records started processes; without this the test could not fail
         model.then([read(notebook)], [insert(notebook, "print('seen')", "cell-0")])
@@ -560,12 +574,12 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
             insert(notebook, source, find_last_edited_cell(messages))
         ]
 
-    def again(source: str) -> Callable[[list[Message]], list[Block]]:
+    def replace_again(source: str) -> Callable[[list[Message]], list[Block]]:
         return lambda messages: [
             replace(notebook, source, find_last_edited_cell(messages))
         ]
 
-    def look(messages: list[Message]) -> list[Block]:
+    def read_figure(messages: list[Message]) -> list[Block]:
         matches = re.findall(
             r'Figure 1: "?(/.*?\.png)"? \(', collect_shown_text(messages)
         )
@@ -575,7 +589,7 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "prices = {'high ': 3}\nprint(prices_of)", "cell-0")],
-        again("prices = {'high ': 3}\nprices['high']"),
+        replace_again("prices = {'high ': 3}\nprices['high']"),
         [tool("Bash", bash)],
         lambda messages: [
             replace(
@@ -585,7 +599,7 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
             )
         ],
         lambda messages: [insert(notebook, PLOT, list_code_cell_ids(notebook)[-1])],
-        look,
+        read_figure,
     )
 
     claude(model).prompt("Plot the prices.")

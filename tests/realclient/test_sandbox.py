@@ -58,15 +58,15 @@ def test_cells_run_and_confined_shell_gets_a_hint(
     ]
     model = scripted_model(*script)
     claude(model).prompt("Begin.")
-    refused = tool_results(model.requests[1])[-1]
+    denial = tool_results(model.requests[1])[-1]
     assert (
-        refused.startswith("Exit code 1\nstepper: this shell is confined")
-        and "stepper itself failed" not in refused
+        denial.startswith("Exit code 1\nstepper: this shell is confined")
+        and "stepper itself failed" not in denial
     )
-    mend = json.loads(
+    commands = json.loads(
         "{"
-        + refused[
-            refused.index('"sandbox"') : refused.index(" in ~/.claude/settings.json")
+        + denial[
+            denial.index('"sandbox"') : denial.index(" in ~/.claude/settings.json")
         ]
         + "}"
     )
@@ -74,7 +74,13 @@ def test_cells_run_and_confined_shell_gets_a_hint(
 
     settings.write_text(
         json.dumps(
-            {"sandbox": {"enabled": True, "failIfUnavailable": True, **mend["sandbox"]}}
+            {
+                "sandbox": {
+                    "enabled": True,
+                    "failIfUnavailable": True,
+                    **commands["sandbox"],
+                }
+            }
         )
     )
     model = scripted_model([bash("stepper status")], [bash("stepper status | cat")])

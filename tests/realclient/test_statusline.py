@@ -64,13 +64,13 @@ def test_status_line_is_below_the_users_own(
     tells("▶ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
     with interactive_claude(scripted_model()) as client:
         screen = client.wait_for("▶ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
-        mine = next(line for line in screen.splitlines() if "mine: " in line)
-        assert screen.index(mine) < screen.index("▶ 3/7 Clean")
+        own_line = next(line for line in screen.splitlines() if "mine: " in line)
+        assert screen.index(own_line) < screen.index("▶ 3/7 Clean")
         tells("▶ 3/7 Clean · 13 s of 30 · df 1,461×7 · 156 MB")
         client.wait_for("13 s of 30")  # no key was pressed
         statusline_path.unlink()
-        end = time.monotonic() + 20
+        deadline = time.monotonic() + 20
         while "3/7 Clean" in (screen := client.screen()):
-            assert time.monotonic() < end
+            assert time.monotonic() < deadline
             time.sleep(0.1)
         assert "mine: " in screen

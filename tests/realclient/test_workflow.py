@@ -65,10 +65,10 @@ def project(
     """A repository that is set up; its kernels' interpreter has ipykernel and nothing else."""
     folder = tmp_path_factory.mktemp("workflow") / "repo"
     folder.mkdir()
-    beside = Path(sys.executable).parent
+    bin_folder = Path(sys.executable).parent
     with pytest.MonkeyPatch.context() as patch:
-        if (beside / "uv").exists():  # three times as fast as pip
-            patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
+        if (bin_folder / "uv").exists():  # three times as fast as pip
+            patch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
         subprocess.run(
             [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
         )
@@ -93,8 +93,8 @@ def stop_processes(project: Path) -> Iterator[None]:
     """
     yield
     stepper(project, "shutdown")
-    for left in (*project.glob("notebooks/*"), *project.glob(".stepper/journal/*")):
-        left.unlink()
+    for path in (*project.glob("notebooks/*"), *project.glob(".stepper/journal/*")):
+        path.unlink()
     log = Path(Paths(str(project)).log)
     log_text = log.read_text() if log.exists() else ""
     log.unlink(missing_ok=True)
@@ -236,7 +236,7 @@ def test_plan_runs_until_the_notebook_is_complete(
     steps = "- {title: Load, criterion: three rows}\n- Count\n- {title: Check, kind: validation}\n"
     created: list[Path] = []
 
-    def look(messages: list[Message]) -> list[Block]:
+    def read_notebook(messages: list[Message]) -> list[Block]:
         created.append(project / json.loads(tool_results(messages)[-1])["notebook"])
         return [read(created[0])]
 
@@ -255,7 +255,7 @@ def test_plan_runs_until_the_notebook_is_complete(
 
     model = scripted_model(
         [bash(f"stepper new 'Three rows' --plan - --json <<'PLAN'\n{steps}PLAN")],
-        look,
+        read_notebook,
         step("## Load", "rows = [1, 2, 3]\nlen(rows)"),
         step("## Count", "total = sum(rows)"),
         step("## Check", "assert total == 6"),
@@ -308,8 +308,10 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
     )
     first = client(model).prompt("Begin.", "--include-hook-events")
 
-    for turn, left in ((2, 3), (4, 2), (5, 1)):
-        assert f"{3 - left} of 3 retries used, {left} left" in get_new_text(model, turn)
+    for turn, remaining in ((2, 3), (4, 2), (5, 1)):
+        assert f"{3 - remaining} of 3 retries used, {remaining} left" in get_new_text(
+            model, turn
+        )
     block = STOPPED.format(
         number=1,
         title="Load",
@@ -340,11 +342,11 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
     )
     client(model).prompt("What now?", "--continue")
     assert block in collect_shown_text(model.requests[6])
-    *denied, markdown = tool_results(model.requests[-1])[-5:]
-    why = "Cause: ZeroDivisionError: division by zero"
-    assert all(why in said and "/continue, /fix or /skip" in said for said in denied), (
-        denied
-    )
+    *denials, markdown = tool_results(model.requests[-1])[-5:]
+    cause = "Cause: ZeroDivisionError: division by zero"
+    assert all(
+        cause in denial and "/continue, /fix or /skip" in denial for denial in denials
+    ), denials
     assert markdown.startswith("Inserted cell")
     assert [source for source, _ in code(notebook)] == ["4 / 0"]
     assert len(model.requests) == 9  # stopped: not sent on
@@ -393,15 +395,15 @@ def test_agent_cannot_call_user_commands(
     client(model).prompt("Have a look.", permissions=permissions)
 
     results = tool_results(model.requests[-1])
-    asked = ("is the user's command", "requires approval")
+    refusals = ("is the user's command", "requires approval")
     performed = [
         pair
         for pair in zip(PERSONS, results, strict=False)
-        if not any(words in pair[1] for words in asked)
+        if not any(refusal in pair[1] for refusal in refusals)
     ]
     assert not performed
-    for said in results[len(PERSONS) : -1]:
-        assert "disable-model-invocation" in said, said
+    for result in results[len(PERSONS) : -1]:
+        assert "disable-model-invocation" in result, result
     assert f"notebooks/{notebook.name}: stopped" in results[-1]
     assert get_state_and_steps(notebook) == (
         "stopped",
@@ -530,8 +532,8 @@ def test_status_of_stopped_notebook_lists_commands(
         and "The agent asks: which column?" in shown_text
     )
     # the user's terminal has no stepper on its PATH: as printed, they work there
-    for way in ("continue [ANSWER]", "fix [HINT]", "skip [REASON]"):
-        assert f"\n  .stepper/env/bin/stepper {way} " in shown_text, shown_text
+    for command in ("continue [ANSWER]", "fix [HINT]", "skip [REASON]"):
+        assert f"\n  .stepper/env/bin/stepper {command} " in shown_text, shown_text
 
 
 def test_new_notebook_on_screen_has_no_empty_keys(
@@ -562,42 +564,48 @@ def test_plain_text_prompts_are_commands(
     run_cells(notebook, 'raise RuntimeError("STOP: which one?")')
     model = scripted_model()
 
-    def says(words: str) -> str:
+    def send(prompt: str) -> str:
         """What the model is shown with this prompt; it answers with a question and does nothing."""
         before = len(model.requests)
         model.then([text("Is that all?")])
-        client(model).prompt(words, *(["--continue"] if before else []))
+        client(model).prompt(prompt, *(["--continue"] if before else []))
         assert len(model.requests) == before + 1
-        return collect_shown_text(model.requests[before]).rpartition(words)[2]
+        return collect_shown_text(model.requests[before]).rpartition(prompt)[2]
 
     assert (
-        "does not resume the notebook" in says("how do I continue notebook work?")
+        "does not resume the notebook" in send("how do I continue notebook work?")
         and get_state_and_steps(notebook)[0] == "stopped"
     )
     assert (
-        "· 3. Tell" in says("show status please")
+        "· 3. Tell" in send("show status please")
         and get_state_and_steps(notebook)[0] == "stopped"
     )
-    said = says("  Continue Notebook, the first one ")
+    response = send("  Continue Notebook, the first one ")
     assert (
         'The notebook is resumed. Continue.\nThe user\'s answer to "which one?": the first one'
-        in said
+        in response
     )
     assert get_state_and_steps(notebook)[0] == "ready"
-    said = says("Fix and Retry with the other file")
-    assert "3 new retries" in said and "The user's hint: with the other file" in said
-    said = says("SKIP CELL because we lack data")
-    assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
+    response = send("Fix and Retry with the other file")
+    assert (
+        "3 new retries" in response
+        and "The user's hint: with the other file" in response
+    )
+    response = send("SKIP CELL because we lack data")
+    assert (
+        'step 1 of 3 "Load"' in response
+        and "is skipped (because we lack data)" in response
+    )
     assert get_state_and_steps(notebook)[1] == ["skipped", "pending", "pending"]
-    assert "The problem: analyse x" in says("new notebook analyse x")
-    for words in (
+    assert "The problem: analyse x" in send("new notebook analyse x")
+    for prompt in (
         "continue notebook cleanup in the README",
         "fix and retry the build",
         "skip cells",
         "what does show status do?",
         "new notebooks are fine",
     ):
-        assert HOOK_SAYS not in says(words), words
+        assert HOOK_SAYS not in send(prompt), prompt
     assert get_state_and_steps(notebook) == ("ready", ["skipped", "pending", "pending"])
 
 
@@ -628,10 +636,10 @@ def test_rest_of_a_message_whose_first_cell_fails_is_denied(
     )
     client(model).prompt("Begin.")
 
-    made, second, markdown, third, helper = tool_results(model.requests[-1])[-5:]
-    failed = re.match(r"Inserted cell (\S+) ", made)
+    inserted, second, markdown, third, helper = tool_results(model.requests[-1])[-5:]
+    failed = re.match(r"Inserted cell (\S+) ", inserted)
     assert failed and all(
-        f"cell_id {failed[1]}" in denied for denied in (second, third)
+        f"cell_id {failed[1]}" in denial for denial in (second, third)
     ), (second, third)
     assert markdown.startswith("Inserted cell") and helper.startswith("Inserted cell")
     assert [source for source, _ in code(notebook)] == ["helper = 1", "1 / 0"]
@@ -662,12 +670,12 @@ def test_rest_of_a_message_whose_first_cell_stops_is_denied(
 
     # the file has a new time since the stop: it is the client that refuses the rest
     client(model).prompt("What now?", "--continue")
-    refused = tool_results(model.requests[-1])[-4:]
-    words = (
+    denials = tool_results(model.requests[-1])[-4:]
+    reasons = (
         "execution of this notebook is stopped (RuntimeError: STOP: which",
         "File has been modified since read",
     )
-    assert all(any(part in said for part in words) for said in refused), refused
+    assert all(any(part in denial for part in reasons) for denial in denials), denials
 
 
 @pytest.mark.timeout(60)
@@ -771,9 +779,9 @@ def test_agent_is_not_continued_in_plan_mode(
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize("words", ["/fix", "fix and retry"])
+@pytest.mark.parametrize("prompt", ["/fix", "fix and retry"])
 def test_agent_is_continued_once_after_a_command(
-    notebook: Path, scripted_model: Model, client: Client, words: str
+    notebook: Path, scripted_model: Model, client: Client, prompt: str
 ) -> None:
     run_cells(notebook, "1 / 0")
     model = scripted_model(
@@ -782,7 +790,7 @@ def test_agent_is_continued_once_after_a_command(
         [text("Never said in this turn.")],
     )
 
-    client(model).prompt(words)
+    client(model).prompt(prompt)
 
     assert model.unsaid == 1
     assert 'Next: step 1 of 3 "Load" (its cell failed)' in get_new_text(model, 1)
@@ -830,27 +838,27 @@ def test_sessions_do_not_control_each_others_notebook(
     def session(name: str) -> tuple[str, Path]:
         created: list[Path] = []
 
-        def look(messages: list[Message]) -> list[Block]:
+        def read_status(messages: list[Message]) -> list[Block]:
             created.append(project / json.loads(tool_results(messages)[-1])["notebook"])
             return [read(created[0])]
 
         model.then(
             [bash(f"stepper new 'of session {name}' --step One --step Two --json")],
-            look,
+            read_status,
             lambda _: [insert(created[0], f"name = {name!r}", "cell-0")],
             [text("Shall I go on?")],
         )
         return session_of(client(model).prompt("Begin.")), created[0]
 
     model = scripted_model()
-    one, first = session("one")
+    own_session, first = session("one")
     two, second = session("two")
-    assert one != two and first != second
+    assert own_session != two and first != second
 
     # the first session again, though the project's latest notebook is the second's
     model.then([bash("stepper status")], [text("That is it.")], [text("No more.")])
     before = len(model.requests)
-    client(model).prompt("skip cell", "--resume", one)
+    client(model).prompt("skip cell", "--resume", own_session)
     shown_text = collect_shown_text(model.requests[before])
     assert (
         f"the notebook notebooks/{first.name} is in progress" in shown_text
@@ -898,12 +906,12 @@ def test_write_that_drops_metadata_keeps_plan_and_attempt_count(
 class _Late(BaseHTTPRequestHandler):
     """Answers 503 once, then 200."""
 
-    seen = 0
+    request_count = 0
 
     def do_GET(self) -> None:
-        type(self).seen += 1
-        body = b"[1, 2, 3]" if self.seen > 1 else b"not yet"
-        self.send_response(200 if self.seen > 1 else 503)
+        type(self).request_count += 1
+        body = b"[1, 2, 3]" if self.request_count > 1 else b"not yet"
+        self.send_response(200 if self.request_count > 1 else 503)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -1009,10 +1017,10 @@ def test_plan_mode_creates_no_notebook(
 
     client(model).prompt("Plan it.", permissions="plan")
 
-    (said,) = tool_results(model.requests[-1])
+    (result,) = tool_results(model.requests[-1])
     assert (
-        "no notebook was created: in plan mode nothing is written" in said
-        and "`stepper new` creates the notebook" in said
+        "no notebook was created: in plan mode nothing is written" in result
+        and "`stepper new` creates the notebook" in result
     )
     assert not [
         path for path in (project / "notebooks").iterdir() if "too_early" in path.name
@@ -1038,20 +1046,24 @@ def test_false_criterion_leaves_the_step_open(
         in screen_text
     )
 
-    asked, sent_on, told = (collect_shown_text(model.requests[n]) for n in (2, 3, 4))
-    assert (
-        "Warning: the step's criterion `score > 0.9` is false: score is 0.85" in asked
+    question, continued, answer = (
+        collect_shown_text(model.requests[n]) for n in (2, 3, 4)
     )
     assert (
-        'Step 1 of 2 "Train": not done. Replace its cell, or give a reason why' in asked
+        "Warning: the step's criterion `score > 0.9` is false: score is 0.85"
+        in question
     )
     assert (
-        "2 of 2 steps" in sent_on
-        and "its criterion is false: replace its cell" in sent_on
+        'Step 1 of 2 "Train": not done. Replace its cell, or give a reason why'
+        in question
     )
     assert (
-        'step 1 of 2 "Train"' in told
-        and "is done (the data allow no more). Next: step 2 of 2" in told
+        "2 of 2 steps" in continued
+        and "its criterion is false: replace its cell" in continued
+    )
+    assert (
+        'step 1 of 2 "Train"' in answer
+        and "is done (the data allow no more). Next: step 2 of 2" in answer
     )
     assert get_state_and_steps(notebook) == ("ready", ["done", "pending"])
 
@@ -1079,11 +1091,11 @@ def test_ambiguous_slash_command_resumes_no_notebook(
 ) -> None:
     model, notebooks = two_stopped
     before = len(model.requests)
-    refused = client(model).prompt("/fix the first one")
+    summary = client(model).prompt("/fix the first one")
     assert len(model.requests) == before  # the client shows the reason
-    said = str(refused.events[-1]["result"])
+    response = str(summary.events[-1]["result"])
     for notebook in notebooks:
-        assert f"\n         /fix notebooks/{notebook.name} the first one" in said
+        assert f"\n         /fix notebooks/{notebook.name} the first one" in response
         assert status(notebook)["state"] == "stopped"
     # as printed
     client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
@@ -1146,8 +1158,8 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
         [text("It is another notebook now.")],
     )
     client(model).prompt("What now?", "--continue")
-    refused = tool_results(model.requests[-1])[-2]
-    assert "execution of this notebook is stopped" in refused
+    denial = tool_results(model.requests[-1])[-2]
+    assert "execution of this notebook is stopped" in denial
     model.then(
         [read(notebook)],
         [replace(notebook, "mine = 2", "mine")],
@@ -1231,8 +1243,8 @@ def test_instructions_come_first_after_machine_restart(
     screen = interactive_claude(model)
     screen.send("Go on with the next step")
     screen_text = screen.wait_for("It is stopped.")
-    said = tool_results(model.requests[-1])[-1]
-    for read_by in (screen_text, said):
+    response = tool_results(model.requests[-1])[-1]
+    for read_by in (screen_text, response):
         restore = read_by.index("stepper restore")
         assert restore < read_by.index("/continue") < read_by.index("KernelDied")
     assert get_state_and_steps(notebook)[0] == "stopped"

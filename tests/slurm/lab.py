@@ -81,8 +81,8 @@ class Lab:
 
     def empty(self, seconds: float = 20) -> bool:
         """Wait until no job waits or runs; return whether that is so."""
-        end = time.monotonic() + seconds
-        while (jobs := self.jobs()) and time.monotonic() < end:
+        deadline = time.monotonic() + seconds
+        while (jobs := self.jobs()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return not jobs
 
@@ -94,7 +94,7 @@ class Lab:
         """Kill a node's slurmd: SLURM calls the node down 20 s later, its jobs NODE_FAIL, and they go on all the same."""
         os.kill(self._pid(f"slurmd-{node}"), signal.SIGKILL)
 
-    def mend(self, node: str) -> None:
+    def repair(self, node: str) -> None:
         """Start a node's slurmd again; wait until it may be used."""
         subprocess.run(
             ["/usr/sbin/slurmd", "-N", node, "-f", self.conf],
@@ -102,11 +102,11 @@ class Lab:
             check=True,
             timeout=20,
         )
-        end = time.monotonic() + 30
+        deadline = time.monotonic() + 30
         while (
             self.ask("sinfo", "-h", "-n", node, "-o", "%t").strip()
             not in ("idle", "mix")
-            and time.monotonic() < end
+            and time.monotonic() < deadline
         ):
             time.sleep(0.2)
 
@@ -161,13 +161,13 @@ def _ports(count: int) -> int:
             return int(first)
 
 
-def start_cluster(**how: Any) -> Lab:
+def start_cluster(**options: Any) -> Lab:
     """Return a cluster of one's own; raise Unavailable where there can be none."""
     if os.geteuid() != 0:
         raise Unavailable("only root starts SLURM")
     for program, package in PACKAGES.items():
         apt_packages.find_or_unpack_program(program, package)
-    return Lab(**how)
+    return Lab(**options)
 
 
 @pytest.fixture(scope="session")
